@@ -1,0 +1,1 @@
+"""The tiered half of a log: object files, the metadata log that says which are live, upload, remote reads, retention."""

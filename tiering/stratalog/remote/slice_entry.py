@@ -1,0 +1,179 @@
+"""What the directory of an object file says about one slice.
+
+A slice is one unbroken run of a partition's record batches inside an object. Its entry says where the bytes lie and
+everything that a reader, a compactor or a rebuild must know before it touches them. The entry is the truth about the
+*bytes*; the range in which they count may be narrower: a commit can clip a live slice at its low end, and then
+`LiveSlice.base_offset` is above `SliceEntry.base_offset`.
+
+Invariants (`SliceEntry.fault` names the first one that is broken):
+
+* ``base_offset <= end_offset``; every record's offset lies below `end_offset`; offsets may have holes.
+* No data means no records, no last batch, and timestamps of -1.
+* `record_count` counts every record in the bytes, control records and records below `base_offset` included: the
+  ordinals of the key stream and the bits of a survivor bitmap run over ``[0, record_count)``.
+* ``stable_end_offset <= end_offset``; it is `end_offset` exactly where no transaction is open at the end.
+
+All positions count from the first byte of the object. Immutable, so thread-safe.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.types import TopicIdPartition
+
+MAX_RECORD_COUNT = (1 << 32) - 1
+"""Ordinals are 32-bit numbers: a longer run of records is divided over several slices."""
+
+NO_TIMESTAMP = -1
+"""Kafka's "no timestamp"; also what a slice without records has."""
+
+
+class KeyStrategy(enum.IntEnum):
+    """Which record of a key is its last. The numbers are those of the file."""
+
+    LAST_OFFSET = 0
+    HIGHEST_VERSION = 1
+
+
+class LastBatch(NamedTuple):
+    """The last batch of a slice, as it is compared with the local log: its CRC covers all but offset and epoch."""
+
+    base_offset: int
+    epoch: int
+    crc: int
+
+
+class LeaderEpoch(NamedTuple):
+    """Batches from `start_offset` on carry `epoch`, up to the next entry."""
+
+    epoch: int
+    start_offset: int
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that is undecided at the end of a slice, and where its first record lies (possibly before it)."""
+
+    producer_id: int
+    first_offset: int
+
+
+class PartRef(NamedTuple):
+    """A part of an object: where it lies and the CRC-32C of its bytes."""
+
+    position: int
+    size_bytes: int
+    crc: int
+
+
+class KeyStreamRef(NamedTuple):
+    """Where a slice's key stream lies, and what it was made with. Usable only where that is still the topic's."""
+
+    position: int
+    size_bytes: int
+    entry_count: int
+    crc: int
+    strategy: KeyStrategy
+    version_header: str
+    """Name of the record header that carries the version; empty under `LAST_OFFSET`."""
+    hash_key_id: int
+    """64 bits derived from the topic's hash key, which itself never leaves the catalog."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SliceEntry:
+    """One slice of an object file. Immutable; `replace` of ``dataclasses`` makes variants."""
+
+    topic_id: UUID
+    topic: str
+    partition: int
+    base_offset: int
+    end_offset: int
+    """Exclusive. Slices of a partition tile, so it is the next slice's base even where the last records are gone."""
+    data_position: int
+    data_bytes: int
+    data_crc: int
+    """CRC-32C of the slice's data, from the first byte to the last."""
+    record_count: int
+    min_timestamp: int
+    """Milliseconds; of all records, as are the next two. -1 where there is none."""
+    max_timestamp: int
+    max_timestamp_offset: int
+    """Offset of the first record that has `max_timestamp`."""
+    codec_mask: int
+    """Bit ``1 << codec`` for each compression codec that occurs."""
+    stable_end_offset: int
+    """Exclusive end of what is decided: the first offset of an open transaction, else `end_offset`."""
+    has_aborted: bool = False
+    """Whether the slice has entries of aborted transactions in its index."""
+    open_transactions: tuple[OpenTransaction, ...] = ()
+    tombstone_count: int = 0
+    marker_count: int = 0
+    earliest_delete_horizon_ms: int | None = None
+    leader_epochs: tuple[LeaderEpoch, ...] = ()
+    last_batch: LastBatch | None = None
+    key_stream: KeyStreamRef | None = None
+    index: PartRef | None = None
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+    @property
+    def data_end_position(self) -> int:
+        return self.data_position + self.data_bytes
+
+    def fault(self) -> str | None:
+        """The first contradiction in this entry, as a clause for a message; None where there is none."""
+        if not 0 <= self.base_offset <= self.end_offset:
+            return "its offset range runs backwards"
+        if not 0 <= self.record_count <= MAX_RECORD_COUNT:
+            return "its record count is out of range"
+        if (
+            min(self.partition, self.data_position, self.data_bytes, self.tombstone_count, self.marker_count)
+            < 0
+        ):
+            return "a count or position is negative"
+        if (self.data_bytes == 0) != (self.record_count == 0):
+            return "data and record count disagree about whether it is empty"
+        if (self.data_bytes == 0) != (self.last_batch is None):
+            return "data and last batch disagree about whether it is empty"
+        if self.tombstone_count + self.marker_count > self.record_count:
+            return "it counts more tombstones and markers than records"
+        if self.min_timestamp > self.max_timestamp:
+            return "its timestamps run backwards"
+        if self.last_batch is not None and not 0 <= self.last_batch.base_offset < self.end_offset:
+            return "its last batch lies outside its range"
+        if not self._stable_end_fits():
+            return "its stable end and its open transactions contradict each other"
+        for earlier, later in itertools.pairwise(self.leader_epochs):
+            if later.epoch <= earlier.epoch or later.start_offset <= earlier.start_offset:
+                return "its leader epochs do not ascend"
+        return self._key_stream_fault()
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant of the module's docstring does not hold."""
+        fault = self.fault()
+        assert fault is None, f"slice of {self.topic}-{self.partition}: {fault}"
+
+    def _stable_end_fits(self) -> bool:
+        if not self.open_transactions:
+            return self.stable_end_offset == self.end_offset
+        first_open_offset = min(transaction.first_offset for transaction in self.open_transactions)
+        return first_open_offset == self.stable_end_offset < self.end_offset
+
+    def _key_stream_fault(self) -> str | None:
+        stream = self.key_stream
+        if stream is None:
+            return None
+        if self.open_transactions:
+            return "it has a key stream although transactions are undecided"
+        if stream.entry_count > self.record_count:
+            return "its key stream has more entries than it has records"
+        if (stream.strategy is KeyStrategy.HIGHEST_VERSION) != bool(stream.version_header):
+            return "its key stream's strategy and version header contradict each other"
+        return None
