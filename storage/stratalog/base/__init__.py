@@ -1,0 +1,1 @@
+"""The seams and the vocabulary: errors, names, clock, filesystem, scheduler, randomness. Imports nothing of the project."""

@@ -1,0 +1,159 @@
+"""The errors that a caller can act on, as one tree.
+
+Every leaf stands for a different thing to do next; two failures with the same remedy share a leaf and differ in
+their fields. The message is one lower-case sentence that says what happened and what to do; the values that matter
+are fields, and are appended to the message as ``name=`value```. The wire's status codes are chosen in one table,
+``stratalog.server.status``; nothing below the server knows them.
+
+    LogStoreError
+    +-- InvalidRequestError               fix the request
+    |   +-- InvalidConfigError            fix a configuration value
+    |   +-- UnsupportedOperationError     ask for something else: this version cannot do it
+    |   +-- RecordTooLargeError           send less at once, or raise the topic's limit
+    |   +-- CorruptRecordError            the bytes are not what was written: find out who changed them
+    +-- UnknownTopicOrPartitionError      create it, or correct the name
+    +-- TopicAlreadyExistsError           choose another name
+    +-- OffsetOutOfRangeError             go on from an offset inside the range that the fields give
+    +-- FencedError                       another owner took over: stop
+    +-- DataDirectoryError                a human has to look at the local disk or its settings
+    |   +-- DataDirectoryInUseError       stop the other process, or use another directory
+    +-- StoreError                        the object store
+        +-- StoreUnavailableError         try again later (retriable)
+        +-- StoreAccessDeniedError        correct credentials or permissions
+        +-- StoreNotUsableError           wrong bucket, wrong store, newer format, or no conditional writes
+        +-- ObjectNotFoundError           the object is not there
+        +-- PreconditionFailedError       somebody else was first (or an earlier try of ours landed)
+        +-- StoreCorruptError             the store contradicts itself: stop, keep everything, investigate
+
+``assert`` is for our own mistakes; these classes are for everybody else's.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LogStoreError(Exception):
+    """Base of all errors that leave the engine. `fields` are the values that a program may act on."""
+
+    code: ClassVar[str] = "UNKNOWN"
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **fields: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+    def __str__(self) -> str:
+        if not self.fields:
+            return self.message
+        return self.message + " " + " ".join(f"{name}=`{value}`" for name, value in self.fields.items())
+
+
+class InvalidRequestError(LogStoreError):
+    """The request can never succeed as it is."""
+
+    code = "INVALID_REQUEST"
+
+
+class InvalidConfigError(InvalidRequestError):
+    """A configuration value is unknown, malformed or out of its range. Fields: name, value, allowed."""
+
+    code = "INVALID_CONFIG"
+
+
+class UnsupportedOperationError(InvalidRequestError):
+    """Well-formed, but this version does not do it."""
+
+    code = "UNSUPPORTED_OPERATION"
+
+
+class RecordTooLargeError(InvalidRequestError):
+    """A batch is larger than `max.message.bytes`. Fields: size_bytes, max_bytes."""
+
+    code = "RECORD_TOO_LARGE"
+
+
+class CorruptRecordError(InvalidRequestError):
+    """Bytes from the wire, the disk or the object store do not hold what their format promises."""
+
+    code = "CORRUPT_RECORD"
+
+
+class UnknownTopicOrPartitionError(LogStoreError):
+    """There is no such topic, or it has fewer partitions. Fields: topic, partition."""
+
+    code = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class TopicAlreadyExistsError(LogStoreError):
+    """The name is taken. Fields: topic."""
+
+    code = "TOPIC_ALREADY_EXISTS"
+
+
+class OffsetOutOfRangeError(LogStoreError):
+    """The offset lies outside [log_start_offset, log_end_offset]. Fields: offset, log_start_offset, log_end_offset."""
+
+    code = "OFFSET_OUT_OF_RANGE"
+
+
+class FencedError(LogStoreError):
+    """Another owner has claimed the shard: this one must stop. Fields: epoch, current_epoch."""
+
+    code = "FENCED"
+
+
+class DataDirectoryError(LogStoreError):
+    """The data directory cannot be used. Fields: path."""
+
+    code = "DATA_DIRECTORY_ERROR"
+
+
+class DataDirectoryInUseError(DataDirectoryError):
+    """Another process holds the directory's lock. Fields: path."""
+
+    code = "DATA_DIRECTORY_IN_USE"
+
+
+class StoreError(LogStoreError):
+    """Base of the object store's errors. Fields: key where one is concerned."""
+
+    code = "STORE_ERROR"
+
+
+class StoreUnavailableError(StoreError):
+    """Unreachable, too slow, or answering with server errors. The outcome of a write is unknown."""
+
+    code = "STORE_UNAVAILABLE"
+    retriable = True
+
+
+class StoreAccessDeniedError(StoreError):
+    """The store refuses these credentials."""
+
+    code = "STORE_ACCESS_DENIED"
+
+
+class StoreNotUsableError(StoreError):
+    """The bucket is missing, holds another store or a newer format, or lacks conditional writes."""
+
+    code = "STORE_NOT_USABLE"
+
+
+class ObjectNotFoundError(StoreError):
+    """No object has this key. Fields: key."""
+
+    code = "OBJECT_NOT_FOUND"
+
+
+class PreconditionFailedError(StoreError):
+    """A conditional write was refused. Fields: key. An earlier try of the same write may have landed."""
+
+    code = "PRECONDITION_FAILED"
+
+
+class StoreCorruptError(StoreError):
+    """Something that must be in the store is missing, or contradicts what a commit says."""
+
+    code = "STORE_CORRUPT"

@@ -1,0 +1,97 @@
+"""The local disk, as something that is handed in.
+
+Durability follows POSIX at its strictest: bytes are safe after `AppendFile.sync`, a name (creation, rename, unlink)
+after `FileSystem.sync_directory` of the directory that holds it. ``stratalog.testing.FaultyFileSystem`` forgets all
+the rest when it crashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class AppendFile(Protocol):
+    """A file that grows at its end. Reads are positional and thread-safe; changes need the caller's lock."""
+
+    @property
+    def path(self) -> str: ...
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        """Write all parts at the end with as few system calls as possible; returns the bytes written.
+
+        Raises OSError; the file may then end with a part of them (truncate to the size before).
+        """
+        ...
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """At most `size` bytes from `position`; short only at the end of the file."""
+        ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Contents and size survive a power loss when this returns. The name does not: sync the directory."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FileLock(Protocol):
+    """Held until released or until the process ends."""
+
+    def release(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Paths are absolute strings. Methods raise OSError as the operating system does. Thread-safe."""
+
+    def open_append(self, path: str) -> AppendFile:
+        """Open for appending and reading, creating an empty file where there is none."""
+        ...
+
+    def open_read(self, path: str) -> AppendFile:
+        """Open an existing file for reading only. Raises FileNotFoundError."""
+        ...
+
+    def read_file(self, path: str) -> bytes: ...
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names, sorted, without the path."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def file_size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def make_directories(self, path: str) -> None:
+        """Create the directory and its parents where missing."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic; replaces a file of the target's name."""
+        ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and all that is in it; nothing where it is missing."""
+        ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def try_lock(self, path: str) -> FileLock | None:
+        """Take an exclusive advisory lock on a (created) file; None where another holder has it."""
+        ...
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that an ordinary user may still write."""
+        ...

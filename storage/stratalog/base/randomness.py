@@ -1,0 +1,35 @@
+"""Identifiers and chance. Handed in, so that a test can repeat a run."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from typing import Protocol
+from uuid import UUID
+
+
+class IdGenerator(Protocol):
+    """Makes identifiers that nobody else makes. Thread-safe."""
+
+    def uuid(self) -> UUID:
+        """A random (version 4) UUID."""
+        ...
+
+    def secret(self, size_bytes: int) -> bytes:
+        """Bytes that nobody can guess, for hash keys."""
+        ...
+
+
+class SystemIdGenerator:
+    """Identifiers from the operating system's randomness. Thread-safe."""
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=secrets.token_bytes(16), version=4)
+
+    def secret(self, size_bytes: int) -> bytes:
+        return secrets.token_bytes(size_bytes)
+
+
+def system_random() -> random.Random:
+    """The generator for jitter and back-off outside tests, seeded by the operating system."""
+    return random.Random(secrets.randbits(128))

@@ -1,0 +1,40 @@
+"""Names for what travels between the layers."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+from uuid import UUID
+
+
+class TopicPartition(NamedTuple):
+    """A partition as people name it. `str()` is Kafka's directory name."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition as metadata names it: ids are never reused, names are. Sorts as slices lie in an object."""
+
+    topic_id: UUID
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}:{self.partition}"
+
+
+class Durability(enum.IntEnum):
+    """What holds before an append is acknowledged, weakest first. The numbers are those of the wire."""
+
+    OS = 1
+    DISK = 2
+    OBJECT = 3
+
+    @property
+    def config_value(self) -> str:
+        """The value of `min.durability`."""
+        return self.name.lower()
