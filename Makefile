@@ -1,0 +1,80 @@
+# Every target makes what it needs: with Python 3.11 or later, a C compiler (optional) and a package index, `make demo`
+# and `make test` work in a fresh clone. ARGS is passed on: make demo ARGS=--json, make test ARGS=tests/unit.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format bench simulate minio proto clean
+
+ROOTS := cli client pipeline proto service storage testing tiering
+CODE := $(ROOTS) tests benchmarks hatch_build.py
+BIN := .venv/bin
+ARGS ?=
+
+# Spark needs Java 17 or later; the spark extra is installed where it is found.
+SPARK := $(shell scripts/has_java.sh && echo ,spark)
+# What an installation is made of: a change of any of these installs again. Sources of the roots are used in place.
+INSTALLED_FROM := pyproject.toml hatch_build.py scripts/install.sh \
+	$(shell find $(ROOTS) -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h')
+DEMO := .venv/.installed-demo$(SPARK)
+DEV := .venv/.installed-dev$(SPARK)
+
+help:  ## Say what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+
+demo: $(DEMO)  ## Replay real data through append, tiering, compaction, restore and Spark, and check it
+	@$(BIN)/stratalog demo $(ARGS)
+
+test: $(DEV)  ## Run all tests
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV)  ## Run all static checks
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/generate_stubs.sh --check
+
+format: $(DEV)  ## Format the code and repair what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(DEV)  ## Run the benchmarks, each beside its reference: make bench ARGS=--quick
+	@for benchmark in $(filter-out benchmarks/report.py,$(wildcard benchmarks/*.py)); do \
+		echo "== $$benchmark"; $(BIN)/python $$benchmark $(ARGS); done
+
+simulate: $(DEV)  ## Run the simulations for longer, with new seeds
+	@HYPOTHESIS_PROFILE=simulate $(BIN)/python -m pytest tests/simulation tests/model $(ARGS)
+
+minio:  ## Build MinIO (needs Go) and serve S3 on this machine, for trying out
+	@scripts/minio.sh
+
+proto: $(DEV)  ## Generate the Python stubs from the .proto files
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/generate_stubs.sh
+
+clean:  ## Delete everything that can be made again
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find $(ROOTS) -name '*.so' -delete
+	find $(ROOTS) tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@scripts/create_venv.sh
+
+.venv/.installed-demo%: $(INSTALLED_FROM) | $(BIN)/python
+	@scripts/install.sh demo$*
+	@touch $@
+
+.venv/.installed-demo: $(INSTALLED_FROM) | $(BIN)/python
+	@scripts/install.sh demo
+	@touch $@
+
+.venv/.installed-dev%: $(INSTALLED_FROM) | $(BIN)/python
+	@scripts/install.sh dev$*
+	@touch $@ .venv/.installed-demo$*
+
+.venv/.installed-dev: $(INSTALLED_FROM) | $(BIN)/python
+	@scripts/install.sh dev
+	@touch $@ .venv/.installed-demo
