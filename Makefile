@@ -36,7 +36,7 @@ check: $(DEV)  ## Run all static checks
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
-	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/generate_stubs.sh --check
+	scripts/check_stubs.sh
 
 format: $(DEV)  ## Format the code and repair what the linter can
 	$(BIN)/ruff format .
@@ -53,7 +53,7 @@ minio:  ## Build MinIO (needs Go) and serve S3 on this machine, for trying out
 	@scripts/minio.sh
 
 proto: $(DEV)  ## Generate the Python stubs from the .proto files
-	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/generate_stubs.sh
+	scripts/generate_stubs.sh
 
 clean:  ## Delete everything that can be made again
 	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

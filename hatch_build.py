@@ -1,30 +1,35 @@
 """Compiles the native kernels while a wheel is built, for an ordinary and for an editable install.
 
-Convention: every ``*.pyx`` below an import root is an extension module named after its place, linked with all ``*.c``
-files of its own folder, which are written by hand. The C that Cython generates never enters the tree.
+Convention: every ``*.pyx`` below an import root is an extension module named after its place, linked with all
+``*.c`` files of its own folder, which are written by hand. The C that Cython generates never enters the tree.
 
-What is compiled is always optional, because each kernel has a pure-Python twin: where a probe shows that there is no
-working C compiler, or no Python headers, the build warns and goes on without. A failure to compile *our* sources with
-a compiler that passed the probe is a bug and fails the build. Two environment variables choose for you:
+What is compiled is always optional, because each kernel has a pure-Python twin: where a probe shows that
+there is no working C compiler, or no Python headers, the build warns and goes on without. A compiler that
+passed the probe and then fails on our sources has found a bug, and fails the build. Two variables choose:
 
 * ``STRATALOG_PURE_PYTHON=1`` compiles nothing;
 * ``STRATALOG_REQUIRE_KERNELS=1`` makes the warning an error (for those who build wheels to publish).
 
-A wheel gets its extensions from a temporary folder; an editable install gets them beside their sources, where git
-ignores them.
+A wheel gets its extensions from a temporary folder; an editable install gets them beside their sources, where
+git ignores them.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+if TYPE_CHECKING:
+    # Not needed, and so not imported, where nothing is compiled.
+    from setuptools import Extension
 
 COMPILE_ARGUMENTS = ["-O3"]
 """Nothing that depends on the machine that compiles: a wheel has to run on another."""
@@ -39,16 +44,15 @@ class KernelBuildHook(BuildHookInterface[Any]):
         """Compile, and tell hatchling what to add. `version` is "standard" or "editable"."""
         self._scratch = Path(tempfile.mkdtemp(prefix="stratalog-build-"))
         roots = [Path(self.root, name) for name in self.build_config.dev_mode_dirs]
-        sources = sorted(source for root in roots for source in root.rglob("*.pyx"))
+        sources = [(root, source) for root in roots for source in sorted(root.rglob("*.pyx"))]
         if version == "editable":
-            for source in sources:
+            for _, source in sources:
                 remove_built(source)
         reason = reason_for_pure_python(self._scratch)
         if reason is not None:
             self._fall_back(reason)
             return
-        for source in sources:
-            root = next(root for root in roots if source.is_relative_to(root))
+        for root, source in sources:
             built = compile_extension(source, root, self._scratch)
             if version == "editable":
                 shutil.copy2(built, source.parent / built.name)
@@ -59,7 +63,7 @@ class KernelBuildHook(BuildHookInterface[Any]):
             build_data["pure_python"] = False
             build_data["infer_tag"] = True
 
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Forget the temporary folder: the wheel has its contents."""
         shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -78,14 +82,14 @@ def remove_built(source: Path) -> None:
 
 def reason_for_pure_python(scratch: Path) -> str | None:
     """Why nothing can be compiled, as the end of a sentence; None where a trial compilation succeeds."""
-    from setuptools import Distribution, Extension
+    from setuptools import Extension
 
     if os.environ.get("STRATALOG_PURE_PYTHON") == "1":
         return "STRATALOG_PURE_PYTHON is set"
     probe = scratch / "probe.c"
-    probe.write_text('#include <Python.h>\nPyMODINIT_FUNC PyInit_probe(void) { return NULL; }\n')
+    probe.write_text("#include <Python.h>\nPyMODINIT_FUNC PyInit_probe(void) { return NULL; }\n")
     try:
-        _build(Extension("probe", [str(probe)]), Distribution(), scratch / "probe")
+        _build(Extension("probe", [str(probe)]), scratch / "probe")
     except Exception as error:  # noqa: BLE001 - compilers fail in as many ways as there are compilers
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return f"no C compiler works here, or the headers of Python {version} are missing ({error})"
@@ -94,31 +98,28 @@ def reason_for_pure_python(scratch: Path) -> str | None:
 
 def compile_extension(source: Path, root: Path, scratch: Path) -> Path:
     """The shared library made of `source` and the C files of its folder."""
-    from Cython.Build import cythonize
-    from setuptools import Distribution, Extension
+    from setuptools import Extension
 
     name = ".".join(source.relative_to(root).with_suffix("").parts)
+    generated = scratch / f"{name}.c"
+    subprocess.run(
+        [sys.executable, "-m", "cython", "-3", "--module-name", name, "-o", generated, source], check=True
+    )
     extension = Extension(
         name,
-        [str(source), *map(str, sorted(source.parent.glob("*.c")))],
+        [str(generated), *map(str, sorted(source.parent.glob("*.c")))],
         include_dirs=[str(source.parent)],
-        depends=[str(header) for header in source.parent.glob("*.h")],
         extra_compile_args=COMPILE_ARGUMENTS,
     )
-    (translated,) = cythonize(
-        [extension],
-        build_dir=str(scratch / "generated"),
-        compiler_directives={"language_level": 3},
-        quiet=True,
-        force=True,
-    )
-    return _build(translated, Distribution(), scratch / "kernels")
+    return _build(extension, scratch / "kernels")
 
 
-def _build(extension: Any, distribution: Any, target: Path) -> Path:
+def _build(extension: Extension, target: Path) -> Path:
     """Compile and link one extension below `target`; returns the shared library."""
-    distribution.ext_modules = [extension]
-    command = distribution.get_command_obj("build_ext")
+    from setuptools import Distribution
+    from setuptools.command.build_ext import build_ext
+
+    command = build_ext(Distribution({"ext_modules": [extension]}))
     command.build_lib = str(target / "lib")
     command.build_temp = str(target / "temp")
     command.ensure_finalized()

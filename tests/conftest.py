@@ -1,0 +1,30 @@
+"""What all tests share: how hard Hypothesis tries, and how to repeat what it found.
+
+The profile is chosen by HYPOTHESIS_PROFILE:
+
+* ``dev`` (default): 50 examples, new ones each run, so that many runs see much;
+* ``ci`` (`make test`): 200 examples, the same each run, so that a change fails for what it changed;
+* ``simulate`` (`make simulate`): 2,000 new examples, for a machine that has the night.
+
+A failure prints a line to repeat it, whichever profile found it.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Deadlines measure the machine and what else runs on it, not the code.
+_COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("dev", _COMMON, max_examples=50)
+settings.register_profile("ci", _COMMON, max_examples=200, derandomize=True, database=None)
+settings.register_profile("simulate", _COMMON, max_examples=2_000)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
+settings.load_profile(PROFILE)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Shown first, so that a log tells how to repeat the run."""
+    return f"hypothesis: HYPOTHESIS_PROFILE={PROFILE}, {settings.get_profile(PROFILE).max_examples} examples"
