@@ -1,0 +1,189 @@
+"""The 61 bytes that open a record batch: what the log needs to know without looking at a record.
+
+All integers are big-endian; the offset of each field is that of the field before it plus that field's size::
+
+    base_offset        int64   offset of the first record that the batch was made with
+    batch_length       int32   bytes that follow this field
+    leader_epoch       int32   epoch of the owner that appended it, -1 from a client
+    magic              int8    2
+    crc                uint32  CRC-32C of everything from attributes to the end of the batch
+    attributes         int16   see below
+    last_offset_delta  int32   last_offset - base_offset; stays when compaction removes the last records
+    base_timestamp     int64   what timestamp deltas count from; the delete horizon where bit 6 is set
+    max_timestamp      int64   highest timestamp of the records; the append time where bit 3 is set
+    producer_id        int64   -1 without a producer state
+    producer_epoch     int16
+    base_sequence      int32
+    records_count      int32
+
+    attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 has delete horizon, the others
+    zero or ignored
+
+The checksum leaves out the base offset and the leader epoch, because the owner of the log writes them into
+batches that clients have already summed. Headers are values: immutable, safe to share between threads.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import NamedTuple
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer
+from stratalog.record.compression import Codec
+
+BASE_OFFSET_POSITION = 0
+BATCH_LENGTH_POSITION = BASE_OFFSET_POSITION + 8
+LEADER_EPOCH_POSITION = BATCH_LENGTH_POSITION + 4
+MAGIC_POSITION = LEADER_EPOCH_POSITION + 4
+CRC_POSITION = MAGIC_POSITION + 1
+ATTRIBUTES_POSITION = CRC_POSITION + 4
+LAST_OFFSET_DELTA_POSITION = ATTRIBUTES_POSITION + 2
+BASE_TIMESTAMP_POSITION = LAST_OFFSET_DELTA_POSITION + 4
+MAX_TIMESTAMP_POSITION = BASE_TIMESTAMP_POSITION + 8
+PRODUCER_ID_POSITION = MAX_TIMESTAMP_POSITION + 8
+PRODUCER_EPOCH_POSITION = PRODUCER_ID_POSITION + 8
+BASE_SEQUENCE_POSITION = PRODUCER_EPOCH_POSITION + 2
+RECORDS_COUNT_POSITION = BASE_SEQUENCE_POSITION + 4
+RECORDS_POSITION = RECORDS_COUNT_POSITION + 4
+
+LOG_OVERHEAD = LEADER_EPOCH_POSITION
+"""Bytes before those that `batch_length` counts."""
+
+HEADER_SIZE = RECORDS_POSITION
+"""Bytes before the records section."""
+
+MAGIC = 2
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+MAX_OFFSET = 2**63 - 1
+
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+
+_STRUCT = struct.Struct(">qiibIhiqqqhii")
+assert _STRUCT.size == HEADER_SIZE == 61
+
+
+class TimestampType(enum.IntEnum):
+    """What the timestamps of a batch mean. The numbers are those of attribute bit 3."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class BatchHeader(NamedTuple):
+    """A batch's header as it lies in the log."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes of the whole batch."""
+        return LOG_OVERHEAD + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        """Inclusive; the offset may no longer have a record where the batch was compacted."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Exclusive end of the offsets that the batch covers."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> Codec:
+        return Codec(self.attributes & CODEC_MASK)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return (
+            TimestampType.LOG_APPEND_TIME
+            if self.attributes & TIMESTAMP_TYPE_BIT
+            else TimestampType.CREATE_TIME
+        )
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL_BIT != 0
+
+    @property
+    def is_control(self) -> bool:
+        """Holds markers of the log itself (a transaction's commit or abort), no records of users."""
+        return self.attributes & CONTROL_BIT != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """Wall time from which compaction may drop the batch's tombstones and marker (KIP-534).
+
+        None where no compaction has stamped it yet.
+        """
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
+
+    @property
+    def append_time_ms(self) -> int | None:
+        """The timestamp of every record where the log set it at append; None where records have their own."""
+        return self.max_timestamp if self.attributes & TIMESTAMP_TYPE_BIT else None
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id != NO_PRODUCER_ID
+
+    def pack(self) -> bytes:
+        """The 61 bytes."""
+        return _STRUCT.pack(*self)
+
+
+def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`. Its fields fit each other; the checksum and the records are not looked at.
+
+    Raises CorruptRecordError where fewer than 61 bytes are left or a field cannot be.
+    """
+    if position < 0 or len(buffer) - position < HEADER_SIZE:
+        raise CorruptRecordError(
+            "the bytes end inside a batch header; fetch or read on from the batch's beginning",
+            position=position,
+            size_bytes=len(buffer),
+        )
+    header = BatchHeader._make(_STRUCT.unpack_from(buffer, position))
+    problem = _problem(header)
+    if problem is not None:
+        raise CorruptRecordError(
+            f"this is not a batch header: {problem}; the bytes were changed or the position is wrong",
+            position=position,
+        )
+    return header
+
+
+def _problem(header: BatchHeader) -> str | None:
+    """What is impossible about the header, or None."""
+    if header.magic != MAGIC:
+        return f"its magic is {header.magic}, only {MAGIC} is known"
+    if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+        return "its length is less than a header's"
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset >= MAX_OFFSET:
+        return "its offsets are out of range"
+    if not 0 <= header.records_count <= header.last_offset_delta + 1:
+        return "its record count does not fit its offsets"
+    if header.attributes & CODEC_MASK > max(Codec):
+        return "its codec is unknown"
+    return None

@@ -1,0 +1,37 @@
+"""A record: the unit that applications append and read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Record(NamedTuple):
+    """An immutable record with its place in the partition."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    @property
+    def is_tombstone(self) -> bool:
+        """A record without a value: under compaction it deletes its key."""
+        return self.value is None
+
+
+class RecordLike(Protocol):
+    """What an encoder needs of a record; the offset is the encoder's to give."""
+
+    @property
+    def timestamp_ms(self) -> int: ...
+
+    @property
+    def key(self) -> bytes | None: ...
+
+    @property
+    def value(self) -> bytes | None: ...
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
