@@ -1,0 +1,87 @@
+"""Records as columns, laid out so that Apache Arrow can take the buffers as they are."""
+
+from __future__ import annotations
+
+from array import array
+
+MAX_COLUMN_BYTES = 2**31 - 1
+"""Arrow's binary and list columns have 32-bit offsets."""
+
+
+class ColumnBuffers:
+    """Rows appended by `decode_columns`. Not thread-safe: guarded by its user.
+
+    A variable-size column is an offsets array (one number more than rows, the first one 0) into its data;
+    validity has one byte a row, 1 where there is a value. Headers are a list column (`header_list_offsets`,
+    in headers) over the header rows, whose names are UTF-8. A row's value is missing exactly where the record
+    is a tombstone.
+    """
+
+    __slots__ = (
+        "header_list_offsets",
+        "header_name_data",
+        "header_name_offsets",
+        "header_value_data",
+        "header_value_offsets",
+        "header_value_validity",
+        "key_data",
+        "key_offsets",
+        "key_validity",
+        "offset",
+        "timestamp_ms",
+        "value_data",
+        "value_offsets",
+        "value_validity",
+    )
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows. Makes new buffers: what was handed to a reader stays as it is."""
+        self.offset: array[int] = array("q")
+        self.timestamp_ms: array[int] = array("q")
+        self.key_offsets: array[int] = array("i", (0,))
+        self.key_data = bytearray()
+        self.key_validity = bytearray()
+        self.value_offsets: array[int] = array("i", (0,))
+        self.value_data = bytearray()
+        self.value_validity = bytearray()
+        self.header_list_offsets: array[int] = array("i", (0,))
+        self.header_name_offsets: array[int] = array("i", (0,))
+        self.header_name_data = bytearray()
+        self.header_value_offsets: array[int] = array("i", (0,))
+        self.header_value_data = bytearray()
+        self.header_value_validity = bytearray()
+        assert self.offset.itemsize == 8
+        assert self.key_offsets.itemsize == 4
+
+    @property
+    def row_count(self) -> int:
+        return len(self.offset)
+
+    @property
+    def header_count(self) -> int:
+        return len(self.header_value_validity)
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of keys, values and headers: what grows with the size of the records."""
+        return (
+            len(self.key_data)
+            + len(self.value_data)
+            + len(self.header_name_data)
+            + len(self.header_value_data)
+        )
+
+    def check(self) -> None:
+        """All columns have the same rows, and offsets end where their data do."""
+        rows, headers = self.row_count, self.header_count
+        assert len(self.timestamp_ms) == len(self.key_validity) == len(self.value_validity) == rows
+        assert len(self.key_offsets) == len(self.value_offsets) == len(self.header_list_offsets) == rows + 1
+        assert len(self.header_name_offsets) == len(self.header_value_offsets) == headers + 1
+        assert self.header_list_offsets[-1] == headers
+        assert self.key_offsets[-1] == len(self.key_data)
+        assert self.value_offsets[-1] == len(self.value_data)
+        assert self.header_name_offsets[-1] == len(self.header_name_data)
+        assert self.header_value_offsets[-1] == len(self.header_value_data)

@@ -1,0 +1,59 @@
+"""Keys of records as hashes, in columns: what key streams are made of and merged from.
+
+A key's hash is SipHash-2-4 with a 128-bit result and a secret key: `hash_high` is the number in the first
+eight bytes of the result, `hash_low` that in the last eight, both little-endian. Hashes are ordered as the
+pair (high, low) of unsigned numbers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from stratalog.base.filesystem import Buffer
+
+HashPair = tuple[int, int]
+"""(hash_high, hash_low)"""
+
+Column: TypeAlias = "Buffer | array[int]"
+"""Fixed-width numbers one after the other, as anything that exports its bytes."""
+
+
+class KeyEntries:
+    """One entry for each record with a key. Not thread-safe: guarded by its user.
+
+    The columns are numbers in this machine's byte order.
+    """
+
+    __slots__ = ("hash_high", "hash_low", "ordinal", "tombstone")
+
+    def __init__(self) -> None:
+        self.hash_high: array[int] = array("Q")
+        self.hash_low: array[int] = array("Q")
+        self.ordinal: array[int] = array("I")
+        """Index of the record in the slice's bytes; every record counts, with or without a key."""
+        self.tombstone = bytearray()
+        """1 for a record without a value, else 0."""
+        assert self.hash_high.itemsize == 8
+        assert self.ordinal.itemsize == 4
+
+    def __len__(self) -> int:
+        return len(self.ordinal)
+
+    def check(self) -> None:
+        """The columns have one length, and tombstones are 0 or 1."""
+        assert len(self.hash_high) == len(self.hash_low) == len(self.ordinal) == len(self.tombstone)
+        assert set(self.tombstone) <= {0, 1}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyWindow:
+    """Entries [start, start + count) of columns that lie sorted by hash, each hash once, little-endian."""
+
+    hash_high: Column
+    hash_low: Column
+    ordinal: Column
+    tombstone: Column
+    start: int
+    count: int

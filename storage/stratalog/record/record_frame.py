@@ -1,0 +1,127 @@
+"""Where the parts of a record lie: the walk that all pure-Python kernels share.
+
+A records section is a row of records, each of this form (varint and varlong as in ``varint``)::
+
+    size              varint   bytes that follow this field
+    attributes        1 byte   unused, kept as it is
+    timestamp_delta   varlong  timestamp - base_timestamp of the batch
+    offset_delta      varint   offset - base_offset of the batch; strictly increasing from record to record
+    key_size          varint   -1 for no key
+    key               bytes
+    value_size        varint   -1 for no value: a tombstone
+    value             bytes
+    headers_count     varint
+    headers           for each: name_size varint, name UTF-8, value_size varint (-1 for none), value
+
+The walk proves the frame of each record up to its value, that offsets increase and that the records fill the
+section exactly. Headers are proved by `header_frames`, by those who use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.record.varint import read_varint, read_varlong
+
+MIN_RECORD_BYTES = 7
+MIN_HEADER_BYTES = 2
+
+
+class RecordFrame(NamedTuple):
+    """Positions in the records section. A size of -1 stands for null."""
+
+    start: int
+    body: int
+    """Behind the size field."""
+    end: int
+    timestamp_delta: int
+    offset_delta_position: int
+    offset_delta: int
+    key_position: int
+    key_size: int
+    value_position: int
+    value_size: int
+    headers_position: int
+
+
+def record_frames(payload: bytes, records_count: int) -> Iterator[RecordFrame]:
+    """Each record in turn. Raises CorruptRecordError at the first one that is not framed well."""
+    if records_count < 0 or records_count > len(payload) // MIN_RECORD_BYTES:
+        raise CorruptRecordError(
+            "the record count does not fit the bytes of the batch", records_count=records_count
+        )
+    position = 0
+    last_delta = -1
+    for _ in range(records_count):
+        frame = _record_frame(payload, position)
+        if frame.offset_delta <= last_delta:
+            raise CorruptRecordError("the offsets of the records do not increase", position=position)
+        last_delta = frame.offset_delta
+        position = frame.end
+        yield frame
+    if position != len(payload):
+        raise CorruptRecordError("bytes are left behind the last record", position=position)
+
+
+def header_frames(payload: bytes, frame: RecordFrame) -> Iterator[tuple[int, int, int, int]]:
+    """Each header of a record: name position and size, value position and size (-1 for null)."""
+    count, position = read_varint(payload, frame.headers_position, frame.end)
+    if count < 0 or count > (frame.end - position) // MIN_HEADER_BYTES:
+        raise CorruptRecordError("the header count does not fit the record", position=frame.start)
+    for _ in range(count):
+        name_position, name_size = _sized(payload, position, frame.end)
+        if name_size < 0:
+            raise CorruptRecordError("a header has no name", position=frame.start)
+        value_position, value_size = _sized(payload, name_position + name_size, frame.end)
+        position = value_position + max(0, value_size)
+        yield name_position, name_size, value_position, value_size
+    if position != frame.end:
+        raise CorruptRecordError("bytes are left behind a record's last header", position=frame.start)
+
+
+def header_name(payload: bytes, position: int, size: int) -> str:
+    """A header's name as text. Raises CorruptRecordError where it is not UTF-8."""
+    try:
+        return payload[position : position + size].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError("a header's name is not UTF-8", position=position) from error
+
+
+def _record_frame(payload: bytes, start: int) -> RecordFrame:
+    size, body = read_varint(payload, start, len(payload))
+    end = body + size
+    if size < 0 or end > len(payload):
+        raise CorruptRecordError("a record's size does not fit the batch", position=start)
+    # The attributes byte is skipped; where the record is empty, the next read finds its end passed.
+    timestamp_delta, delta_position = read_varlong(payload, body + 1, end)
+    offset_delta, position = read_varint(payload, delta_position, end)
+    key_position, key_size = _sized(payload, position, end)
+    value_position, value_size = _sized(payload, key_position + max(0, key_size), end)
+    headers_position = value_position + max(0, value_size)
+    if headers_position >= end:
+        raise CorruptRecordError("a record ends before its headers", position=start)
+    return RecordFrame(
+        start,
+        body,
+        end,
+        timestamp_delta,
+        delta_position,
+        offset_delta,
+        key_position,
+        key_size,
+        value_position,
+        value_size,
+        headers_position,
+    )
+
+
+def _sized(payload: bytes, position: int, end: int) -> tuple[int, int]:
+    """Position and size of bytes that follow their size; -1 is null, less is corruption."""
+    size, position = read_varint(payload, position, end)
+    if size < -1 or position + size > end:
+        raise CorruptRecordError(
+            "the size of a key, value or header does not fit its record", position=position
+        )
+    return position, size
