@@ -1,0 +1,162 @@
+"""Making record batches: from records, or anew from the records that a compaction kept of one.
+
+Batches are made whole: header, records, compression, checksum. All functions are thread-safe and
+deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crc32c import crc32c
+
+from stratalog.base.errors import InvalidRequestError
+from stratalog.base.filesystem import Buffer
+from stratalog.record import kernels
+from stratalog.record.compression import Codec, compress
+from stratalog.record.header import (
+    ATTRIBUTES_POSITION,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAX_OFFSET,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    TimestampType,
+)
+from stratalog.record.record import Record, RecordLike
+
+NO_LEADER_EPOCH = -1
+MAX_BATCH_LENGTH = 2**31 - 1
+
+# The size, timestamp, offset and length fields of a record: what a usual one takes beside its key, value and
+# headers.
+_RECORD_OVERHEAD_BYTES = 16
+
+
+def encode_batch(
+    records: Sequence[RecordLike],
+    *,
+    codec: Codec = Codec.NONE,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    level: int | None = None,
+) -> bytes:
+    """A batch of the records, which get the offsets `base_offset`, +1, +2 and so on.
+
+    Raises InvalidRequestError where there is no record or they are too large for one batch, and
+    UnsupportedOperationError for a codec that this version cannot write.
+    """
+    if not records:
+        raise InvalidRequestError("a batch needs at least one record")
+    assert 0 <= base_offset <= MAX_OFFSET - len(records)
+    base_timestamp = records[0].timestamp_ms
+    payload = kernels.encode_records(records, base_timestamp)
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=codec | (TIMESTAMP_TYPE_BIT if timestamp_type is TimestampType.LOG_APPEND_TIME else 0),
+        last_offset_delta=len(records) - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record.timestamp_ms for record in records),
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        records_count=len(records),
+    )
+    return _assemble(header, compress(codec, payload, level))
+
+
+def rebuild_batch(
+    header: BatchHeader,
+    payload: Buffer,
+    *,
+    records_count: int,
+    max_timestamp: int,
+    delete_horizon_ms: int | None = None,
+    level: int | None = None,
+) -> bytes:
+    """The batch of `header` with other records: what a compaction kept of them, uncompressed, possibly none.
+
+    Base offset, last offset delta, leader epoch, codec, producer fields and a delete horizon that was stamped
+    before stay. A `delete_horizon_ms` is stamped now; the timestamp deltas in `payload` must then be relative
+    to it.
+    """
+    assert 0 <= records_count <= header.last_offset_delta + 1
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    if delete_horizon_ms is not None:
+        attributes, base_timestamp = attributes | DELETE_HORIZON_BIT, delete_horizon_ms
+    rebuilt = header._replace(
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        records_count=records_count,
+    )
+    return _assemble(rebuilt, compress(header.codec, payload, level))
+
+
+class RecordBatchBuilder:
+    """Collects records for one batch. Not thread-safe: guarded by its user."""
+
+    def __init__(self) -> None:
+        self._records: list[Record] = []
+        self._size_bytes = HEADER_SIZE
+
+    @property
+    def count(self) -> int:
+        """Records so far."""
+        return len(self._records)
+
+    @property
+    def size_bytes(self) -> int:
+        """About what the batch takes without compression."""
+        return self._size_bytes
+
+    def append(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> None:
+        """Add a record behind those that are there."""
+        self._records.append(Record(len(self._records), timestamp_ms, key, value, tuple(headers)))
+        self._size_bytes += _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+        for name, header_value in headers:
+            self._size_bytes += 2 + len(name) + len(header_value or b"")
+
+    def build(
+        self,
+        *,
+        codec: Codec = Codec.NONE,
+        base_offset: int = 0,
+        leader_epoch: int = NO_LEADER_EPOCH,
+        level: int | None = None,
+    ) -> bytes:
+        """The batch of all records; the builder is empty afterwards. Raises as `encode_batch` does."""
+        batch = encode_batch(
+            self._records, codec=codec, base_offset=base_offset, leader_epoch=leader_epoch, level=level
+        )
+        self._records = []
+        self._size_bytes = HEADER_SIZE
+        return batch
+
+
+def _assemble(header: BatchHeader, section: bytes) -> bytes:
+    """Header and records section as one batch, with length and checksum filled in."""
+    batch_length = HEADER_SIZE - LOG_OVERHEAD + len(section)
+    if batch_length > MAX_BATCH_LENGTH:
+        raise InvalidRequestError("the records are too large for one batch; send fewer at once")
+    unsummed = header._replace(batch_length=batch_length, crc=0).pack()
+    crc = crc32c(section, crc32c(unsummed[ATTRIBUTES_POSITION:]))
+    batch = header._replace(batch_length=batch_length, crc=crc).pack() + section
+    assert len(batch) == HEADER_SIZE + len(section)
+    return batch
