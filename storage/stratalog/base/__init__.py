@@ -1,1 +1,2 @@
-"""The seams and the vocabulary: errors, names, clock, filesystem, scheduler, randomness. Imports nothing of the project."""
+"""The seams and the vocabulary: errors, names, clock, filesystem, scheduler, randomness. Imports nothing of
+ours."""

@@ -1,7 +1,8 @@
 """Time, as something that is handed in.
 
-Wall time is integer milliseconds since 1970 UTC and serves for timestamps and ages; monotonic time is float seconds
-and serves for durations and deadlines. Nothing in ``storage/`` and ``tiering/`` may ask the operating system itself.
+Wall time is integer milliseconds since 1970 UTC and serves for timestamps and ages; monotonic time is float
+seconds and serves for durations and deadlines. Nothing in ``storage/`` and ``tiering/`` may ask the operating
+system itself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Clock(Protocol):
         ...
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
-        """`condition.wait` in this clock's time: False where the timeout passed first. The caller holds the condition."""
+        """`condition.wait` in this clock's time: False where the timeout passed first. The caller holds the
+        condition."""
         ...
 
     def sleep(self, duration_s: float) -> None:

@@ -1,9 +1,9 @@
 """The errors that a caller can act on, as one tree.
 
-Every leaf stands for a different thing to do next; two failures with the same remedy share a leaf and differ in
-their fields. The message is one lower-case sentence that says what happened and what to do; the values that matter
-are fields, and are appended to the message as ``name=`value```. The wire's status codes are chosen in one table,
-``stratalog.server.status``; nothing below the server knows them.
+Every leaf stands for a different thing to do next; two failures with the same remedy share a leaf and differ
+in their fields. The message is one lower-case sentence that says what happened and what to do; the values
+that matter are fields, and are appended to the message as ``name=`value```. The wire's status codes are
+chosen in one table, ``stratalog.server.status``; nothing below the server knows them.
 
     LogStoreError
     +-- InvalidRequestError               fix the request
@@ -93,7 +93,8 @@ class TopicAlreadyExistsError(LogStoreError):
 
 
 class OffsetOutOfRangeError(LogStoreError):
-    """The offset lies outside [log_start_offset, log_end_offset]. Fields: offset, log_start_offset, log_end_offset."""
+    """The offset lies outside [log_start_offset, log_end_offset]. Fields: offset, log_start_offset,
+    log_end_offset."""
 
     code = "OFFSET_OUT_OF_RANGE"
 

@@ -1,8 +1,8 @@
 """The local disk, as something that is handed in.
 
-Durability follows POSIX at its strictest: bytes are safe after `AppendFile.sync`, a name (creation, rename, unlink)
-after `FileSystem.sync_directory` of the directory that holds it. ``stratalog.testing.FaultyFileSystem`` forgets all
-the rest when it crashes.
+Durability follows POSIX at its strictest: bytes are safe after `AppendFile.sync`, a name (creation, rename,
+unlink) after `FileSystem.sync_directory` of the directory that holds it.
+``stratalog.testing.FaultyFileSystem`` forgets all the rest when it crashes.
 """
 
 from __future__ import annotations

@@ -7,13 +7,16 @@ from typing import Protocol
 
 
 class ScheduledTask(Protocol):
+    """What `Scheduler` hands out for a task. Thread-safe."""
+
     def cancel(self) -> None:
         """No run begins after this returns; one that is under way finishes."""
         ...
 
 
 class Scheduler(Protocol):
-    """Runs callables later, on threads of its own. A failing run is logged and does not end a periodic task. Thread-safe."""
+    """Runs callables later, on threads of its own. A failing run is logged and does not end a periodic task.
+    Thread-safe."""
 
     def once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> ScheduledTask: ...
 
