@@ -1,0 +1,188 @@
+"""The operating system's files behind the `FileSystem` seam.
+
+An open file is one descriptor in append mode: writes always land at the end, whatever else was done with the
+descriptor, and reads are positional, so that any number of readers share it with the one writer. Small parts
+of an append are joined and written by one `write`; large ones are handed to `writev` as they lie in memory,
+without a copy.
+
+What survives a power loss is what POSIX promises and no more: `sync` for contents and size, `sync_directory`
+for names. `fdatasync` is enough for the former, because it also writes the metadata that is needed to read
+the data back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+from stratalog.base.filesystem import AppendFile, Buffer, FileLock
+
+# POSIX guarantees 16, Linux and the BSDs give 1024.
+_MAX_PARTS = min(1024, os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16)
+# Below this many bytes one copy into one buffer costs less than a vector of many small pieces.
+_JOIN_BELOW_BYTES = 64 * 1024
+# Darwin's fsync stops at the drive's cache; this is its command for "on the platter".
+_FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+def _sync_descriptor(descriptor: int) -> None:
+    if sys.platform == "darwin" and _FULL_FSYNC is not None:
+        fcntl.fcntl(descriptor, _FULL_FSYNC)
+    elif hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+    else:
+        os.fsync(descriptor)
+
+
+class PosixAppendFile:
+    """One open descriptor. Reads are thread-safe; changes need the caller's lock; nobody may use it once it
+    is closed."""
+
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, path: str, flags: int) -> None:
+        self._path = path
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def append(self, parts: Sequence[Buffer]) -> int:
+        total = sum(map(len, parts))
+        if total <= _JOIN_BELOW_BYTES and len(parts) > 1:
+            parts = (b"".join(parts),)
+        for first in range(0, len(parts), _MAX_PARTS):
+            self._write_all(parts[first : first + _MAX_PARTS])
+        return total
+
+    def _write_all(self, parts: Sequence[Buffer]) -> None:
+        """`writev` may stop early (a signal, a nearly full disk): go on behind what it took until it takes
+        nothing."""
+        pending = [memoryview(part).cast("B") for part in parts if len(part)]
+        while pending:
+            written = os.writev(self._descriptor, pending)
+            if written == 0:
+                raise OSError(f"the operating system wrote nothing to {self._path}")
+            whole_count = 0
+            while whole_count < len(pending) and written >= len(pending[whole_count]):
+                written -= len(pending[whole_count])
+                whole_count += 1
+            del pending[:whole_count]
+            if written:
+                pending[0] = pending[0][written:]
+
+    def read_at(self, position: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        # One call returns less than asked for at the end of the file, and above 2 GiB on Linux.
+        pieces = [data]
+        missing = size - len(data)
+        while missing > 0:
+            piece = os.pread(self._descriptor, missing, position + size - missing)
+            if not piece:
+                break
+            pieces.append(piece)
+            missing -= len(piece)
+        return data if len(pieces) == 1 else b"".join(pieces)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        _sync_descriptor(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class PosixFileLock:
+    """An advisory lock that ends with its descriptor, hence with the process. Released once, by one
+    thread."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        # The file stays: unlinking it would let a second process lock a new one while a third waits on the
+        # old.
+        os.close(self._descriptor)
+
+
+class PosixFileSystem:
+    """The machine's own file system. Thread-safe: it keeps no state of its own."""
+
+    def open_append(self, path: str) -> AppendFile:
+        return PosixAppendFile(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+
+    def open_read(self, path: str) -> AppendFile:
+        return PosixAppendFile(path, os.O_RDONLY)
+
+    def read_file(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def file_size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def make_directories(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            # Missing from the beginning, or somebody else is removing it as well: gone either way.
+            if os.path.exists(path):
+                raise
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def try_lock(self, path: str) -> FileLock | None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # `flock` belongs to the open file, so it also keeps a second opener in this very process out.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return PosixFileLock(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
