@@ -1,0 +1,154 @@
+"""What every `FileSystem` must do, as tests.
+
+Subclass `FileSystemContract`, give it the two fixtures, and let pytest find it::
+
+class TestMine(FileSystemContract):
+    @pytest.fixture
+    def filesystem(self) -> FileSystem:
+        return MyFileSystem()
+
+    @pytest.fixture
+    def root(self, filesystem: FileSystem) -> str:
+        filesystem.make_directories("/here")
+        return "/here"
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.base.atomic_file import replace_file
+from stratalog.base.filesystem import FileSystem
+
+
+class FileSystemContract:
+    """Stateless: all state is in the fixtures."""
+
+    def test_append_lands_at_the_end_and_reads_are_positional(
+        self, filesystem: FileSystem, root: str
+    ) -> None:
+        file = filesystem.open_append(f"{root}/a")
+        assert file.path == f"{root}/a"
+        assert file.append([b"one", bytearray(b"two"), memoryview(b"three")]) == 11
+        assert file.append([]) == 0
+        assert file.read_at(3, 3) == b"two"
+        assert file.append([b"four"]) == 4
+        assert file.read_at(0, 100) == b"onetwothreefour"
+        assert file.read_at(15, 1) == b""
+        assert file.size() == 15
+        file.close()
+
+    def test_an_append_may_have_very_many_parts(self, filesystem: FileSystem, root: str) -> None:
+        parts = [bytes([index % 251]) * 97 for index in range(5000)]
+        file = filesystem.open_append(f"{root}/a")
+        assert file.append(parts) == 97 * 5000
+        assert file.read_at(0, 97 * 5000) == b"".join(parts)
+        file.close()
+
+    def test_a_file_is_opened_again_with_what_it_holds(self, filesystem: FileSystem, root: str) -> None:
+        first = filesystem.open_append(f"{root}/a")
+        first.append([b"abc"])
+        first.close()
+        again = filesystem.open_append(f"{root}/a")
+        again.append([b"def"])
+        again.sync()
+        again.close()
+        reader = filesystem.open_read(f"{root}/a")
+        assert reader.read_at(0, 10) == b"abcdef"
+        assert filesystem.read_file(f"{root}/a") == b"abcdef"
+        with pytest.raises(OSError, match=r".*"):
+            reader.append([b"x"])
+        reader.close()
+
+    def test_truncate_cuts_and_extends(self, filesystem: FileSystem, root: str) -> None:
+        file = filesystem.open_append(f"{root}/a")
+        file.append([b"abcdef"])
+        file.truncate(2)
+        file.append([b"X"])
+        assert file.read_at(0, 10) == b"abX"
+        file.truncate(5)
+        assert file.read_at(0, 10) == b"abX\0\0"
+        file.close()
+
+    def test_missing_files_are_errors(self, filesystem: FileSystem, root: str) -> None:
+        for operation in (
+            filesystem.open_read,
+            filesystem.read_file,
+            filesystem.file_size,
+            filesystem.modified_ms,
+            filesystem.unlink,
+            filesystem.list_directory,
+            filesystem.sync_directory,
+        ):
+            with pytest.raises(FileNotFoundError):
+                operation(f"{root}/missing")
+        with pytest.raises(FileNotFoundError):
+            filesystem.rename(f"{root}/missing", f"{root}/b")
+        with pytest.raises(FileNotFoundError):
+            filesystem.open_append(f"{root}/missing/file")
+        assert not filesystem.exists(f"{root}/missing")
+        assert not filesystem.is_directory(f"{root}/missing")
+
+    def test_names_are_listed_in_order(self, filesystem: FileSystem, root: str) -> None:
+        for name in ("b", "a", "c"):
+            filesystem.open_append(f"{root}/{name}").close()
+        filesystem.make_directories(f"{root}/d/e")
+        filesystem.make_directories(f"{root}/d/e")
+        assert filesystem.list_directory(root) == ["a", "b", "c", "d"]
+        assert filesystem.list_directory(f"{root}/d") == ["e"]
+        assert filesystem.is_directory(f"{root}/d/e")
+        assert filesystem.exists(f"{root}/a")
+        assert not filesystem.is_directory(f"{root}/a")
+
+    def test_rename_replaces_files_and_moves_directories(self, filesystem: FileSystem, root: str) -> None:
+        replace_file(filesystem, f"{root}/a", b"new")
+        replace_file(filesystem, f"{root}/b", b"old")
+        filesystem.rename(f"{root}/a", f"{root}/b")
+        assert filesystem.list_directory(root) == ["b"]
+        assert filesystem.read_file(f"{root}/b") == b"new"
+        filesystem.make_directories(f"{root}/d")
+        filesystem.rename(f"{root}/b", f"{root}/d/b")
+        filesystem.rename(f"{root}/d", f"{root}/e")
+        assert filesystem.list_directory(root) == ["e"]
+        assert filesystem.read_file(f"{root}/e/b") == b"new"
+
+    def test_an_open_file_outlives_its_name(self, filesystem: FileSystem, root: str) -> None:
+        replace_file(filesystem, f"{root}/a", b"abc")
+        reader = filesystem.open_read(f"{root}/a")
+        filesystem.unlink(f"{root}/a")
+        assert filesystem.list_directory(root) == []
+        assert reader.read_at(0, 3) == b"abc"
+        reader.close()
+
+    def test_trees_are_removed_whole(self, filesystem: FileSystem, root: str) -> None:
+        filesystem.make_directories(f"{root}/d/e")
+        replace_file(filesystem, f"{root}/d/e/a", b"abc")
+        filesystem.remove_tree(f"{root}/d")
+        filesystem.remove_tree(f"{root}/d")
+        assert filesystem.list_directory(root) == []
+
+    def test_sizes_and_syncs(self, filesystem: FileSystem, root: str) -> None:
+        replace_file(filesystem, f"{root}/a", b"abc")
+        filesystem.sync_directory(root)
+        assert filesystem.file_size(f"{root}/a") == 3
+        assert filesystem.modified_ms(f"{root}/a") >= 0
+        assert filesystem.free_bytes(root) > 0
+
+    def test_a_lock_has_one_holder(self, filesystem: FileSystem, root: str) -> None:
+        lock = filesystem.try_lock(f"{root}/.lock")
+        assert lock is not None
+        assert filesystem.try_lock(f"{root}/.lock") is None
+        lock.release()
+        again = filesystem.try_lock(f"{root}/.lock")
+        assert again is not None
+        again.release()
+
+    def test_a_file_is_replaced_whole(self, filesystem: FileSystem, root: str) -> None:
+        # What an earlier write left behind when it was cut off must not show through.
+        leftover = filesystem.open_append(f"{root}/a.tmp")
+        leftover.append([b"a long text that is left over"])
+        leftover.close()
+        replace_file(filesystem, f"{root}/a", b"first")
+        replace_file(filesystem, f"{root}/a", b"2nd")
+        assert filesystem.read_file(f"{root}/a") == b"2nd"
+        assert filesystem.list_directory(root) == ["a"]

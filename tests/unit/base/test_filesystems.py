@@ -1,0 +1,163 @@
+"""Every file system keeps the contract, and the one that crashes forgets exactly what was not synced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratalog.base.atomic_file import replace_file
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.filesystem_contract import FileSystemContract
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+
+NOTHING = Survival(Kept.NONE, Kept.NONE)
+
+
+class TestPosixFileSystem(FileSystemContract):
+    @pytest.fixture
+    def filesystem(self) -> FileSystem:
+        return PosixFileSystem()
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> str:
+        return str(tmp_path)
+
+
+class TestMemoryFileSystem(FileSystemContract):
+    @pytest.fixture
+    def filesystem(self) -> FileSystem:
+        return MemoryFileSystem()
+
+    @pytest.fixture
+    def root(self, filesystem: FileSystem) -> str:
+        filesystem.make_directories("/r")
+        return "/r"
+
+
+class TestFaultyFileSystem(FileSystemContract):
+    @pytest.fixture
+    def filesystem(self) -> FileSystem:
+        return FaultyFileSystem()
+
+    @pytest.fixture
+    def root(self, filesystem: FileSystem) -> str:
+        filesystem.make_directories("/r")
+        return "/r"
+
+
+def test_posix_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    whole_writev = os.writev
+
+    def short_writev(descriptor: int, parts: list[memoryview]) -> int:
+        return whole_writev(descriptor, [parts[0][:7]])
+
+    file = PosixFileSystem().open_append(str(tmp_path / "a"))
+    monkeypatch.setattr(os, "writev", short_writev)
+    parts = [bytes([index]) * 50_000 for index in range(4)]
+    file.append([part[:30] for part in parts])
+    file.append([part[:10] + bytes(100_000) for part in parts[:1]])
+    monkeypatch.undo()
+    assert file.read_at(0, 200_000) == b"".join(part[:30] for part in parts) + parts[0][:10] + bytes(100_000)
+    file.close()
+
+
+def test_unsynced_bytes_are_forgotten_or_torn() -> None:
+    disk = MemoryFileSystem()
+    disk.make_directories("/d")
+    disk.sync_directory("/")
+    file = disk.open_append("/d/a")
+    file.append([b"safe"])
+    file.sync()
+    disk.sync_directory("/d")
+    file.append([b"loose!"])
+
+    def left(kept: Kept) -> bytes:
+        return disk.after_crash(Survival(kept, Kept.NONE)).read_file("/d/a")
+
+    assert left(Kept.NONE) == b"safe"
+    assert left(Kept.HALF) == b"safeloo"
+    assert left(Kept.ALL) == b"safeloose!"
+    assert left(Kept.ZEROS) == b"safe" + bytes(6)
+    assert left(Kept.NOISE)[:4] == b"safe"
+    assert len(left(Kept.NOISE)) == 10
+    assert left(Kept.NOISE) not in (b"safeloose!", b"safe" + bytes(6))
+
+
+def test_an_unsynced_truncation_may_be_undone_or_mixed_with_what_followed() -> None:
+    disk = MemoryFileSystem()
+    file = disk.open_append("/a")
+    file.append([b"abcdef"])
+    file.sync()
+    disk.sync_directory("/")
+    file.truncate(2)
+    file.append([b"XY"])
+    assert disk.after_crash(NOTHING).read_file("/a") == b"abcdef"
+    assert disk.after_crash(Survival(Kept.HALF, Kept.NONE)).read_file("/a") == b"abX"
+    assert disk.after_crash(Survival(Kept.ALL, Kept.NONE)).read_file("/a") == b"abXY"
+
+
+def test_unsynced_names_are_forgotten_in_order() -> None:
+    disk = MemoryFileSystem()
+    replace_file(disk, "/old", b"1")
+    disk.rename("/old", "/new")
+    disk.open_append("/second").close()
+    assert disk.after_crash(NOTHING).list_directory("/") == ["old"]
+    assert disk.after_crash(Survival(Kept.NONE, Kept.HALF)).list_directory("/") == ["new"]
+    assert disk.after_crash(Survival(Kept.NONE, Kept.ALL)).list_directory("/") == ["new", "second"]
+    disk.sync_directory("/")
+    assert disk.after_crash(NOTHING).list_directory("/") == ["new", "second"]
+
+
+def test_a_synced_file_in_an_unsynced_directory_is_gone() -> None:
+    disk = MemoryFileSystem()
+    disk.make_directories("/d")
+    replace_file(disk, "/d/a", b"1")
+    assert disk.after_crash(NOTHING).list_directory("/") == []
+    disk.sync_directory("/")
+    assert disk.after_crash(NOTHING).read_file("/d/a") == b"1"
+
+
+def test_a_lock_ends_with_the_machine() -> None:
+    disk = MemoryFileSystem()
+    assert disk.try_lock("/.lock") is not None
+    assert disk.after_crash(NOTHING).try_lock("/.lock") is not None
+
+
+def test_replacing_a_file_is_atomic_at_every_operation() -> None:
+    counted = FaultyFileSystem()
+    replace_file(counted, "/f", b"first")
+    first_count = counted.operation_count
+    replace_file(counted, "/f", b"second")
+    for operation in range(first_count + 1, counted.operation_count + 1):
+        for part in (0.0, 0.5, 1.0):
+            disk = FaultyFileSystem()
+            replace_file(disk, "/f", b"first")
+            disk.crash_at(operation, part=part)
+            with pytest.raises(SimulatedCrash):
+                replace_file(disk, "/f", b"second")
+            for survival in ALL_SURVIVALS:
+                found = disk.reopened(survival)
+                assert found.read_file("/f") in (b"first", b"second")
+                # The next attempt is not disturbed by what the crash left behind.
+                replace_file(found, "/f", b"third")
+                assert found.reopened(NOTHING).read_file("/f") == b"third"
+
+
+def test_a_crash_is_final_and_an_error_is_not() -> None:
+    disk = FaultyFileSystem()
+    disk.fail_at(2, part=0.5)
+    file = disk.open_append("/a")
+    with pytest.raises(OSError, match="Input/output error"):
+        file.append([b"abcd"])
+    assert file.read_at(0, 10) == b"ab"
+    disk.crash_at(disk.operation_count + 1)
+    with pytest.raises(SimulatedCrash):
+        file.append([b"ef"])
+    with pytest.raises(SimulatedCrash):
+        disk.exists("/a")
+    assert disk.trace == ["open_append /a", "append /a", "read_at /a", "append /a"]
