@@ -1,16 +1,16 @@
 """What the directory of an object file says about one slice.
 
-A slice is one unbroken run of a partition's record batches inside an object. Its entry says where the bytes lie and
-everything that a reader, a compactor or a rebuild must know before it touches them. The entry is the truth about the
-*bytes*; the range in which they count may be narrower: a commit can clip a live slice at its low end, and then
-`LiveSlice.base_offset` is above `SliceEntry.base_offset`.
+A slice is one unbroken run of a partition's record batches inside an object. Its entry says where the bytes
+lie and everything that a reader, a compactor or a rebuild must know before it touches them. The entry is
+the truth about the *bytes*; the range in which they count may be narrower: a commit can clip a live slice
+at its low end, and then `LiveSlice.base_offset` is above `SliceEntry.base_offset`.
 
 Invariants (`SliceEntry.fault` names the first one that is broken):
 
 * ``base_offset <= end_offset``; every record's offset lies below `end_offset`; offsets may have holes.
 * No data means no records, no last batch, and timestamps of -1.
-* `record_count` counts every record in the bytes, control records and records below `base_offset` included: the
-  ordinals of the key stream and the bits of a survivor bitmap run over ``[0, record_count)``.
+* `record_count` counts every record in the bytes, control records and records below `base_offset` included:
+  the ordinals of the key stream and the bits of a survivor bitmap run over ``[0, record_count)``.
 * ``stable_end_offset <= end_offset``; it is `end_offset` exactly where no transaction is open at the end.
 
 All positions count from the first byte of the object. Immutable, so thread-safe.
@@ -41,7 +41,9 @@ class KeyStrategy(enum.IntEnum):
 
 
 class LastBatch(NamedTuple):
-    """The last batch of a slice, as it is compared with the local log: its CRC covers all but offset and epoch."""
+    """The last batch of a slice, as it is compared with the local log: its CRC covers all but offset and
+    epoch.
+    """
 
     base_offset: int
     epoch: int
@@ -56,7 +58,9 @@ class LeaderEpoch(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that is undecided at the end of a slice, and where its first record lies (possibly before it)."""
+    """A transaction that is undecided at the end of a slice, and where its first record lies (possibly
+    before it).
+    """
 
     producer_id: int
     first_offset: int
@@ -71,7 +75,9 @@ class PartRef(NamedTuple):
 
 
 class KeyStreamRef(NamedTuple):
-    """Where a slice's key stream lies, and what it was made with. Usable only where that is still the topic's."""
+    """Where a slice's key stream lies, and what it was made with. Usable only where that is still the
+    topic's.
+    """
 
     position: int
     size_bytes: int
@@ -93,7 +99,9 @@ class SliceEntry:
     partition: int
     base_offset: int
     end_offset: int
-    """Exclusive. Slices of a partition tile, so it is the next slice's base even where the last records are gone."""
+    """Exclusive. Slices of a partition tile, so it is the next slice's base even where the last records are
+    gone.
+    """
     data_position: int
     data_bytes: int
     data_crc: int

@@ -1,0 +1,51 @@
+"""A run of little-endian binary fields at fixed places, each place derived from the field before it.
+
+The one table of a structure is the tuple of its fields, in order. Writing, reading and the tables in
+docs/formats all follow from it, so a position is never typed by hand. Immutable, so thread-safe.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+Buffer = bytes | bytearray | memoryview
+
+ALIGNMENT_BYTES = 8
+"""Everything that holds columns begins at a multiple of this, so that it is read in place."""
+
+
+def padding_bytes(size_bytes: int) -> int:
+    """How many zero bytes bring `size_bytes` to the next multiple of `ALIGNMENT_BYTES`."""
+    return -size_bytes % ALIGNMENT_BYTES
+
+
+class FixedLayout:
+    """Named fields without gaps. Types are those of ``struct``: B H I Q unsigned, i q signed, Ns bytes.
+    Immutable.
+    """
+
+    __slots__ = ("_struct", "fields", "positions", "size_bytes")
+
+    def __init__(self, *fields: tuple[str, str]) -> None:
+        self.fields = fields
+        self._struct = struct.Struct("<" + "".join(code for _, code in fields))
+        self.size_bytes = self._struct.size
+        self.positions: dict[str, int] = {}
+        position = 0
+        for name, code in fields:
+            assert name not in self.positions, f"field {name} is named twice"
+            self.positions[name] = position
+            position += struct.calcsize("<" + code)
+        # A little-endian ``struct`` has no hidden gaps, so the derived places end where it ends.
+        assert position == self.size_bytes
+
+    def pack(self, *values: object) -> bytes:
+        """All fields, in order. Raises struct.error where a value does not fit: the caller's mistake."""
+        return self._struct.pack(*values)
+
+    def unpack(self, buffer: Buffer, position: int = 0) -> tuple[Any, ...]:
+        """All fields, in order, from `position`. Raises struct.error where the buffer is too short: check
+        before.
+        """
+        return self._struct.unpack_from(buffer, position)
