@@ -1,0 +1,255 @@
+"""The key stream of a slice: an entry for each distinct key, its last record there, sorted by hash.
+
+    key-stream   = block*
+    block        = block-header column{4 or 5}
+    block-header = entry-count flags block-bytes block-crc
+    column       = value{entry-count} padding           padded with zeros to a multiple of 8
+    columns      = hash-high u64, hash-low u64, ordinal u32, tombstone u8 (0 or 1), version i64 (flag 1)
+
+Little-endian, fixed width, every column aligned to 8 bytes: numpy, Arrow and C read a block in place. A
+block has 1 to 4,096 entries, so a merge of many streams holds little of each. `block-bytes` counts the
+header too; `block-crc` is the CRC-32C of the block without those four bytes, so that a block can be trusted
+when it is fetched alone.
+
+Invariants, all checked while reading: hashes ascend strictly (as unsigned pairs) over the whole stream; an
+ordinal is below the slice's record count; counts, sizes and the CRC-32C of the whole stream are what the
+directory says. The last is known to hold only when the iteration has ended: act on a stream after its end,
+not before.
+
+The hash is SipHash-2-4 (128-bit result) under the topic's secret key. The key is never written to an
+object: a stream carries only `hash_key_id`, 64 bits that SipHash makes of a fixed text under it, enough to
+tell two keys apart and no help in finding either.
+
+Threads: functions are pure; an iterator belongs to one user.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
+from stratalog.record.kernels import siphash128
+from stratalog.record.key_entries import Column
+from stratalog.remote.fixed_layout import Buffer, FixedLayout, padding_bytes
+from stratalog.remote.object_format import crc_of
+from stratalog.remote.slice_entry import KeyStrategy, KeyStreamRef
+
+# Columns are read in place, as this machine's own numbers.
+assert sys.byteorder == "little", "object files are read in place, on little-endian machines only"
+
+MAX_BLOCK_ENTRY_COUNT = 4096
+
+BLOCK_HEADER = FixedLayout(("entry_count", "I"), ("flags", "I"), ("block_bytes", "I"), ("block_crc", "I"))
+HAS_VERSION_FLAG = 1 << 0
+
+_CRC_POSITION = BLOCK_HEADER.positions["block_crc"]
+_HASH_BYTES, _ORDINAL_BYTES, _TOMBSTONE_BYTES, _VERSION_BYTES = 8, 4, 1, 8
+_HASH_KEY_ID_TEXT = b"stratalog/hash-key-id"
+
+
+class KeyHashing(NamedTuple):
+    """What a topic's key streams are made with."""
+
+    hash_key: bytes
+    """16 secret bytes; the same for all slices of a topic, different for every topic."""
+    strategy: KeyStrategy = KeyStrategy.LAST_OFFSET
+    version_header: str = ""
+
+    @property
+    def hash_key_id(self) -> int:
+        return siphash128(self.hash_key, _HASH_KEY_ID_TEXT)[0]
+
+    def made(self, stream: KeyStreamRef) -> bool:
+        """Whether `stream` was made with this; where not, its slice is hashed from the data."""
+        return (stream.strategy, stream.version_header, stream.hash_key_id) == (
+            self.strategy,
+            self.version_header,
+            self.hash_key_id,
+        )
+
+
+class KeyColumns(Protocol):
+    """Sorted entries as columns of little-endian numbers: `KeyEntries`, or what a native kernel returns for
+    it.
+    """
+
+    @property
+    def hash_high(self) -> Column: ...
+    @property
+    def hash_low(self) -> Column: ...
+    @property
+    def ordinal(self) -> Column: ...
+    @property
+    def tombstone(self) -> Column: ...
+
+
+class EncodedKeyStream(NamedTuple):
+    """A key stream's bytes, in parts to be written one after the other."""
+
+    parts: tuple[Buffer, ...]
+    size_bytes: int
+    entry_count: int
+    crc: int
+
+
+class KeyBlock(NamedTuple):
+    """A block as it lies in the stream: columns of bytes, each of `entry_count` numbers."""
+
+    entry_count: int
+    hash_high: memoryview
+    hash_low: memoryview
+    ordinal: memoryview
+    tombstone: memoryview
+    version: memoryview | None
+
+    @property
+    def last_hash(self) -> tuple[int, int]:
+        """The greatest hash of the block."""
+        return self.hash_high.cast("Q")[-1], self.hash_low.cast("Q")[-1]
+
+
+def block_size_bytes(entry_count: int, *, has_version: bool) -> int:
+    """Header, columns and their padding."""
+    widths = [_HASH_BYTES, _HASH_BYTES, _ORDINAL_BYTES, _TOMBSTONE_BYTES, _VERSION_BYTES * has_version]
+    columns = [entry_count * width for width in widths]
+    return BLOCK_HEADER.size_bytes + sum(size + padding_bytes(size) for size in columns)
+
+
+def encode_key_stream(entries: KeyColumns, versions: Column | None = None) -> EncodedKeyStream:
+    """The stream of entries that `sort_key_entries` has sorted; `versions` has one number for each."""
+    columns = [_bytes_of(entries.hash_high), _bytes_of(entries.hash_low), _bytes_of(entries.ordinal)]
+    columns.append(_bytes_of(entries.tombstone))
+    widths = [_HASH_BYTES, _HASH_BYTES, _ORDINAL_BYTES, _TOMBSTONE_BYTES]
+    if versions is not None:
+        columns.append(_bytes_of(versions))
+        widths.append(_VERSION_BYTES)
+    entry_count = len(columns[3])
+    assert all(len(column) == entry_count * width for column, width in zip(columns, widths, strict=True))
+    parts: list[Buffer] = []
+    size_bytes = crc = 0
+    for start in range(0, entry_count, MAX_BLOCK_ENTRY_COUNT):
+        count = min(MAX_BLOCK_ENTRY_COUNT, entry_count - start)
+        body: list[Buffer] = []
+        for column, width in zip(columns, widths, strict=True):
+            body.append(column[start * width : (start + count) * width])
+            body.append(bytes(padding_bytes(count * width)))
+        flags = HAS_VERSION_FLAG * (versions is not None)
+        block_bytes = block_size_bytes(count, has_version=versions is not None)
+        header = BLOCK_HEADER.pack(count, flags, block_bytes, 0)[:_CRC_POSITION]
+        block_crc = _crc_of_parts([header, *body])
+        block = [header, block_crc.to_bytes(4, "little"), *body]
+        parts += block
+        size_bytes += block_bytes
+        crc = _crc_of_parts(block, crc)
+    return EncodedKeyStream(tuple(parts), size_bytes, entry_count, crc)
+
+
+def read_key_stream(
+    read: Callable[[int], Buffer], stream: KeyStreamRef, record_count: int
+) -> Iterator[KeyBlock]:
+    """The blocks of `stream`, verified, from a source that only moves forward.
+
+    `read(size)` returns exactly `size` bytes, or fewer at the end of the source. Nothing behind the stream
+    is read. Raises StoreCorruptError (in the middle, or when the last block has been consumed),
+    StoreNotUsableError.
+    """
+    left_bytes, crc, entry_count = stream.size_bytes, 0, 0
+    last_hash: tuple[int, int] | None = None
+    while left_bytes > 0:
+        header = _read_exactly(read, min(BLOCK_HEADER.size_bytes, left_bytes), BLOCK_HEADER.size_bytes)
+        count, flags, block_bytes, block_crc = BLOCK_HEADER.unpack(header)
+        if flags & ~HAS_VERSION_FLAG:
+            raise StoreNotUsableError("a key stream has a newer format; use a newer version", flags=flags)
+        has_version = flags & HAS_VERSION_FLAG != 0
+        if not 0 < count <= MAX_BLOCK_ENTRY_COUNT or block_bytes != block_size_bytes(
+            count, has_version=has_version
+        ):
+            raise _corrupt("has a block whose size and entry count contradict each other")
+        if block_bytes > left_bytes or has_version != (stream.strategy is KeyStrategy.HIGHEST_VERSION):
+            raise _corrupt("has a block that does not fit it")
+        body = _read_exactly(read, block_bytes - len(header), block_bytes - len(header))
+        if crc_of(body, crc_of(memoryview(header)[:_CRC_POSITION])) != block_crc:
+            raise _corrupt("has a block that fails its checksum")
+        crc = crc_of(body, crc_of(header, crc))
+        block = _columns(memoryview(body), count, has_version=has_version)
+        _verify(block, last_hash, record_count)
+        last_hash = block.last_hash
+        left_bytes -= block_bytes
+        entry_count += count
+        yield block
+    if crc != stream.crc or entry_count != stream.entry_count:
+        raise _corrupt("is not the one that the directory describes")
+
+
+def key_blocks(data: Buffer, stream: KeyStreamRef, record_count: int) -> Iterator[KeyBlock]:
+    """`read_key_stream` over a buffer that holds exactly the stream; the blocks refer into it."""
+    if len(data) != stream.size_bytes:
+        raise _corrupt("has another size than the directory says")
+    view = memoryview(data)
+    position = 0
+
+    def read(size: int) -> memoryview:
+        nonlocal position
+        position += size
+        return view[position - size : position]
+
+    return read_key_stream(read, stream, record_count)
+
+
+def _columns(body: memoryview, count: int, *, has_version: bool) -> KeyBlock:
+    columns: list[memoryview] = []
+    position = 0
+    for width in (_HASH_BYTES, _HASH_BYTES, _ORDINAL_BYTES, _TOMBSTONE_BYTES, _VERSION_BYTES * has_version):
+        columns.append(body[position : position + count * width])
+        position += count * width
+        padding = padding_bytes(count * width)
+        if any(body[position : position + padding]):
+            raise _corrupt("has padding that is not zero")
+        position += padding
+    assert position == len(body)
+    return KeyBlock(
+        count, columns[0], columns[1], columns[2], columns[3], columns[4] if has_version else None
+    )
+
+
+def _verify(block: KeyBlock, last_hash: tuple[int, int] | None, record_count: int) -> None:
+    highs, lows = block.hash_high.cast("Q").tolist(), block.hash_low.cast("Q").tolist()
+    if last_hash is not None and (highs[0], lows[0]) <= last_hash:
+        raise _corrupt("is not sorted from block to block")
+    # Two keys with the same upper half are so rare that the pairs are only built where it happens.
+    if not all(map(operator.lt, highs, itertools.islice(highs, 1, None))):
+        pairs = list(zip(highs, lows, strict=True))
+        if not all(map(operator.lt, pairs, itertools.islice(pairs, 1, None))):
+            raise _corrupt("is not sorted inside a block")
+    if max(block.ordinal.cast("I")) >= record_count:
+        raise _corrupt("refers to a record behind the end of its slice")
+    if bytes(block.tombstone).strip(b"\x00\x01"):
+        raise _corrupt("has a tombstone bit that is neither 0 nor 1")
+
+
+def _read_exactly(read: Callable[[int], Buffer], size: int, expected: int) -> Buffer:
+    data = read(size)
+    if len(data) != expected:
+        raise _corrupt("is cut off")
+    return data
+
+
+def _bytes_of(column: Column) -> memoryview:
+    view = memoryview(column)
+    return view if view.format == "B" else view.cast("B")
+
+
+def _crc_of_parts(parts: list[Buffer], crc: int = 0) -> int:
+    for part in parts:
+        crc = crc_of(part, crc)
+    return crc
+
+
+def _corrupt(problem: str) -> StoreCorruptError:
+    return StoreCorruptError(
+        f"the key stream of a slice {problem}; keep the object and find out what changed it"
+    )
