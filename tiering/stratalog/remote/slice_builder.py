@@ -1,0 +1,256 @@
+"""What is learnt about a slice while its batches pass by: statistics, index and key stream.
+
+Every batch is proved before it counts (checksum, framing of all records): what is tiered outlives the disk
+that it came from, so damage must not become the truth. Work per batch is Python's, work per record that of
+the kernels.
+
+Control batches count in ordinals, records and markers but have no key entries. A slice with transactional
+batches gets no key stream here, since only a merge that knows what was aborted may write one; it is hashed
+from its data then.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
+from stratalog.base.filesystem import Buffer
+from stratalog.record.batch import crc_matches, decode, records_payload
+from stratalog.record.header import BatchHeader
+from stratalog.record.kernels import KeyEntries, hash_keys, scan_records, sort_key_entries
+from stratalog.remote.key_stream import EncodedKeyStream, KeyHashing, encode_key_stream
+from stratalog.remote.object_format import crc_of
+from stratalog.remote.slice_entry import (
+    NO_TIMESTAMP,
+    KeyStreamRef,
+    LastBatch,
+    LeaderEpoch,
+    OpenTransaction,
+    PartRef,
+    SliceEntry,
+)
+from stratalog.remote.slice_index import AbortedTransaction, SliceIndex, encode_slice_index
+
+_NO_RECORDS = -(2**63)
+"""Highest timestamp of an interval without records: below every timestamp that is asked for."""
+
+
+class SliceEnd(NamedTuple):
+    """What the batches themselves do not tell about a slice."""
+
+    end_offset: int
+    open_transactions: tuple[OpenTransaction, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
+    producer_snapshot: bytes = b""
+    leader_epochs: tuple[LeaderEpoch, ...] | None = None
+    """Given where epochs are to be kept whose batches are gone; else they are taken from the batches."""
+
+
+class BuiltSlice(NamedTuple):
+    """An entry whose key stream and index have sizes and checksums but no places yet (position 0)."""
+
+    entry: SliceEntry
+    key_stream: EncodedKeyStream | None
+    encoded_index: bytes
+
+
+class SliceBuilder:
+    """Not thread-safe: guarded by the user of its `ObjectWriter`."""
+
+    def __init__(
+        self,
+        topic_id: UUID,
+        topic: str,
+        partition: int,
+        base_offset: int,
+        *,
+        data_position: int,
+        key_hashing: KeyHashing | None,
+        index_interval_bytes: int,
+        max_record_count: int,
+    ) -> None:
+        self.data_bytes = 0
+        self.record_count = 0
+        self.next_offset = base_offset
+        """Exclusive end of the offsets that the batches so far cover."""
+        self._topic_id = topic_id
+        self._topic = topic
+        self._partition = partition
+        self._base_offset = base_offset
+        self._data_position = data_position
+        self._data_crc = 0
+        self._max_record_count = max_record_count
+        self._timestamps: tuple[int, int] | None = None
+        self._latest_batch: Buffer = b""
+        self._codec_mask = 0
+        self._tombstone_count = 0
+        self._marker_count = 0
+        self._horizon_ms: int | None = None
+        self._leader_epochs: list[LeaderEpoch] = []
+        self._last_batch: LastBatch | None = None
+        self._key_hashing = key_hashing
+        self._is_transactional = False
+        self._entries = KeyEntries()
+        self._index_interval_bytes = index_interval_bytes
+        self._positions: array[int] = array("q")
+        self._base_offsets: array[int] = array("q")
+        self._max_timestamps: array[int] = array("q")
+
+    def add(self, data: Buffer, position: int, header: BatchHeader, payload: Buffer | None = None) -> None:
+        """Count the batch at `position` of `data`; `payload` are its decompressed records where somebody
+        has them.
+
+        Raises CorruptRecordError for a batch that is not sound or not in order, UnsupportedOperationError
+        for more records than a slice can hold or a codec that cannot be read; nothing has changed then.
+        """
+        if not crc_matches(data, position, header):
+            raise CorruptRecordError(
+                "a batch fails its checksum and is not tiered; restore the partition's disk or trim the log",
+                topic=self._topic,
+                partition=self._partition,
+                base_offset=header.base_offset,
+            )
+        self._require_order(header)
+        if payload is None:
+            payload = records_payload(data, position, header)
+        summary = scan_records(payload, header.records_count, header.last_offset_delta)
+        if self._key_hashing is not None and not header.is_control:
+            hash_keys(
+                payload, header.records_count, self._key_hashing.hash_key, self.record_count, self._entries
+            )
+        if header.is_control:
+            self._marker_count += header.records_count
+        else:
+            self._tombstone_count += summary.tombstone_count
+        append_time_ms = header.append_time_ms
+        if append_time_ms is not None:
+            earliest = latest = append_time_ms
+        else:
+            earliest = header.base_timestamp + summary.min_timestamp_delta
+            latest = header.base_timestamp + summary.max_timestamp_delta
+        batch = memoryview(data)[position : position + header.size_in_bytes]
+        self._begin_interval(header)
+        if header.records_count > 0:
+            self._add_timestamps(earliest, latest, batch)
+        self._add_header(header)
+        self._data_crc = crc_of(batch, self._data_crc)
+        self.data_bytes += header.size_in_bytes
+        self.record_count += header.records_count
+        self.next_offset = max(header.next_offset, self._base_offset)
+
+    def build(self, end: SliceEnd) -> BuiltSlice:
+        """The slice up to `end`. Sorts the key entries, so it is the last thing to be asked for."""
+        # A slice may end behind its last batch (offsets without records), never before it.
+        assert self.next_offset <= end.end_offset
+        index = SliceIndex(
+            self.data_bytes,
+            self._positions,
+            self._base_offsets,
+            self._max_timestamps,
+            end.aborted,
+            end.producer_snapshot,
+        )
+        encoded_index = encode_slice_index(index)
+        key_stream = self._key_stream(end)
+        earliest, latest = self._timestamps or (NO_TIMESTAMP, NO_TIMESTAMP)
+        entry = SliceEntry(
+            topic_id=self._topic_id,
+            topic=self._topic,
+            partition=self._partition,
+            base_offset=self._base_offset,
+            end_offset=end.end_offset,
+            data_position=self._data_position,
+            data_bytes=self.data_bytes,
+            data_crc=self._data_crc,
+            record_count=self.record_count,
+            min_timestamp=earliest,
+            max_timestamp=latest,
+            max_timestamp_offset=self._max_timestamp_offset(latest),
+            codec_mask=self._codec_mask,
+            stable_end_offset=min(
+                (one.first_offset for one in end.open_transactions), default=end.end_offset
+            ),
+            has_aborted=bool(end.aborted),
+            open_transactions=end.open_transactions,
+            tombstone_count=self._tombstone_count,
+            marker_count=self._marker_count,
+            earliest_delete_horizon_ms=self._horizon_ms,
+            leader_epochs=tuple(self._leader_epochs) if end.leader_epochs is None else end.leader_epochs,
+            last_batch=self._last_batch,
+            key_stream=self._key_stream_ref(key_stream),
+            index=PartRef(0, len(encoded_index), crc_of(encoded_index)),
+        )
+        entry.check()
+        return BuiltSlice(entry, key_stream, encoded_index)
+
+    def keep(self) -> None:
+        """Copy what still refers to the caller's buffer. Call when the batches of one buffer have been
+        added.
+        """
+        if not isinstance(self._latest_batch, bytes):
+            self._latest_batch = bytes(self._latest_batch)
+
+    def _require_order(self, header: BatchHeader) -> None:
+        is_first = self._last_batch is None
+        if header.last_offset < self._base_offset if is_first else header.base_offset < self.next_offset:
+            raise CorruptRecordError(
+                "the batches of a slice do not ascend; the log is damaged and is not tiered",
+                topic=self._topic,
+                partition=self._partition,
+                base_offset=header.base_offset,
+                expected_offset=self.next_offset,
+            )
+        if self.record_count + header.records_count > self._max_record_count:
+            raise UnsupportedOperationError(
+                "a slice cannot hold so many records; end it and begin another object",
+                max_record_count=self._max_record_count,
+            )
+
+    def _begin_interval(self, header: BatchHeader) -> None:
+        if not self._positions or self.data_bytes - self._positions[-1] >= self._index_interval_bytes:
+            self._positions.append(self.data_bytes)
+            self._base_offsets.append(header.base_offset)
+            self._max_timestamps.append(_NO_RECORDS)
+
+    def _add_timestamps(self, earliest: int, latest: int, batch: memoryview) -> None:
+        self._max_timestamps[-1] = max(self._max_timestamps[-1], latest)
+        if self._timestamps is None or latest > self._timestamps[1]:
+            self._latest_batch = batch
+        least, most = self._timestamps or (earliest, latest)
+        self._timestamps = min(least, earliest), max(most, latest)
+
+    def _add_header(self, header: BatchHeader) -> None:
+        self._codec_mask |= 1 << header.codec
+        self._is_transactional |= header.is_transactional
+        horizon_ms = header.delete_horizon_ms
+        if horizon_ms is not None:
+            self._horizon_ms = horizon_ms if self._horizon_ms is None else min(self._horizon_ms, horizon_ms)
+        if not self._leader_epochs or header.leader_epoch > self._leader_epochs[-1].epoch:
+            self._leader_epochs.append(LeaderEpoch(header.leader_epoch, header.base_offset))
+        self._last_batch = LastBatch(header.base_offset, header.leader_epoch, header.crc)
+
+    def _max_timestamp_offset(self, latest: int) -> int:
+        """Decodes one batch: the first that has the highest timestamp."""
+        if self._timestamps is None:
+            return -1
+        return next(record.offset for record in decode(self._latest_batch) if record.timestamp_ms == latest)
+
+    def _key_stream(self, end: SliceEnd) -> EncodedKeyStream | None:
+        if self._key_hashing is None or self._is_transactional or end.open_transactions:
+            return None
+        return encode_key_stream(sort_key_entries(self._entries))
+
+    def _key_stream_ref(self, stream: EncodedKeyStream | None) -> KeyStreamRef | None:
+        if stream is None or self._key_hashing is None:
+            return None
+        return KeyStreamRef(
+            position=0,
+            size_bytes=stream.size_bytes,
+            entry_count=stream.entry_count,
+            crc=stream.crc,
+            strategy=self._key_hashing.strategy,
+            version_header=self._key_hashing.version_header,
+            hash_key_id=self._key_hashing.hash_key_id,
+        )

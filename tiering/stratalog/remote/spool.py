@@ -1,0 +1,106 @@
+"""Bytes that are written once and read back in order: in memory while they are few, then in a temporary file.
+
+An object's parts cannot all be sent in the order in which they are made, so they wait here. Nothing is
+fsynced: a spool is worth nothing after a crash, and whoever owns the directory removes what an earlier
+process left in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, overload
+
+from stratalog.base.filesystem import AppendFile, Buffer, FileSystem
+
+_WRITE_BYTES = 1 << 20
+"""Small pieces are gathered before a system call is spent on them."""
+_READ_BYTES = 8 << 20
+"""What is held in memory at a time while a spooled object is sent."""
+
+
+class FilePart(NamedTuple):
+    """Bytes of a spool file, read when they are asked for."""
+
+    file: AppendFile
+    position: int
+    size_bytes: int
+
+    def read(self) -> bytes:
+        data = self.file.read_at(self.position, self.size_bytes)
+        # The file is ours alone and was written by this process: it cannot have become shorter.
+        assert len(data) == self.size_bytes
+        return data
+
+
+class Parts(Sequence[Buffer]):
+    """Consecutive parts of an object; those that lie in a file are read each time they are looked at.
+    Immutable.
+    """
+
+    def __init__(self, parts: Sequence[Buffer | FilePart]) -> None:
+        self._parts = tuple(parts)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes if isinstance(part, FilePart) else len(part) for part in self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Buffer: ...
+    @overload
+    def __getitem__(self, index: slice) -> Parts: ...
+    def __getitem__(self, index: int | slice) -> Buffer | Parts:
+        if isinstance(index, slice):
+            return Parts(self._parts[index])
+        part = self._parts[index]
+        return part.read() if isinstance(part, FilePart) else part
+
+
+class Spool:
+    """Not thread-safe: one user at a time. `close` removes the file, so parts must have been used by then."""
+
+    def __init__(self, filesystem: FileSystem, path: str, memory_bytes: int) -> None:
+        self.size_bytes = 0
+        self._filesystem = filesystem
+        self._path = path
+        self._memory_bytes = memory_bytes
+        self._waiting: list[Buffer] = []
+        self._waiting_bytes = 0
+        self._file: AppendFile | None = None
+
+    def append(self, data: Buffer) -> None:
+        """Add bytes at the end. A caller that will change the buffer afterwards hands over a copy."""
+        if not len(data):
+            return
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        self.size_bytes += len(data)
+        if self._waiting_bytes > (self._memory_bytes if self._file is None else _WRITE_BYTES):
+            self._write()
+
+    def parts(self) -> list[Buffer | FilePart]:
+        """All bytes so far, in order."""
+        file_bytes = self.size_bytes - self._waiting_bytes
+        parts: list[Buffer | FilePart] = []
+        for position in range(0, file_bytes, _READ_BYTES):
+            assert self._file is not None
+            parts.append(FilePart(self._file, position, min(_READ_BYTES, file_bytes - position)))
+        return [*parts, *self._waiting]
+
+    def close(self) -> None:
+        """Forget the bytes. May be called again."""
+        self._waiting.clear()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+            self._filesystem.unlink(self._path)
+
+    def _write(self) -> None:
+        if self._file is None:
+            self._file = self._filesystem.open_append(self._path)
+        written_bytes = self._file.append(self._waiting)
+        assert written_bytes == self._waiting_bytes
+        self._waiting = []
+        self._waiting_bytes = 0
