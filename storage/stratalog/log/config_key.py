@@ -1,0 +1,82 @@
+"""One configuration key: its name, what it allows, and how its text becomes a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from stratalog.base.errors import InvalidConfigError
+
+Value = TypeVar("Value")
+
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+
+
+class ConfigKey(Generic[Value]):
+    """A key of Kafka's topic configuration, or one of ours. Immutable, hence thread-safe.
+
+    `allowed` says in words what `parse` takes; `parse` raises ValueError for everything else.
+    """
+
+    __slots__ = ("_format", "_parse", "allowed", "name")
+
+    def __init__(
+        self, name: str, allowed: str, parse: Callable[[str], Value], format_: Callable[[Value], str] = str
+    ) -> None:
+        self.name = name
+        self.allowed = allowed
+        self._parse = parse
+        self._format = format_
+
+    @property
+    def field_name(self) -> str:
+        """The field of `LogConfig`."""
+        return self.name.replace(".", "_")
+
+    def parse(self, text: str) -> Value:
+        """Raises InvalidConfigError with name, value and what is allowed."""
+        try:
+            return self._parse(text.strip())
+        except ValueError:
+            raise InvalidConfigError(
+                f"{self.name} does not take this value; give it {self.allowed}",
+                name=self.name,
+                value=text,
+                allowed=self.allowed,
+            ) from None
+
+    def format(self, value: Value) -> str:
+        return self._format(value)
+
+
+def number_key(name: str, minimum: int, maximum: int = LONG_MAX) -> ConfigKey[int]:
+    """A whole number in [minimum, maximum]."""
+
+    def parse(text: str) -> int:
+        # int() would also take "1_000" and other scripts' digits, which other tools do not read.
+        if not text.isascii() or "_" in text:
+            raise ValueError(text)
+        value = int(text)
+        if not minimum <= value <= maximum:
+            raise ValueError(text)
+        return value
+
+    upper = "" if maximum == LONG_MAX else f" and at most {maximum}"
+    return ConfigKey(name, f"a whole number of at least {minimum}{upper}", parse)
+
+
+def flag_key(name: str) -> ConfigKey[bool]:
+    """true or false, in any case."""
+
+    def parse(text: str) -> bool:
+        return choice_of({"true": True, "false": False}, text.lower())
+
+    return ConfigKey(name, "true or false", parse, lambda value: "true" if value else "false")
+
+
+def choice_of(choices: dict[str, Value], text: str) -> Value:
+    """The choice of that name. Raises ValueError."""
+    if text not in choices:
+        raise ValueError(text)
+    return choices[text]

@@ -1,0 +1,238 @@
+"""A topic's configuration, under Kafka's names and with Kafka's defaults.
+
+A topic stores overrides (text, by name); the rest is default. What this version honours is in the table below
+and nowhere else. Any other name is refused, those that Kafka has and this version has not included: a setting
+that is accepted and does nothing is a promise that nobody keeps.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stratalog.base.errors import InvalidConfigError
+from stratalog.base.types import Durability
+from stratalog.log.config_key import INT_MAX, LONG_MAX, ConfigKey, choice_of, flag_key, number_key
+from stratalog.record.header import TimestampType
+
+DELETE_POLICY = "delete"
+COMPACT_POLICY = "compact"
+UNLIMITED = -1
+"""Of a retention: keep for ever."""
+AS_TOTAL = -2
+"""Of a local retention: as the retention of the whole log."""
+MIN_SEGMENT_BYTES = 1024
+
+
+class Compression(enum.Enum):
+    """Who decides how batches are compressed. Only the producer does: batches are never encoded again."""
+
+    PRODUCER = "producer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """What a topic's logs are kept by. Immutable, hence thread-safe. Defaults are Kafka's where the key is
+    Kafka's."""
+
+    cleanup_policy: frozenset[str] = frozenset({DELETE_POLICY})
+    """`delete` drops old segments by the retentions, `compact` keeps the last record of each key; both may be
+    set."""
+    compression_type: Compression = Compression.PRODUCER
+    """Batches stay as their producer compressed them."""
+    delete_retention_ms: int = 24 * 60 * 60 * 1000
+    """Compaction keeps a tombstone at least this long. More where consumers may lag further behind."""
+    file_delete_delay_ms: int = 60 * 1000
+    """Dropped files are unlinked after this long, so that readers which have them open can finish."""
+    index_interval_bytes: int = 4096
+    """About one index entry is made for so many bytes. Less: shorter scans behind a look-up, larger
+    indexes."""
+    local_retention_bytes: int = AS_TOTAL
+    """Local disk keeps at most about so many bytes of what is in the object store; -2 is as
+    `retention.bytes`."""
+    local_retention_ms: int = AS_TOTAL
+    """Local disk keeps what is in the object store for this long; -2 is as `retention.ms`."""
+    max_compaction_lag_ms: int = LONG_MAX
+    """Records older than this are compacted even where there is little to gain."""
+    max_message_bytes: int = 1024 * 1024 + 12
+    """The largest batch that an append may hold, as it is stored."""
+    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    """Whose time counts: the producer's (CreateTime) or that of the append (LogAppendTime)."""
+    min_compaction_lag_ms: int = 0
+    """Records younger than this are not compacted."""
+    min_durability: Durability = Durability.OS
+    """Consumers see nothing, and no append is acknowledged, below this level."""
+    remote_storage_enable: bool = True
+    """Rolled segments are copied to the object store, and local ones may then be dropped."""
+    retention_bytes: int = UNLIMITED
+    """A partition is cut from its beginning to about so many bytes, all tiers together; -1 is no limit."""
+    retention_ms: int = 7 * 24 * 60 * 60 * 1000
+    """A segment is dropped when its newest record is older than this; -1 is never."""
+    segment_bytes: int = 1024 * 1024 * 1024
+    """The active segment is rolled before it grows beyond this. Smaller segments reach the object store
+    sooner."""
+    segment_index_bytes: int = 10 * 1024 * 1024
+    """The active segment is rolled when an index has grown to this."""
+    segment_ms: int = 7 * 24 * 60 * 60 * 1000
+    """The active segment is rolled when its first record is this old and another one arrives."""
+
+    @property
+    def is_compacted(self) -> bool:
+        return COMPACT_POLICY in self.cleanup_policy
+
+    @property
+    def is_deleted(self) -> bool:
+        """Retention by time and size applies."""
+        return DELETE_POLICY in self.cleanup_policy
+
+    @property
+    def effective_local_retention_ms(self) -> int:
+        return self.retention_ms if self.local_retention_ms == AS_TOTAL else self.local_retention_ms
+
+    @property
+    def effective_local_retention_bytes(self) -> int:
+        return self.retention_bytes if self.local_retention_bytes == AS_TOTAL else self.local_retention_bytes
+
+    @staticmethod
+    def from_overrides(overrides: Mapping[str, str]) -> LogConfig:
+        """The configuration of a topic that sets these keys.
+
+        Raises InvalidConfigError (fields name, value, allowed) for a key that is unknown or not honoured by
+        this version, a value that its key does not take, and values that contradict each other.
+        """
+        values: dict[str, Any] = {}
+        for name, text in overrides.items():
+            key = _KEYS.get(name)
+            if key is None:
+                raise _unknown_key(name, text)
+            values[key.field_name] = key.parse(text)
+        config = LogConfig(**values)
+        _refuse_contradictions(config)
+        return config
+
+    def as_mapping(self) -> dict[str, str]:
+        """All keys with their values as text, defaults included; `from_overrides` gives an equal
+        configuration back."""
+        return {key.name: key.format(getattr(self, key.field_name)) for key in _KEYS.values()}
+
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """The keys that this version honours, in order."""
+        return tuple(_KEYS)
+
+
+def _parse_policy(text: str) -> frozenset[str]:
+    policies = frozenset(part.strip() for part in text.split(","))
+    if not policies <= {DELETE_POLICY, COMPACT_POLICY}:
+        raise ValueError(text)
+    return policies
+
+
+_TIMESTAMP_TYPES = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": TimestampType.LOG_APPEND_TIME}
+# The object store as a level of durability needs uploads of unrolled tails; until then it must not be
+# promised.
+_DURABILITIES = {level.config_value: level for level in (Durability.OS, Durability.DISK)}
+
+_KEYS: dict[str, ConfigKey[Any]] = {
+    key.name: key
+    for key in (
+        ConfigKey(
+            "cleanup.policy",
+            "delete, compact or both (delete,compact)",
+            _parse_policy,
+            lambda v: ",".join(sorted(v)),
+        ),
+        ConfigKey(
+            "compression.type",
+            "producer (batches stay as their producer compressed them)",
+            Compression,
+            lambda value: value.value,
+        ),
+        number_key("delete.retention.ms", 0),
+        number_key("file.delete.delay.ms", 0),
+        number_key("index.interval.bytes", 0, INT_MAX),
+        number_key("local.retention.bytes", AS_TOTAL),
+        number_key("local.retention.ms", AS_TOTAL),
+        number_key("max.compaction.lag.ms", 1),
+        number_key("max.message.bytes", 0, INT_MAX),
+        ConfigKey(
+            "message.timestamp.type",
+            " or ".join(_TIMESTAMP_TYPES),
+            lambda text: choice_of(_TIMESTAMP_TYPES, text),
+            lambda value: next(name for name, type_ in _TIMESTAMP_TYPES.items() if type_ is value),
+        ),
+        number_key("min.compaction.lag.ms", 0),
+        ConfigKey(
+            "min.durability",
+            " or ".join(_DURABILITIES) + " (object is not supported yet)",
+            lambda text: choice_of(_DURABILITIES, text.lower()),
+            lambda value: value.config_value,
+        ),
+        flag_key("remote.storage.enable"),
+        number_key("retention.bytes", UNLIMITED),
+        number_key("retention.ms", UNLIMITED),
+        # Kafka asks for a mebibyte; here segments of many partitions share an object, so small ones are no
+        # burden.
+        number_key("segment.bytes", MIN_SEGMENT_BYTES, INT_MAX),
+        # Room for two entries: an index that is full while it is empty would roll for ever.
+        number_key("segment.index.bytes", 24, INT_MAX),
+        number_key("segment.ms", 1),
+    )
+}
+assert set(LogConfig.__dataclass_fields__) == {key.field_name for key in _KEYS.values()}, "one key, one field"
+
+# Kafka's other topic keys, for an error that tells "not yet" from "no such thing".
+_KAFKA_KEYS = frozenset(
+    {
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.zstd.level",
+        "errors.deadletterqueue.copy.record.enable",
+        "flush.messages",
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "min.cleanable.dirty.ratio",
+        "min.insync.replicas",
+        "preallocate",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "segment.jitter.ms",
+        "unclean.leader.election.enable",
+    }
+)
+
+
+def _unknown_key(name: str, text: str) -> InvalidConfigError:
+    reason = (
+        "is a key of Kafka's that this version does not honour"
+        if name in _KAFKA_KEYS
+        else "is not a known key"
+    )
+    allowed = ", ".join(_KEYS)
+    return InvalidConfigError(f"`{name}` {reason}; leave it out", name=name, value=text, allowed=allowed)
+
+
+def _refuse_contradictions(config: LogConfig) -> None:
+    """Raises InvalidConfigError where two keys, each right by itself, cannot both be kept."""
+    for local_name, total_name in (
+        ("local.retention.ms", "retention.ms"),
+        ("local.retention.bytes", "retention.bytes"),
+    ):
+        local: int = getattr(config, _KEYS[local_name].field_name)
+        total: int = getattr(config, _KEYS[total_name].field_name)
+        keeps_more = local == UNLIMITED or local > total
+        if local != AS_TOTAL and total != UNLIMITED and keeps_more:
+            raise _contradiction(local_name, local, f"at most {total_name}, which is {total}, or {AS_TOTAL}")
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        allowed = f"at most max.compaction.lag.ms, which is {config.max_compaction_lag_ms}"
+        raise _contradiction("min.compaction.lag.ms", config.min_compaction_lag_ms, allowed)
+
+
+def _contradiction(name: str, value: int, allowed: str) -> InvalidConfigError:
+    message = f"{name} contradicts another key; give it {allowed}"
+    return InvalidConfigError(message, name=name, value=value, allowed=allowed)
