@@ -7,7 +7,7 @@ What is compiled is always optional, because each kernel has a pure-Python twin:
 there is no working C compiler, or no Python headers, the build warns and goes on without. A compiler that
 passed the probe and then fails on our sources has found a bug, and fails the build. Two variables choose:
 
-* ``STRATALOG_PURE_PYTHON=1`` compiles nothing;
+* ``STRATALOG_PURE_KERNELS=1`` compiles nothing;
 * ``STRATALOG_REQUIRE_KERNELS=1`` makes the warning an error (for those who build wheels to publish).
 
 A wheel gets its extensions from a temporary folder; an editable install gets them beside their sources, where
@@ -84,8 +84,8 @@ def reason_for_pure_python(scratch: Path) -> str | None:
     """Why nothing can be compiled, as the end of a sentence; None where a trial compilation succeeds."""
     from setuptools import Extension
 
-    if os.environ.get("STRATALOG_PURE_PYTHON") == "1":
-        return "STRATALOG_PURE_PYTHON is set"
+    if os.environ.get("STRATALOG_PURE_KERNELS") == "1":
+        return "STRATALOG_PURE_KERNELS is set"
     probe = scratch / "probe.c"
     probe.write_text("#include <Python.h>\nPyMODINIT_FUNC PyInit_probe(void) { return NULL; }\n")
     try:

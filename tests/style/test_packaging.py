@@ -39,12 +39,12 @@ def lower_bounds(dependencies: list[str]) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize(
     "roots",
     [
-        pytest.param(TOOL["mypy"]["mypy_path"].split(":"), id="mypy_path"),
+        pytest.param(TOOL["mypy"]["mypy_path"].split(":")[: len(ROOTS)], id="mypy_path"),
         pytest.param(TOOL["mypy"]["files"][: len(ROOTS)], id="mypy files"),
-        pytest.param(TOOL["basedpyright"]["extraPaths"], id="basedpyright extraPaths"),
+        pytest.param(TOOL["basedpyright"]["extraPaths"][: len(ROOTS)], id="basedpyright extraPaths"),
         pytest.param(TOOL["basedpyright"]["include"][: len(ROOTS)], id="basedpyright include"),
-        pytest.param(TOOL["ruff"]["src"], id="ruff src"),
-        pytest.param(TOOL["pytest"]["ini_options"]["pythonpath"], id="pytest pythonpath"),
+        pytest.param(TOOL["ruff"]["src"][: len(ROOTS)], id="ruff src"),
+        pytest.param(TOOL["pytest"]["ini_options"]["pythonpath"][: len(ROOTS)], id="pytest pythonpath"),
         pytest.param([name for name in folders(REPOSITORY) if name not in NOT_ROOTS], id="folders"),
     ],
 )

@@ -52,8 +52,8 @@ def build_wheel(target: Path, **environment: str) -> tuple[Path, str]:
 def clean_environment(target: Path, wheel: Path) -> Path:
     """The Python of a new environment that holds the wheel and nothing else.
 
-    Its dependencies are lent by the environment that runs this test, through a .pth file that comes last: what
-    is under test is what our wheel brings, not whether an index can be reached.
+    Its dependencies are lent by the environment that runs this test, through a .pth file that comes last: the
+    question is what our wheel brings, not whether an index can be reached.
     """
     venv.create(target, with_pip=False, symlinks=True)
     python = target / "bin" / "python"

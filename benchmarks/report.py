@@ -1,0 +1,91 @@
+"""How a benchmark tells its result: rows of work, ours, reference, ratio, target, met.
+
+A benchmark is a script beside this file that calls `run` with a function that measures. What counts is the
+ratio to a reference of the same run, on the same machine, a moment before or after: absolute rates are shown
+for people, and compared by nobody. All rates are such that more is better.
+
+Options of every benchmark: ``--quick`` (seconds, not minutes), ``--json`` (one JSON object a line),
+``--strict`` (a target that was missed is an error; otherwise only errors are).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One piece of work, measured twice."""
+
+    work: str
+    """What was done, short enough for a table: `append 1 KiB x 1000, acks=os`."""
+    unit: str
+    """Of both rates: `MB/s`, `records/s`, `calls/s`."""
+    ours: float
+    reference: float
+    target: float
+    """The least ratio that is good enough."""
+
+    @property
+    def ratio(self) -> float:
+        assert self.reference > 0, "a reference that did nothing cannot be compared with"
+        return self.ours / self.reference
+
+    @property
+    def met(self) -> bool:
+        return self.ratio >= self.target
+
+    def as_json(self) -> str:
+        return json.dumps({**dataclasses.asdict(self), "ratio": round(self.ratio, 4), "met": self.met})
+
+    def as_text(self) -> str:
+        return (
+            f"{self.work:<44} {self.ours:>14,.1f} {self.reference:>14,.1f} {self.unit:<10}"
+            f" {self.ratio:>6.2f} {self.target:>6.2f} {'yes' if self.met else 'NO'}"
+        )
+
+
+HEADING = f"{'work':<44} {'ours':>14} {'reference':>14} {'':<10} {'ratio':>6} {'target':>6} met"
+
+
+def best_seconds(
+    ours: Callable[[], object], reference: Callable[[], object], repeats: int
+) -> tuple[float, float]:
+    """The fastest of `repeats` runs of each, in turns, so that a slow minute of the machine hits both."""
+    fastest_ours = fastest_reference = float("inf")
+    for _ in range(repeats):
+        fastest_reference = min(fastest_reference, seconds(reference))
+        fastest_ours = min(fastest_ours, seconds(ours))
+    return fastest_ours, fastest_reference
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long `work` takes once."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def run(measure: Callable[[bool], Iterable[Row]], arguments: Sequence[str] | None = None) -> int:
+    """Print the rows of `measure(quick)` as they come; returns the exit status.
+
+    Args:
+        measure: called once; raises where the work fails, which ends the benchmark with a traceback.
+        arguments: the command line, for tests; default: the process's own.
+    """
+    parser = argparse.ArgumentParser(description=measure.__doc__)
+    parser.add_argument("--quick", action="store_true", help="less of everything: seconds, not minutes")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 where a target was missed")
+    options = parser.parse_args(arguments)
+    if not options.json:
+        print(HEADING)
+    missed = 0
+    for row in measure(options.quick):
+        print(row.as_json() if options.json else row.as_text(), flush=True)
+        missed += not row.met
+    return 1 if missed and options.strict else 0

@@ -1,0 +1,67 @@
+"""What every benchmark prints, and when it fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pytest
+
+from report import Row, best_seconds, run
+
+
+def row(ours: float, target: float = 0.4) -> Row:
+    return Row(work="append 1 KiB", unit="MB/s", ours=ours, reference=100.0, target=target)
+
+
+def measure_one_hit_and_one_miss(quick: bool) -> Iterable[Row]:
+    assert quick
+    yield row(40.0)
+    yield row(39.0)
+
+
+@pytest.mark.parametrize(("ours", "met"), [(39.9, False), (40.0, True), (150.0, True)])
+def test_target_is_the_least_ratio(ours: float, met: bool) -> None:
+    assert row(ours).met is met
+
+
+def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    status = run(measure_one_hit_and_one_miss, ["--quick", "--json"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    assert status == 0
+    assert [(each["work"], each["ratio"], each["met"]) for each in rows] == [
+        ("append 1 KiB", 0.4, True),
+        ("append 1 KiB", 0.39, False),
+    ]
+    assert set(rows[0]) == {"work", "unit", "ours", "reference", "ratio", "target", "met"}
+
+
+def test_table_has_a_heading_and_marks_what_was_missed(capsys: pytest.CaptureFixture[str]) -> None:
+    run(measure_one_hit_and_one_miss, ["--quick"])
+    heading, hit, miss = capsys.readouterr().out.splitlines()
+
+    assert heading.split() == ["work", "ours", "reference", "ratio", "target", "met"]
+    assert hit.endswith("yes")
+    assert miss.endswith("NO")
+
+
+def test_a_missed_target_is_an_error_only_where_that_is_asked_for() -> None:
+    assert run(measure_one_hit_and_one_miss, ["--quick"]) == 0
+    assert run(measure_one_hit_and_one_miss, ["--quick", "--strict"]) == 1
+
+
+def test_an_error_is_an_error() -> None:
+    def measure(quick: bool) -> Iterable[Row]:
+        raise OSError("no server")
+
+    with pytest.raises(OSError, match="no server"):
+        run(measure, [])
+
+
+def test_runs_take_turns() -> None:
+    order: list[str] = []
+
+    best_seconds(lambda: order.append("ours"), lambda: order.append("reference"), repeats=2)
+
+    assert order == ["reference", "ours", "reference", "ours"]
