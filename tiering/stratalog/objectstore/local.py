@@ -1,0 +1,295 @@
+"""An object store in a local directory: the embedded default, with the promises of a real one.
+
+    ROOT/<key>      an object: the file's content, nothing else
+    ROOT/.aside/    files being written; never listed, never read
+    ROOT/.lock      locked (flock) while names change
+
+A write goes aside first, is fsynced there, and then takes its name: lock, compare, rename, fsync of the
+directory, unlock. So an object appears whole or not at all whatever dies when, and a put that has returned
+survives a power loss. The lock spans processes and is held for the change of a name only, never while bytes
+are written. Writes without a precondition take it too: renaming between somebody else's compare and rename
+would undo a finished write.
+
+The ETag is a hash of the content, so nothing has to be kept beside the file that a crash could separate from
+it. A crash leaves at most a file in `.aside`; those older than a day are removed by the next process that
+writes. Directories are made on demand, each fsynced into its parent, and stay when they become empty. Reading
+needs no lock and no write permission, and a root that is not there yet reads as an empty store.
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreAccessDeniedError,
+    StoreCorruptError,
+    StoreError,
+    StoreNotUsableError,
+    StoreUnavailableError,
+)
+from stratalog.base.filesystem import AppendFile, FileSystem
+from stratalog.base.randomness import IdGenerator
+from stratalog.objectstore.content_etag import content_etag
+from stratalog.objectstore.object_key import check_key, check_prefix, directory_of, is_prefix
+from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectInfo, ReadStream, StoredObject
+
+LOCK_TIMEOUT_S = 30.0
+"""A change of names takes milliseconds: whoever holds the lock this long is stuck."""
+_LOCK_POLL_S = 0.001
+_LOCK_POLL_MAX_S = 0.020
+_STALE_ASIDE_MS = 24 * 3600 * 1000
+
+
+class _FileStream:
+    """One user at a time, as every `ReadStream`. An open file outlives its name, so deletions do no harm."""
+
+    def __init__(self, file: AppendFile, key: str, position: int, end_position: int) -> None:
+        self._file = file
+        self._key = key
+        self._position = position
+        self._end_position = end_position
+
+    def read(self, size: int) -> bytes:
+        wanted_bytes = min(size, self._end_position - self._position)
+        if wanted_bytes == 0:
+            return b""
+        with _os_errors(self._key):
+            data = self._file.read_at(self._position, wanted_bytes)
+        if len(data) < wanted_bytes:
+            raise StoreCorruptError("the object became shorter while it was read", key=self._key)
+        self._position += wanted_bytes
+        return data
+
+    def close(self) -> None:
+        self._end_position = self._position
+        self._file.close()
+
+
+class LocalObjectStore:
+    """Thread-safe, and between processes of one machine too: names change under `_lock` and the lock file."""
+
+    def __init__(self, filesystem: FileSystem, clock: Clock, ids: IdGenerator, root: str) -> None:
+        assert posixpath.isabs(root), "a relative root would mean another store after a change of directory"
+        self._filesystem = filesystem
+        self._clock = clock
+        self._ids = ids
+        self._root = posixpath.normpath(root)
+        self._lock = threading.Lock()
+        self._durable_directories: set[str] = set()
+
+    @property
+    def url(self) -> str:
+        return f"file://{self._root}"
+
+    def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        assert if_match is None or not if_absent, "a write has one precondition"
+        return self._put(key, [data], if_match, if_absent)
+
+    def put_parts(self, key: str, parts: Sequence[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+        return self._put(key, parts, None, False)
+
+    def get(self, key: str) -> StoredObject:
+        path = self._path(key)
+        with _os_errors(key):
+            data = self._filesystem.read_file(path)
+        return StoredObject(data, content_etag([data]), self._clock.now_ms())
+
+    def get_if_changed(self, key: str, etag: str) -> StoredObject | None:
+        found = self.get(key)
+        return None if found.etag == etag else found
+
+    def get_range(self, key: str, position: int, size: int) -> bytes:
+        stream = self.open_range(key, position, size)
+        try:
+            return stream.read(size)
+        finally:
+            stream.close()
+
+    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+        assert position >= 0, "an object begins at 0"
+        assert size > 0, "a range has at least one byte"
+        path = self._path(key)
+        with _os_errors(key):
+            file = self._filesystem.open_read(path)
+            file_bytes = file.size()
+        if position + size > file_bytes:
+            file.close()
+            raise StoreCorruptError(
+                "the object ends before the range that was asked for", key=key, size_bytes=file_bytes
+            )
+        return _FileStream(file, key, position, position + size)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        return self._walk(directory_of(prefix), prefix, start_after)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        paths = [self._path(key) for key in keys]
+        with _os_errors(""), self._exclusive():
+            directories: set[str] = set()
+            for path in paths:
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    self._filesystem.unlink(path)
+                    directories.add(posixpath.dirname(path))
+            for directory in sorted(directories):
+                self._filesystem.sync_directory(directory)
+
+    def close(self) -> None:
+        """Nothing is held between calls."""
+
+    def _put(self, key: str, parts: Sequence[Buffer], if_match: str | None, if_absent: bool) -> str:
+        path = self._path(key)
+        with _os_errors(key, is_write=True):
+            self._make_directory(posixpath.dirname(path))
+            aside = self._write_aside(parts)
+            try:
+                with self._exclusive():
+                    self._check_precondition(key, path, if_match, if_absent)
+                    self._filesystem.rename(aside, path)
+                    # Still under the lock: whoever sees this object next must not build on a name that can
+                    # vanish.
+                    self._filesystem.sync_directory(posixpath.dirname(path))
+            except (OSError, StoreError):
+                with suppress(OSError):
+                    self._filesystem.unlink(aside)
+                with self._lock:
+                    # Whatever went wrong, the next write looks at the directories again.
+                    self._durable_directories.clear()
+                raise
+        return content_etag(parts)
+
+    def _check_precondition(self, key: str, path: str, if_match: str | None, if_absent: bool) -> None:
+        if if_absent and self._filesystem.exists(path):
+            raise PreconditionFailedError("the object exists already", key=key)
+        if if_match is None:
+            return
+        try:
+            current = content_etag([self._filesystem.read_file(path)])
+        except FileNotFoundError:
+            current = None
+        if current != if_match:
+            raise PreconditionFailedError("the object is not the one that was to be replaced", key=key)
+
+    def _write_aside(self, parts: Sequence[Buffer]) -> str:
+        directory = f"{self._root}/.aside"
+        if directory not in self._durable_directories:
+            self._make_directory(directory)
+            self._remove_stale_asides(directory)
+        path = f"{directory}/{self._ids.uuid()}"
+        try:
+            file = self._filesystem.open_append(path)
+            try:
+                file.append(parts)
+                file.sync()
+            finally:
+                file.close()
+        except OSError:
+            with suppress(OSError):
+                self._filesystem.unlink(path)
+            raise
+        return path
+
+    def _remove_stale_asides(self, directory: str) -> None:
+        newest_stale_ms = self._clock.now_ms() - _STALE_ASIDE_MS
+        for name in self._filesystem.list_directory(directory):
+            with suppress(FileNotFoundError):
+                if self._filesystem.modified_ms(f"{directory}/{name}") < newest_stale_ms:
+                    self._filesystem.unlink(f"{directory}/{name}")
+
+    def _make_directory(self, directory: str) -> None:
+        """Make a directory at or below the root, durably: its name counts once this process has synced it."""
+        if directory in self._durable_directories:
+            return
+        names: list[str] = []
+        path = directory
+        while path not in self._durable_directories and (
+            path.startswith(f"{self._root}/") or not self._filesystem.exists(path)
+        ):
+            names.append(path)
+            path = posixpath.dirname(path)
+        self._filesystem.make_directories(directory)
+        # One that exists already may have been made by a process that died before its fsync: sync it all the
+        # same.
+        for name in reversed(names):
+            self._filesystem.sync_directory(posixpath.dirname(name))
+        with self._lock:
+            self._durable_directories.update(names)
+
+    @contextmanager
+    def _exclusive(self) -> Generator[None]:
+        """Hold the store's lock: first against this process's threads, then against other processes."""
+        with self._lock:
+            deadline_s = self._clock.monotonic_s() + LOCK_TIMEOUT_S
+            poll_s = _LOCK_POLL_S
+            while (lock := self._filesystem.try_lock(f"{self._root}/.lock")) is None:
+                if self._clock.monotonic_s() >= deadline_s:
+                    raise StoreUnavailableError(
+                        "another process holds the store's lock: see who does", store=self.url
+                    )
+                self._clock.sleep(poll_s)
+                poll_s = min(2 * poll_s, _LOCK_POLL_MAX_S)
+            try:
+                yield
+            finally:
+                lock.release()
+
+    def _walk(self, directory: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """Depth first in byte order: a directory sorts by its name with the slash, so behind `.` and `-`."""
+        base = f"{self._root}/{directory}"
+        try:
+            names = self._filesystem.list_directory(base.rstrip("/"))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        mine = [name for name in names if (directory + name).startswith(prefix[: len(directory + name)])]
+        entries = [f"{name}/" if self._filesystem.is_directory(base + name) else name for name in mine]
+        for entry in sorted(entries):
+            key = directory + entry
+            if not is_prefix(key):
+                continue
+            if key.endswith("/"):
+                if key > start_after or start_after.startswith(key):
+                    yield from self._walk(key, prefix, start_after)
+            elif key > start_after and key.startswith(prefix):
+                with suppress(FileNotFoundError):
+                    path = base + entry
+                    yield ObjectInfo(
+                        key, self._filesystem.file_size(path), self._filesystem.modified_ms(path)
+                    )
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{check_key(key)}"
+
+
+@contextmanager
+def _os_errors(key: str, *, is_write: bool = False) -> Generator[None]:
+    """Turn the operating system's errors into the tree's."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        if not is_write:
+            raise ObjectNotFoundError("no object has this key", key=key) from error
+        if isinstance(error, FileNotFoundError):
+            raise StoreUnavailableError(
+                "the store's directory was removed while it was in use", key=key
+            ) from error
+        raise StoreNotUsableError(
+            "a local directory cannot hold both a key and keys below it", key=key
+        ) from error
+    except OSError as error:
+        reason = errno.errorcode.get(error.errno or 0, "unknown")
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise StoreAccessDeniedError(
+                "this user may not use the store's directory: correct its owner or mode",
+                key=key,
+                reason=reason,
+            ) from error
+        raise StoreUnavailableError(
+            "the store's directory cannot be used now", key=key, reason=reason
+        ) from error

@@ -1,0 +1,106 @@
+"""An object store in this process's memory: for tests, simulations and a first look.
+
+It keeps every promise of the protocol except surviving the process. The lock is held for a dictionary
+operation, so conditional writes are atomic however many threads race.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreCorruptError
+from stratalog.objectstore.buffer_stream import BufferStream
+from stratalog.objectstore.content_etag import content_etag
+from stratalog.objectstore.object_key import check_key, check_prefix
+from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectInfo, ReadStream, StoredObject
+
+
+class _Content(NamedTuple):
+    data: bytes
+    etag: str
+    modified_ms: int
+
+
+class MemoryObjectStore:
+    """Thread-safe: `_lock` guards the dictionary, contents are immutable."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._contents: dict[str, _Content] = {}
+
+    @property
+    def url(self) -> str:
+        return "memory://"
+
+    def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        assert if_match is None or not if_absent, "a write has one precondition"
+        check_key(key)
+        content = _Content(bytes(data), content_etag([data]), self._clock.now_ms())
+        with self._lock:
+            current = self._contents.get(key)
+            if if_absent and current is not None:
+                raise PreconditionFailedError("the object exists already", key=key)
+            if if_match is not None and (current is None or current.etag != if_match):
+                raise PreconditionFailedError("the object is not the one that was to be replaced", key=key)
+            self._contents[key] = content
+        return content.etag
+
+    def put_parts(self, key: str, parts: Sequence[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+        return self.put(key, b"".join(parts))
+
+    def get(self, key: str) -> StoredObject:
+        content = self._content(key)
+        return StoredObject(content.data, content.etag, self._clock.now_ms())
+
+    def get_if_changed(self, key: str, etag: str) -> StoredObject | None:
+        found = self.get(key)
+        return None if found.etag == etag else found
+
+    def get_range(self, key: str, position: int, size: int) -> bytes:
+        assert position >= 0, "an object begins at 0"
+        assert size > 0, "a range has at least one byte"
+        data = self._content(key).data
+        if position + size > len(data):
+            raise StoreCorruptError(
+                "the object ends before the range that was asked for", key=key, size_bytes=len(data)
+            )
+        return data[position : position + size]
+
+    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+        return BufferStream(self.get_range(key, position, size))
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        with self._lock:
+            keys = sorted(self._contents)
+            start = max(bisect_left(keys, prefix), bisect_right(keys, start_after))
+            found: list[ObjectInfo] = []
+            for key in keys[start:]:
+                if not key.startswith(prefix):
+                    break
+                content = self._contents[key]
+                found.append(ObjectInfo(key, len(content.data), content.modified_ms))
+        return iter(found)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
+        with self._lock:
+            for key in keys:
+                self._contents.pop(key, None)
+
+    def close(self) -> None:
+        """Nothing is held, and what was stored stays readable: a test may look at it afterwards."""
+
+    def _content(self, key: str) -> _Content:
+        check_key(key)
+        with self._lock:
+            content = self._contents.get(key)
+        if content is None:
+            raise ObjectNotFoundError("no object has this key", key=key)
+        return content
