@@ -1,0 +1,449 @@
+"""An object store in an S3 bucket, through boto3. The only module that knows boto3.
+
+Two clients share one session. Reads, plain writes and deletions retry in botocore's standard mode;
+conditional writes go through a client that sends once, because a second sending of a write that landed would
+be refused and hide that it landed. Nothing is retried above botocore, and a body that was cut off is never
+taken up again.
+
+Every wait is bounded: connecting, each silence of the server, and the call as a whole
+(`S3Settings.call_timeout_s`). A stream lives as long as its reader likes, with the same bound on each
+silence.
+
+What differs from boto3's defaults, and why: request and response checksums only `when_required`, because
+botocore would choose one for us and some servers choke on it in ranges and errors; instead every write
+carries its CRC-32C, which S3, MinIO and SeaweedFS verify and others ignore. No `Expect: 100-continue`, which
+costs a round trip. The body is not hashed into the signature where TLS or the loopback interface protects it
+already. Bodies are read in pieces of 1 MiB. Botocore does not notice a body that ends early, so the bytes are
+counted here.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import IO, TYPE_CHECKING, Any, Final, cast
+from urllib.parse import unquote, urlsplit
+
+import boto3
+import crc32c
+from botocore.awsrequest import AWSPreparedRequest
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+from botocore.handlers import add_expect_header
+from botocore.parsers import ResponseParserError
+from botocore.response import StreamingBody
+from urllib3.exceptions import HTTPError
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import (
+    StoreAccessDeniedError,
+    StoreCorruptError,
+    StoreError,
+    StoreNotUsableError,
+    StoreUnavailableError,
+)
+from stratalog.objectstore.object_key import check_key, check_prefix, is_key, is_prefix
+from stratalog.objectstore.ordered_listing import ListingPage, list_in_key_order
+from stratalog.objectstore.parts_body import PartsBody
+from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectInfo, ReadStream, StoredObject
+from stratalog.objectstore.s3_errors import error_of_answer
+from stratalog.objectstore.s3_settings import S3Settings
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+    from types_boto3_s3.type_defs import CompletedPartTypeDef, ObjectTypeDef
+
+_READ_BYTES: Final = 1 << 20
+_LEAST_PART_BYTES: Final = 5 << 20
+_MAX_PARTS: Final = 10_000
+_KEYS_PER_DELETE: Final = 1000
+
+# Where no usable credentials were found at all, as opposed to credentials that the server refuses.
+_CREDENTIAL_ERRORS: Final = (
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+
+
+class _Deadline:
+    """When a call gives up. Immutable."""
+
+    def __init__(self, clock: Clock, duration_s: float) -> None:
+        self._clock = clock
+        self._end_s = clock.monotonic_s() + duration_s
+
+    def check(self) -> None:
+        if self._clock.monotonic_s() > self._end_s:
+            raise StoreUnavailableError("the store is too slow: the call was given up")
+
+
+class _S3Stream:
+    """One user at a time, as every `ReadStream`. Counts bytes: an early end never passes for the end."""
+
+    def __init__(self, body: StreamingBody, size: int, errors: Callable[[], Any]) -> None:
+        self._body = body
+        self._remaining_bytes = size
+        self._errors = errors
+
+    def read(self, size: int) -> bytes:
+        wanted_bytes = min(size, self._remaining_bytes)
+        pieces: list[bytes] = []
+        with self._errors():
+            while wanted_bytes > 0:
+                piece = self._body.read(min(wanted_bytes, _READ_BYTES))
+                if not piece:
+                    raise StoreUnavailableError("the store broke off in the middle of an object")
+                pieces.append(piece)
+                wanted_bytes -= len(piece)
+                self._remaining_bytes -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def close(self) -> None:
+        # A body that was not read to its end takes its connection along; one that was has given it back
+        # already.
+        self._remaining_bytes = 0
+        with suppress(BotoCoreError, HTTPError, OSError):
+            self._body.close()
+
+
+class S3ObjectStore:
+    """Thread-safe: boto3's clients are, and nothing else changes after construction."""
+
+    def __init__(
+        self, clock: Clock, settings: S3Settings, on_request: Callable[[str, str], None] | None = None
+    ) -> None:
+        """`on_request(method, key)` sees each request on the wire, retries included; no key in listings.
+
+        Nothing is contacted yet. Raises StoreAccessDeniedError where the profile does not exist.
+        """
+        self._clock = clock
+        self._settings = settings
+        self._bucket = settings.bucket
+        self._root = settings.root
+        self._on_request = on_request
+        with self._errors():
+            session = boto3.session.Session(
+                aws_access_key_id=settings.access_key_id,
+                aws_secret_access_key=settings.secret_access_key,
+                region_name=settings.region,
+                profile_name=settings.profile,
+            )
+            self._client = self._make_client(session, settings.max_attempts)
+            self._client_once = self._make_client(session, 1)
+
+    @property
+    def url(self) -> str:
+        return self._settings.url
+
+    def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        assert if_match is None or not if_absent, "a write has one precondition"
+        conditions: dict[str, Any] = {}
+        if if_match is not None:
+            conditions["IfMatch"] = if_match
+        if if_absent:
+            conditions["IfNoneMatch"] = "*"
+        return self._put_window(check_key(key), [data], 0, memoryview(data).nbytes, conditions)
+
+    def put_parts(self, key: str, parts: Sequence[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+        assert part_bytes >= _LEAST_PART_BYTES, "S3 takes no parts below 5 MiB but the last"
+        check_key(key)
+        size = sum(memoryview(part).nbytes for part in parts)
+        if size <= part_bytes:
+            return self._put_window(key, parts, 0, size, {})
+        return self._put_multipart(key, parts, size, max(part_bytes, -(-size // _MAX_PARTS)))
+
+    def get(self, key: str) -> StoredObject:
+        return self._get_whole(key, {})
+
+    def get_if_changed(self, key: str, etag: str) -> StoredObject | None:
+        try:
+            return self._get_whole(key, {"IfNoneMatch": etag})
+        except _NotModifiedError:
+            return None
+
+    def get_range(self, key: str, position: int, size: int) -> bytes:
+        deadline = self._deadline(size)
+        stream = self.open_range(key, position, size)
+        try:
+            return b"".join(_read_all(stream, size, deadline))
+        finally:
+            stream.close()
+
+    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+        assert position >= 0, "an object begins at 0"
+        assert size > 0, "a range has at least one byte"
+        wanted = f"bytes {position}-{position + size - 1}/"
+        with self._errors(key):
+            answer = self._client.get_object(
+                Bucket=self._bucket, Key=self._name(key), Range=f"bytes={position}-{position + size - 1}"
+            )
+            stream = _S3Stream(answer["Body"], size, lambda: self._errors(key))
+        sent = answer.get("ContentRange", "")
+        if sent.startswith(wanted) and answer["ContentLength"] == size:
+            return stream
+        stream.close()
+        if not sent:
+            raise StoreNotUsableError(
+                "the store ignores Range: it is no complete S3 server", key=key, store=self.url
+            )
+        raise StoreCorruptError(
+            "the object ends before the range that was asked for", key=key, asked=wanted, sent=sent[:64]
+        )
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        return list_in_key_order(self._list_page, check_prefix(prefix), start_after)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        names = [self._name(key) for key in keys]
+        for first in range(0, len(names), _KEYS_PER_DELETE):
+            with self._errors():
+                answer = self._client.delete_objects(
+                    Bucket=self._bucket,
+                    Delete={
+                        "Objects": [{"Key": name} for name in names[first : first + _KEYS_PER_DELETE]],
+                        "Quiet": True,
+                    },
+                )
+            for refused in answer.get("Errors", []):
+                code = refused.get("Code", "")
+                if code not in ("NoSuchKey", "NotFound"):
+                    key = refused.get("Key", "").removeprefix(self._root)
+                    status = 403 if code == "AccessDenied" else 500
+                    raise error_of_answer(status, code, key=key, store=self.url)
+
+    def close(self) -> None:
+        self._client.close()
+        self._client_once.close()
+
+    def _put_window(
+        self, key: str, parts: Sequence[Buffer], start: int, end: int, conditions: dict[str, Any]
+    ) -> str:
+        client = self._client_once if conditions else self._client
+        with self._errors(key, is_conditional_write=bool(conditions)):
+            answer = client.put_object(
+                Bucket=self._bucket,
+                Key=self._name(key),
+                Body=self._body(parts, start, end),
+                ContentLength=end - start,
+                ChecksumCRC32C=_crc32c(parts, start, end),
+                **conditions,
+            )
+        return answer["ETag"]
+
+    def _put_multipart(self, key: str, parts: Sequence[Buffer], size: int, part_bytes: int) -> str:
+        bucket, name = self._bucket, self._name(key)
+        with self._errors(key):
+            upload_id = self._client.create_multipart_upload(
+                Bucket=bucket, Key=name, ChecksumAlgorithm="CRC32C"
+            )["UploadId"]
+            try:
+                completed: list[CompletedPartTypeDef] = []
+                for number, start in enumerate(range(0, size, part_bytes), start=1):
+                    end = min(start + part_bytes, size)
+                    checksum = _crc32c(parts, start, end)
+                    answer = self._client.upload_part(
+                        Bucket=bucket,
+                        Key=name,
+                        UploadId=upload_id,
+                        PartNumber=number,
+                        Body=self._body(parts, start, end),
+                        ContentLength=end - start,
+                        ChecksumCRC32C=checksum,
+                    )
+                    completed.append(
+                        {"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32C": checksum}
+                    )
+                return self._client.complete_multipart_upload(
+                    Bucket=bucket, Key=name, UploadId=upload_id, MultipartUpload={"Parts": completed}
+                )["ETag"]
+            except BaseException:
+                # Parts that belong to nothing cost money for ever. If the upload did complete, this changes
+                # nothing.
+                with suppress(ClientError, BotoCoreError):
+                    self._client.abort_multipart_upload(Bucket=bucket, Key=name, UploadId=upload_id)
+                raise
+
+    def _get_whole(self, key: str, conditions: dict[str, Any]) -> StoredObject:
+        with self._errors(key):
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._name(key), **conditions)
+            size = answer["ContentLength"]
+            stream = _S3Stream(answer["Body"], size, lambda: self._errors(key))
+        try:
+            data = b"".join(_read_all(stream, size, self._deadline(size)))
+        finally:
+            stream.close()
+        return StoredObject(data, answer["ETag"], self._date_ms(answer["ResponseMetadata"]["HTTPHeaders"]))
+
+    def _list_page(self, prefix: str, start_after: str, token: str | None) -> ListingPage:
+        options: dict[str, Any] = {"StartAfter": self._root + start_after} if start_after else {}
+        if token is not None:
+            options["ContinuationToken"] = token
+        with self._errors():
+            answer = self._client.list_objects_v2(
+                Bucket=self._bucket, Prefix=self._root + prefix, Delimiter="/", **options
+            )
+        # Names outside the alphabet are nobody's objects here: markers of folders, or somebody else's files.
+        root_size = len(self._root)
+        directories = [str(item.get("Prefix"))[root_size:] for item in answer.get("CommonPrefixes", [])]
+        return ListingPage(
+            [info for info in map(self._object_info, answer.get("Contents", [])) if is_key(info.key)],
+            [directory for directory in directories if is_prefix(directory)],
+            answer.get("NextContinuationToken") if answer["IsTruncated"] else None,
+        )
+
+    def _object_info(self, item: ObjectTypeDef) -> ObjectInfo:
+        # The type stubs find that S3 may leave out any of these; it never does.
+        assert "Key" in item, "a listed object has a key"
+        assert "Size" in item, "a listed object has a size"
+        assert "LastModified" in item, "a listed object has a date"
+        return ObjectInfo(
+            item["Key"].removeprefix(self._root), item["Size"], _milliseconds(item["LastModified"])
+        )
+
+    def _body(self, parts: Sequence[Buffer], start: int, end: int) -> IO[bytes] | bytes:
+        body = PartsBody(parts, start, end, self._deadline(end - start).check)
+        # Small bodies go out together with the header, in one piece.
+        # What the HTTP library asks of a file is less than the type stubs do.
+        return cast("IO[bytes]", body) if end - start > _READ_BYTES else body.read()
+
+    def _deadline(self, size: int) -> _Deadline:
+        return _Deadline(self._clock, self._settings.call_timeout_s + size / self._settings.least_bytes_per_s)
+
+    def _name(self, key: str) -> str:
+        return self._root + check_key(key)
+
+    def _date_ms(self, headers: dict[str, str]) -> int:
+        """The server's clock. Ages are judged by it, so an answer without it is of no use."""
+        try:
+            return _milliseconds(parsedate_to_datetime(headers["date"]))
+        except (KeyError, ValueError) as error:
+            raise StoreNotUsableError(
+                "the store's answers carry no Date: it is no complete S3 server"
+            ) from error
+
+    def _make_client(self, session: boto3.session.Session, max_attempts: int) -> S3Client:
+        settings = self._settings
+        config = Config(
+            connect_timeout=settings.connect_timeout_s,
+            read_timeout=settings.read_timeout_s,
+            retries={"mode": "standard", "total_max_attempts": max_attempts},
+            max_pool_connections=settings.max_connections,
+            tcp_keepalive=True,
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            s3=cast("Any", {"addressing_style": settings.addressing}),
+        )
+        client: S3Client = cast("Any", session).client(
+            "s3", endpoint_url=settings.endpoint_url, config=config
+        )
+        # The endpoint is known only now: it may have come from the environment or from a profile.
+        effective_config: Any = client.meta.config
+        effective_config.s3["payload_signing_enabled"] = not _is_protected(client.meta.endpoint_url)
+        client.meta.events.unregister("before-call.s3", add_expect_header)
+        if self._on_request is not None:
+            client.meta.events.register("before-send.s3", self._report_request)
+        return client
+
+    def _report_request(self, request: AWSPreparedRequest, **_: object) -> None:
+        assert self._on_request is not None
+        target = urlsplit(request.url)
+        path = unquote(target.path).removeprefix("/")
+        if not (target.hostname or "").startswith(f"{self._bucket}."):
+            path = path.removeprefix(self._bucket).removeprefix("/")
+        self._on_request(request.method, path.removeprefix(self._root))
+
+    @contextmanager
+    def _errors(self, key: str = "", *, is_conditional_write: bool = False) -> Generator[None]:
+        """Turn what boto3 raises into the tree's errors; botocore's texts are unbounded and stay behind."""
+        try:
+            yield
+        except ClientError as error:
+            raise self._error_of_answer(error, key, is_conditional_write) from None
+        except _CREDENTIAL_ERRORS as error:
+            raise StoreAccessDeniedError(
+                "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+                store=self.url,
+                reason=type(error).__name__,
+            ) from None
+        except (ParamValidationError, ResponseParserError, ValueError) as error:
+            raise StoreNotUsableError(
+                "the store's url or endpoint is not one that S3 can be spoken with: correct it",
+                store=self.url,
+                endpoint=self._settings.endpoint_shown,
+                reason=type(error).__name__,
+            ) from None
+        except (BotoCoreError, HTTPError, OSError) as error:
+            raise StoreUnavailableError(
+                "the store cannot be reached or broke off: see whether the endpoint is right and up",
+                store=self.url,
+                endpoint=self._settings.endpoint_shown,
+                reason=type(error).__name__,
+            ) from None
+
+    def _error_of_answer(self, error: ClientError, key: str, is_conditional_write: bool) -> StoreError:
+        metadata = error.response.get("ResponseMetadata", {})
+        status = metadata.get("HTTPStatusCode", 0)
+        if status == 304:
+            return _NotModifiedError("the object is unchanged", key=key)
+        return error_of_answer(
+            status,
+            error.response.get("Error", {}).get("Code", ""),
+            key=key,
+            store=self.url,
+            request_id=metadata.get("RequestId", ""),
+            is_conditional_write=is_conditional_write,
+        )
+
+
+class _NotModifiedError(StoreError):
+    """304: never leaves this module."""
+
+
+def _read_all(stream: ReadStream, size: int, deadline: _Deadline) -> Iterator[bytes]:
+    remaining_bytes = size
+    while remaining_bytes > 0:
+        piece = stream.read(min(remaining_bytes, _READ_BYTES))
+        remaining_bytes -= len(piece)
+        deadline.check()
+        yield piece
+
+
+def _crc32c(parts: Sequence[Buffer], start: int, end: int) -> str:
+    """The checksum of the window [start, end) as S3's header wants it: big-endian, in base64."""
+    value = 0
+    for piece in PartsBody(parts, start, end, lambda: None).pieces(end - start):
+        value = crc32c.crc32c(piece, value)
+    return base64.b64encode(value.to_bytes(4, "big")).decode("ascii")
+
+
+def _milliseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+def _is_protected(endpoint_url: str) -> bool:
+    """Whether a body needs no hash in its signature: under TLS, or where it never leaves this machine."""
+    parts = urlsplit(endpoint_url)
+    if parts.scheme == "https" or parts.hostname == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False

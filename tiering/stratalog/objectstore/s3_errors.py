@@ -1,0 +1,95 @@
+"""The one table from what an S3 server answers to what the caller can do about it.
+
+Fields hold the HTTP status, the server's error code and its request id, each cut to a bound and to harmless
+characters; the server's own prose never gets into a message or a log, because its length and content are not
+ours.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from stratalog.base.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreAccessDeniedError,
+    StoreCorruptError,
+    StoreError,
+    StoreNotUsableError,
+    StoreUnavailableError,
+)
+
+_CLOCK_CODES: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
+_ACCESS_CODES: Final = frozenset(
+    {
+        "AccessDenied",
+        "AccountProblem",
+        "AllAccessDisabled",
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+    }
+)
+_REGION_CODES: Final = frozenset(
+    {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+)
+# The bytes that arrived are not those that were sent, or arrived too slowly: sending them again is the
+# remedy.
+_TRANSIENT_CODES: Final = frozenset(
+    {
+        "BadDigest",
+        "IncompleteBody",
+        "InvalidDigest",
+        "NoSuchUpload",
+        "OperationAborted",
+        "RequestTimeout",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "XAmzContentChecksumMismatch",
+        "XAmzContentSHA256Mismatch",
+    }
+)
+
+
+def error_of_answer(
+    status: int, code: str, *, key: str, store: str, request_id: str = "", is_conditional_write: bool = False
+) -> StoreError:
+    """The error for an answer that is no success. `key` is empty where no single object was concerned."""
+    answer: dict[str, object] = {"key": key} if key else {}
+    answer |= {"store": store, "status": status, "store_code": _bounded(code)}
+    if request_id:
+        answer["request_id"] = _bounded(request_id)
+    if is_conditional_write and (status in (404, 409, 412) and code != "NoSuchBucket"):
+        return PreconditionFailedError("the conditional write was refused", **answer)
+    if code in _TRANSIENT_CODES or (status >= 500 and status != 501) or status == 429:
+        return StoreUnavailableError("the store cannot do this now: try again later", **answer)
+    if code == "NoSuchBucket":
+        return StoreNotUsableError(
+            "the bucket does not exist: make it (for example with `aws s3 mb`) or correct the store's url",
+            **answer,
+        )
+    if code in _CLOCK_CODES:
+        return StoreAccessDeniedError("the store finds this machine's clock wrong: set it", **answer)
+    if code in _REGION_CODES or status in (301, 307, 308):
+        return StoreNotUsableError(
+            "the bucket is in another region or at another endpoint: correct them", **answer
+        )
+    if code in _ACCESS_CODES or status in (401, 403):
+        return StoreAccessDeniedError(
+            "the store refuses these credentials: correct them or their permissions", **answer
+        )
+    if status == 404:
+        return ObjectNotFoundError("no object has this key", **answer)
+    if status == 416:
+        return StoreCorruptError("the object ends before the range that was asked for", **answer)
+    return StoreNotUsableError(
+        "the store does not accept this request: is it a complete S3 server?", **answer
+    )
+
+
+def _bounded(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.:/+=-]", "_", text[:64])

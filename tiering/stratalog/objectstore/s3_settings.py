@@ -1,0 +1,147 @@
+"""Which bucket, and how to talk to it.
+
+Whatever is left out here is found where every boto3 user expects it: `AWS_ACCESS_KEY_ID`,
+`AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_PROFILE`, `AWS_REGION`, `AWS_ENDPOINT_URL_S3`,
+`AWS_ENDPOINT_URL`, `AWS_CA_BUNDLE`, the files in `~/.aws`, a container's or an instance's role.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from stratalog.base.errors import InvalidConfigError, InvalidRequestError
+from stratalog.objectstore.object_key import check_key
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
+_QUERY_NAMES: Final = ("endpoint", "region", "addressing", "profile")
+_ADDRESSINGS: Final = ("auto", "path", "virtual")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Settings:
+    """Values only; `S3ObjectStore` makes the client of them. `repr()` shows no secret."""
+
+    bucket: str
+    """Must exist: the store never makes buckets."""
+    prefix: str = ""
+    """Keys are put below `prefix/`; empty for the whole bucket."""
+    endpoint_url: str | None = None
+    """`http://host:port` of a store that is not AWS; None for boto3's own choice."""
+    region: str | None = None
+    addressing: str = "auto"
+    """`path` (endpoint/bucket/key), `virtual` (bucket.endpoint/key); `auto`: `path` with an endpoint."""
+    profile: str | None = None
+    """A section of `~/.aws/config`; None for `AWS_PROFILE` or the default."""
+    access_key_id: str | None = field(default=None, repr=False)
+    """With `secret_access_key`, instead of boto3's chain: for embedding and tests. Never taken from a URL."""
+    secret_access_key: str | None = field(default=None, repr=False)
+    connect_timeout_s: float = 10.0
+    """Also how long a new connection may take nothing of a body that is being sent."""
+    read_timeout_s: float = 30.0
+    """How long the store may send nothing at all while an answer or a body is awaited."""
+    call_timeout_s: float = 60.0
+    """A whole call may take this long, and a second more for each `least_bytes_per_s` that it moves."""
+    least_bytes_per_s: int = 256 << 10
+    """Slower than this counts as hanging."""
+    max_attempts: int = 4
+    """Of calls without a precondition, the first try included. A conditional write is sent once, always."""
+    max_connections: int = 32
+    """Kept open for reuse; set it to the number of threads that call at the same time, or more."""
+
+    @classmethod
+    def from_url(cls, url: str) -> S3Settings:
+        """Parse `s3://bucket/prefix?endpoint=URL&region=NAME&addressing=path|virtual&profile=NAME`.
+
+        Raises InvalidConfigError, which repeats nothing of the query: somebody may have put a secret there.
+        """
+        parts = urlsplit(url)
+        shown = url.partition("?")[0] if "@" not in parts.netloc else f"{parts.scheme}://…"
+        if parts.scheme != "s3" or _BUCKET.fullmatch(parts.netloc) is None or parts.fragment:
+            raise InvalidConfigError(
+                "this is not the url of a bucket",
+                name="store",
+                value=shown,
+                allowed="s3://bucket/prefix?endpoint=URL",
+            )
+        query = _query_of(parts, shown)
+        return cls(
+            bucket=parts.netloc,
+            prefix=_prefix_of(parts, shown),
+            endpoint_url=query.get("endpoint"),
+            region=query.get("region"),
+            addressing=query.get("addressing", "auto"),
+            profile=query.get("profile"),
+        )
+
+    @property
+    def root(self) -> str:
+        """What every key is put behind: empty, or the prefix with its slash."""
+        return f"{self.prefix}/" if self.prefix else ""
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+    @property
+    def endpoint_shown(self) -> str:
+        """The endpoint without user, password and query, for messages."""
+        if self.endpoint_url is None:
+            return "boto3's default"
+        parts = urlsplit(self.endpoint_url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _prefix_of(parts: SplitResult, shown: str) -> str:
+    prefix = unquote(parts.path).strip("/")
+    try:
+        return check_key(prefix) if prefix else ""
+    except InvalidRequestError as error:
+        raise InvalidConfigError(
+            "the path of the store's url is not a usable prefix",
+            name="store",
+            value=shown,
+            allowed="A-Z a-z 0-9 _ = . - /",
+        ) from error
+
+
+def _query_of(parts: SplitResult, shown: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in _QUERY_NAMES or name in values or not value:
+            raise InvalidConfigError(
+                "the query of the store's url is unknown, repeated or empty; credentials never go there",
+                name="store",
+                value=shown,
+                allowed=", ".join(_QUERY_NAMES),
+            )
+        values[name] = value
+    if "endpoint" in values:
+        check_endpoint(values["endpoint"])
+    if values.get("addressing", "auto") not in _ADDRESSINGS:
+        raise InvalidConfigError(
+            "there is no such addressing style",
+            name="addressing",
+            value=values["addressing"],
+            allowed=", ".join(_ADDRESSINGS),
+        )
+    return values
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Raises InvalidConfigError where it is no `http://` or `https://` address."""
+    parts = urlsplit(endpoint)
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+        or "@" in parts.netloc
+    ):
+        raise InvalidConfigError(
+            "the store's endpoint is not an address",
+            name="endpoint",
+            allowed="http://host:port or https://host:port",
+        )
