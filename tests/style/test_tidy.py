@@ -54,7 +54,7 @@ def sources_below(folders: tuple[str, ...], *suffixes: str) -> list[Source]:
 # The last one asks the environment, once, whether the compiled kernels are wanted.
 HOMES = re.compile(
     r"storage/stratalog/base/(clock|randomness|posix_filesystem)\.py"
-    r"|tiering/stratalog/objectstore/s3\w*\.py"
+    r"|tiering/stratalog/objectstore/s3\.py"
     r"|storage/stratalog/record/kernels\.py"
 )
 WORLDLY_MODULES = {

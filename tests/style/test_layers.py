@@ -1,0 +1,99 @@
+"""import-linter keeps the layers, ruff the seams: violations planted here show that both still look."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+TOOL = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]
+ROOTS: list[str] = TOOL["hatch"]["build"]["dev-mode-dirs"]
+
+PLANTED = {
+    "imports go down only": ("storage/stratalog/log/planted.py", "import stratalog.remote.planted"),
+    "the engine knows no wire": ("tiering/stratalog/remote/planted.py", "import grpc"),
+    "the client knows the wire, records and the base": (
+        "client/stratalog/client/planted.py",
+        "import stratalog.log.planted",
+    ),
+    "the pipeline reads objects, not local logs, and needs no server": (
+        "pipeline/stratalog/pipeline/planted.py",
+        "import stratalog.server.planted",
+    ),
+    "the wire imports nothing of ours": ("proto/stratalog/v1/planted.py", "import stratalog.base.planted"),
+    "nothing imports the test doubles": ("service/stratalog/server/planted.py", "import stratalog.testing"),
+    "nothing imports the command line": ("testing/stratalog/testing/planted.py", "import stratalog.cli"),
+    "only objectstore.s3 imports boto3": ("storage/stratalog/base/planted.py", "import boto3"),
+    "only the pipeline imports pyspark": ("cli/stratalog/cli/planted.py", "import pyspark"),
+}
+
+
+def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(str(tree / root) for root in ROOTS)
+    return subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def copied_tree(tmp_path: Path) -> Path:
+    for root in ROOTS:
+        shutil.copytree(REPOSITORY / root, tmp_path / root, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_every_contract_has_a_planted_violation() -> None:
+    assert [contract["name"] for contract in TOOL["importlinter"]["contracts"]] == list(PLANTED)
+
+
+def test_contracts_find_what_was_planted(copied_tree: Path) -> None:
+    for name, text in PLANTED.values():
+        (copied_tree / name).write_text(f"{text}\n")
+    said = lint_imports(copied_tree)
+    broken = set(re.findall(r"^(.*) BROKEN", said.stdout, re.MULTILINE))
+
+    assert said.returncode != 0
+    assert broken == set(PLANTED), said.stdout + said.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import time",
+        "from time import monotonic",
+        "import boto3",
+        "import pyspark.sql",
+        "import secrets",
+        "import random\n\nrandom.random()",
+        "import uuid\n\nuuid.uuid4()",
+        "import datetime\n\ndatetime.datetime.now(datetime.UTC)",
+        "import os\n\nos.fsync(1)",
+        "import threading\n\nthreading.Thread()",
+    ],
+)
+def test_ruff_bans_what_has_a_seam(text: str) -> None:
+    ruff = [sys.executable, "-m", "ruff", "check", "--select", "TID251", "--stdin-filename"]
+    said = subprocess.run(
+        [*ruff, "storage/stratalog/log/planted.py", "-"],
+        cwd=REPOSITORY,
+        input=f"{text}\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert said.returncode == 1
+    assert "TID251" in said.stdout
