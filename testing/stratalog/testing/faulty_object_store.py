@@ -1,0 +1,276 @@
+"""An object store on which everything can go wrong that does on a network, one request at a time.
+
+Every actor of a simulation gets a `FaultyObjectStore` of its own over one shared store, and all share a
+`StoreTrace`. Each call becomes a numbered `Operation`; the plan chooses its fault; the trace keeps both and
+the outcome. The same plan over the same calls gives the same trace, so a failing run is repeated by its seed
+and read in its trace.
+
+`before` is called with each operation ahead of its fault. A test may let other actors act there, which
+interleaves them at the grain of requests without a thread.
+
+An actor that stopped is told so by `ActorStopped`, which is no `Exception`: code that handles errors must not
+get the chance to go on. Its writes that land late can still be released: a machine that is dead has packets
+under way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from random import Random
+from typing import NamedTuple, NoReturn, TypeVar
+
+from stratalog.base.errors import LogStoreError, StoreUnavailableError
+from stratalog.objectstore.protocol import (
+    DEFAULT_PART_BYTES,
+    Buffer,
+    ObjectInfo,
+    ObjectStore,
+    ReadStream,
+    StoredObject,
+)
+from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultPlan, Operation, no_faults
+
+_Result = TypeVar("_Result")
+
+
+class ActorStopped(BaseException):
+    """The actor has stopped for ever: nothing of it may run on."""
+
+
+class TraceEntry(NamedTuple):
+    """What an operation met. `outcome` is what really happened, whatever the actor was told."""
+
+    operation: Operation
+    fault: Fault
+    outcome: str
+
+    def __str__(self) -> str:
+        return f"{self.operation}: {self.fault.value}, {self.outcome}"
+
+
+class StoreTrace:
+    """All operations of the actors that share it, in the order of their ends. Thread-safe by `_lock`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._operation_count = 0
+        self._entries: list[TraceEntry] = []
+
+    @property
+    def operation_count(self) -> int:
+        """How many operations have begun: the number of the next one."""
+        with self._lock:
+            return self._operation_count
+
+    @property
+    def entries(self) -> tuple[TraceEntry, ...]:
+        with self._lock:
+            return tuple(self._entries)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.entries))
+
+    def begin(self, actor: str, verb: str, key: str, condition: str) -> Operation:
+        """Number the next operation."""
+        with self._lock:
+            self._operation_count += 1
+            return Operation(self._operation_count - 1, actor, verb, key, condition)
+
+    def end(self, operation: Operation, fault: Fault, outcome: str) -> None:
+        """Note what became of it."""
+        with self._lock:
+            self._entries.append(TraceEntry(operation, fault, outcome))
+
+
+class _Held(NamedTuple):
+    operation: Operation
+    apply: Callable[[], object]
+
+
+class _CutOffStream:
+    """Ends in an error after `remaining_bytes`. One user at a time, as every `ReadStream`."""
+
+    def __init__(self, inner: ReadStream, remaining_bytes: int, key: str) -> None:
+        self._inner = inner
+        self._remaining_bytes = remaining_bytes
+        self._key = key
+
+    def read(self, size: int) -> bytes:
+        if size > self._remaining_bytes:
+            raise StoreUnavailableError("the stream was cut off by the test", key=self._key)
+        self._remaining_bytes -= size
+        return self._inner.read(size)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class FaultyObjectStore:
+    """Thread-safe as far as the plan and `random` are; `_lock` guards the writes that are held back."""
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        random: Random,
+        plan: FaultPlan = no_faults,
+        *,
+        actor: str = "",
+        trace: StoreTrace | None = None,
+        before: Callable[[Operation], None] | None = None,
+    ) -> None:
+        """`random` chooses where a body, a listing or a bulk deletion is cut off."""
+        self._inner = inner
+        self._random = random
+        self._plan = plan
+        self._actor = actor
+        self._trace = trace or StoreTrace()
+        self._before = before
+        self._lock = threading.Lock()
+        self._held: list[_Held] = []
+        self._is_stopped = False
+
+    @property
+    def trace(self) -> StoreTrace:
+        return self._trace
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._is_stopped
+
+    @property
+    def held(self) -> tuple[Operation, ...]:
+        """The writes and deletions that are under way and have not landed yet, oldest first."""
+        with self._lock:
+            return tuple(held.operation for held in self._held)
+
+    def release(self, index: int = 0) -> None:
+        """Let a held operation land. Its precondition is judged now; only the trace hears of it."""
+        with self._lock:
+            held = self._held.pop(index)
+        with suppress(LogStoreError):
+            self._apply(held.operation, Fault.LANDS_LATE, held.apply)
+
+    def release_all(self) -> None:
+        """Let everything land that is under way, oldest first."""
+        while self.held:
+            self.release()
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        condition = "if_absent" if if_absent else "if_match" if if_match is not None else ""
+        copy = bytes(data)  # A write that lands late must not see what its caller does with the buffer.
+        return self._write(
+            "PUT", key, condition, lambda: self._inner.put(key, copy, if_match=if_match, if_absent=if_absent)
+        )
+
+    def put_parts(self, key: str, parts: Sequence[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+        copies = [bytes(part) for part in parts]
+        return self._write("PUT", key, "", lambda: self._inner.put_parts(key, copies, part_bytes=part_bytes))
+
+    def get(self, key: str) -> StoredObject:
+        return self._read("GET", key, "", lambda: self._inner.get(key))
+
+    def get_if_changed(self, key: str, etag: str) -> StoredObject | None:
+        return self._read("GET", key, "if_changed", lambda: self._inner.get_if_changed(key, etag))
+
+    def get_range(self, key: str, position: int, size: int) -> bytes:
+        return self._read("GET", key, "", lambda: self._inner.get_range(key, position, size))
+
+    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+        def cut_off(stream: ReadStream) -> ReadStream:
+            return _CutOffStream(stream, self._random.randrange(size), key)
+
+        return self._read("GET", key, "", lambda: self._inner.open_range(key, position, size), cut_off)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        return self._read(
+            "LIST",
+            prefix,
+            "",
+            lambda: self._inner.list(prefix, start_after=start_after),
+            self._cut_off_listing,
+        )
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        keys = tuple(keys)
+        first_key = keys[0] if keys else ""
+        self._write("DELETE", first_key, "", lambda: self._inner.delete_many(keys), keys)
+
+    def close(self) -> None:
+        """Nothing: the shared store belongs to the test."""
+
+    def _cut_off_listing(self, listing: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        found = list(listing)
+        yield from found[: self._random.randint(0, len(found))]
+        raise StoreUnavailableError("the listing was cut off by the test")
+
+    def _read(
+        self,
+        verb: str,
+        key: str,
+        condition: str,
+        apply: Callable[[], _Result],
+        cut_off: Callable[[_Result], _Result] | None = None,
+    ) -> _Result:
+        operation, fault = self._begin(verb, key, condition)
+        if fault in (Fault.FAILS, Fault.STOPS_BEFORE) or (fault is Fault.IS_CUT_OFF and cut_off is None):
+            self._trace.end(operation, fault, "no answer")
+            self._fail(operation, fault)
+        result = self._apply(operation, fault, apply)
+        if fault is Fault.STOPS_AFTER:
+            self._fail(operation, fault)
+        return cut_off(result) if fault is Fault.IS_CUT_OFF and cut_off is not None else result
+
+    def _write(
+        self, verb: str, key: str, condition: str, apply: Callable[[], _Result], keys: Sequence[str] = ()
+    ) -> _Result:
+        operation, fault = self._begin(verb, key, condition)
+        if fault in (Fault.FAILS, Fault.STOPS_BEFORE):
+            self._trace.end(operation, fault, "did not land")
+            self._fail(operation, fault)
+        if fault is Fault.LANDS_LATE:
+            with self._lock:
+                self._held.append(_Held(operation, apply))
+            self._trace.end(operation, fault, "under way")
+            self._fail(operation, fault)
+        if fault is Fault.IS_CUT_OFF:
+            some = self._random.sample(keys, self._random.randint(0, len(keys)))
+            self._apply(operation, fault, lambda: self._inner.delete_many(some))
+            self._fail(operation, fault)
+        if fault in (Fault.LANDS_UNKNOWN, Fault.LANDS_AND_IS_REFUSED, Fault.STOPS_AFTER):
+            with suppress(LogStoreError):  # A refusal that the actor does not hear of, or hears of below.
+                self._apply(operation, fault, apply)
+        if fault in (Fault.LANDS_UNKNOWN, Fault.STOPS_AFTER):
+            self._fail(operation, fault)
+        return self._apply(operation, fault, apply)
+
+    def _begin(self, verb: str, key: str, condition: str) -> tuple[Operation, Fault]:
+        if self._is_stopped:
+            raise ActorStopped
+        operation = self._trace.begin(self._actor, verb, key, condition)
+        if self._before is not None:
+            self._before(operation)
+        fault = self._plan(operation)
+        assert fault is Fault.NONE or fault in FAULTS_OF_VERB[verb], f"{fault} makes no difference for {verb}"
+        return operation, fault
+
+    def _apply(self, operation: Operation, fault: Fault, apply: Callable[[], _Result]) -> _Result:
+        """Do it, and note what really became of it, whatever the actor is told."""
+        try:
+            result = apply()
+        except LogStoreError as error:
+            self._trace.end(operation, fault, type(error).__name__)
+            raise
+        self._trace.end(operation, fault, "ok")
+        return result
+
+    def _fail(self, operation: Operation, fault: Fault) -> NoReturn:
+        if fault in (Fault.STOPS_BEFORE, Fault.STOPS_AFTER):
+            self._is_stopped = True
+            raise ActorStopped
+        raise StoreUnavailableError("the test made this request fail", key=operation.key, fault=fault.value)

@@ -1,0 +1,241 @@
+"""Every fault does to the store, and tells the actor, what the table in `store_faults` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from stratalog.base.errors import PreconditionFailedError, StoreUnavailableError
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.store_faults import (
+    FAULTS_OF_VERB,
+    Fault,
+    FaultOn,
+    FaultPlan,
+    FaultsAt,
+    Operation,
+    RandomFaults,
+    no_faults,
+)
+
+
+@pytest.fixture
+def inner() -> MemoryObjectStore:
+    return MemoryObjectStore(ManualClock())
+
+
+def faulty(inner: MemoryObjectStore, plan: FaultPlan, trace: StoreTrace | None = None) -> FaultyObjectStore:
+    return FaultyObjectStore(inner, Random(7), plan, actor="a", trace=trace)
+
+
+def keys(inner: MemoryObjectStore) -> list[str]:
+    return [info.key for info in inner.list("")]
+
+
+def outcomes(store: FaultyObjectStore) -> list[str]:
+    return [f"{entry.fault.value}, {entry.outcome}" for entry in store.trace.entries]
+
+
+class TestPut:
+    def test_without_a_fault_it_is_the_store_itself(self, inner: MemoryObjectStore) -> None:
+        store = faulty(inner, no_faults)
+        etag = store.put("k", b"1", if_absent=True)
+        assert store.put("k", b"2", if_match=etag) == inner.get("k").etag
+        with pytest.raises(PreconditionFailedError):
+            store.put("k", b"3", if_match=etag)
+        assert outcomes(store) == ["works, ok", "works, ok", "works, PreconditionFailedError"]
+        assert str(store.trace).splitlines()[1] == "0001 a PUT k if_match: works, ok"
+
+    def test_fails(self, inner: MemoryObjectStore) -> None:
+        store = faulty(inner, FaultsAt({0: Fault.FAILS}))
+        with pytest.raises(StoreUnavailableError):
+            store.put("k", b"1")
+        assert keys(inner) == []
+        store.put("k", b"2")
+        assert keys(inner) == ["k"]
+
+    def test_lands_unknown(self, inner: MemoryObjectStore) -> None:
+        store = faulty(inner, FaultsAt({0: Fault.LANDS_UNKNOWN}))
+        with pytest.raises(StoreUnavailableError):
+            store.put("k", b"1", if_absent=True)
+        assert inner.get("k").data == b"1"
+        assert outcomes(store) == ["lands unknown, ok"]
+
+    def test_unknown_covers_a_refusal_too(self, inner: MemoryObjectStore) -> None:
+        inner.put("k", b"0")
+        store = faulty(inner, FaultsAt({0: Fault.LANDS_UNKNOWN}))
+        with pytest.raises(StoreUnavailableError):
+            store.put("k", b"1", if_absent=True)
+        assert inner.get("k").data == b"0"
+        assert outcomes(store) == ["lands unknown, PreconditionFailedError"]
+
+    def test_lands_late_and_is_judged_late(self, inner: MemoryObjectStore) -> None:
+        store = faulty(inner, FaultsAt({0: Fault.LANDS_LATE, 1: Fault.LANDS_LATE}))
+        data = bytearray(b"1")
+        for key in ("won", "lost"):
+            with pytest.raises(StoreUnavailableError):
+                store.put(key, data, if_absent=True)
+        data[:] = b"x"
+        assert keys(inner) == []
+        assert [operation.key for operation in store.held] == ["won", "lost"]
+        inner.put("lost", b"2")
+        store.release_all()
+        assert inner.get("won").data == b"1"
+        assert inner.get("lost").data == b"2"
+        assert outcomes(store)[2:] == ["lands late, ok", "lands late, PreconditionFailedError"]
+        assert store.held == ()
+
+    def test_late_writes_land_in_any_order(self, inner: MemoryObjectStore) -> None:
+        store = faulty(inner, FaultsAt({0: Fault.LANDS_LATE, 1: Fault.LANDS_LATE}))
+        for data in (b"1", b"2"):
+            with pytest.raises(StoreUnavailableError):
+                store.put("k", data)
+        store.release(1)
+        assert inner.get("k").data == b"2"
+        store.release()
+        assert inner.get("k").data == b"1"
+
+    def test_lands_and_is_refused(self, inner: MemoryObjectStore) -> None:
+        etag = inner.put("k", b"0")
+        store = faulty(inner, FaultsAt({0: Fault.LANDS_AND_IS_REFUSED, 1: Fault.LANDS_AND_IS_REFUSED}))
+        with pytest.raises(PreconditionFailedError):
+            store.put("k", b"1", if_match=etag)
+        assert inner.get("k").data == b"1"
+        store.put("k", b"2")
+        assert inner.get("k").data == b"2"
+
+    def test_large_objects_meet_the_same_faults(self, inner: MemoryObjectStore) -> None:
+        store = faulty(inner, FaultsAt({0: Fault.LANDS_LATE}))
+        part = bytearray(b"1")
+        with pytest.raises(StoreUnavailableError):
+            store.put_parts("k", [part, b"2"])
+        part[:] = b"x"
+        store.release()
+        assert inner.get("k").data == b"12"
+
+
+@pytest.mark.parametrize("fault", [Fault.STOPS_BEFORE, Fault.STOPS_AFTER])
+def test_a_stopped_actor_does_nothing_any_more(inner: MemoryObjectStore, fault: Fault) -> None:
+    store = faulty(inner, FaultsAt({0: Fault.LANDS_LATE, 1: fault}))
+    with pytest.raises(StoreUnavailableError):
+        store.put("late", b"1")
+    with pytest.raises(ActorStopped):
+        store.put("k", b"1")
+    assert store.is_stopped
+    assert keys(inner) == (["k"] if fault is Fault.STOPS_AFTER else [])
+    for again in (lambda: store.get("k"), lambda: store.delete_many(["k"]), lambda: list(store.list(""))):
+        with pytest.raises(ActorStopped):
+            again()
+    store.release()
+    assert "late" in keys(inner)
+    assert not issubclass(ActorStopped, Exception), "handlers of errors must not swallow it"
+
+
+class TestReads:
+    @pytest.mark.parametrize("fault", FAULTS_OF_VERB["GET"])
+    def test_no_faulty_read_returns_data(self, inner: MemoryObjectStore, fault: Fault) -> None:
+        inner.put("k", b"0123456789")
+        reads: tuple[Callable[[FaultyObjectStore], object], ...] = (
+            lambda store: store.get("k"),
+            lambda store: store.get_if_changed("k", "another"),
+            lambda store: store.get_range("k", 2, 5),
+        )
+        for read in reads:
+            with pytest.raises((StoreUnavailableError, ActorStopped)):
+                read(faulty(inner, FaultsAt({0: fault})))
+
+    def test_a_stream_is_cut_off_somewhere(self, inner: MemoryObjectStore) -> None:
+        inner.put("k", bytes(range(100)))
+        delivered: set[int] = set()
+        for seed in range(20):
+            store = FaultyObjectStore(inner, Random(seed), FaultsAt({0: Fault.IS_CUT_OFF}))
+            stream = store.open_range("k", 10, 80)
+            pieces: list[bytes] = []
+            with pytest.raises(StoreUnavailableError):
+                pieces.extend(stream.read(1) for _ in range(80))
+            assert b"".join(pieces) == bytes(range(10, 10 + len(pieces)))
+            delivered.add(len(pieces))
+        assert len(delivered) > 5
+
+    def test_a_listing_is_cut_off_somewhere(self, inner: MemoryObjectStore) -> None:
+        for number in range(10):
+            inner.put(f"k{number}", b"")
+        store = faulty(inner, FaultsAt({0: Fault.IS_CUT_OFF}))
+        found: list[str] = []
+        with pytest.raises(StoreUnavailableError):
+            found.extend(info.key for info in store.list(""))
+        assert found == keys(inner)[: len(found)]
+
+
+def test_a_bulk_deletion_is_done_in_part(inner: MemoryObjectStore) -> None:
+    names = [f"k{number}" for number in range(20)]
+    for name in names:
+        inner.put(name, b"")
+    store = faulty(inner, FaultsAt({0: Fault.IS_CUT_OFF}))
+    with pytest.raises(StoreUnavailableError):
+        store.delete_many(names)
+    assert 0 < len(keys(inner)) < 20
+
+
+class TestPlans:
+    def test_fault_on_counts_what_it_is_about(self, inner: MemoryObjectStore) -> None:
+        store = faulty(inner, FaultOn(Fault.FAILS, "PUT", "head", occurrence=2))
+        store.put("head", b"1")
+        store.put("data", b"1")
+        store.get("head")
+        with pytest.raises(StoreUnavailableError):
+            store.put("head", b"2")
+        store.put("head", b"3")
+
+    def test_a_plan_cannot_ask_for_a_fault_that_makes_no_difference(self, inner: MemoryObjectStore) -> None:
+        store = faulty(inner, FaultsAt({0: Fault.LANDS_LATE}))
+        with pytest.raises(AssertionError):
+            store.get("k")
+
+    def test_random_faults_meet_every_fault_and_repeat_with_their_seed(
+        self, inner: MemoryObjectStore
+    ) -> None:
+        def run(seed: int) -> str:
+            contents = MemoryObjectStore(ManualClock())
+            store = FaultyObjectStore(contents, Random(seed), RandomFaults(Random(seed), 0.7))
+            for number in range(100):
+                with suppress(StoreUnavailableError):
+                    store.put(f"k{number % 3}", b"%d" % number)
+                with suppress(StoreUnavailableError):
+                    store.delete_many(["k0", "k1"])
+                with suppress(StoreUnavailableError):
+                    list(store.list(""))
+                if store.held and number % 3 == 0:
+                    store.release()
+            return str(store.trace)
+
+        assert run(3) == run(3)
+        assert run(3) != run(4)
+        assert all(f.value in run(3) for f in Fault if f not in (Fault.STOPS_BEFORE, Fault.STOPS_AFTER))
+
+    def test_random_stops_come_only_when_asked_for(self) -> None:
+        operation = Operation(0, "a", "PUT", "k")
+        quiet, deadly = RandomFaults(Random(1), 1.0), RandomFaults(Random(1), 1.0, stops=True)
+        assert Fault.STOPS_AFTER not in {quiet(operation) for _ in range(200)}
+        assert {deadly(operation) for _ in range(200)} == set(FAULTS_OF_VERB["PUT"])
+
+
+def test_other_actors_may_act_before_a_request(inner: MemoryObjectStore) -> None:
+    trace = StoreTrace()
+    other = FaultyObjectStore(inner, Random(1), actor="other", trace=trace)
+
+    def interfere(operation: Operation) -> None:
+        if operation.number == 1:
+            other.put("k", b"other")
+
+    store = FaultyObjectStore(inner, Random(1), actor="me", trace=trace, before=interfere)
+    etag = store.put("k", b"mine")
+    with pytest.raises(PreconditionFailedError):
+        store.put("k", b"mine again", if_match=etag)
+    assert [entry.operation.number for entry in trace.entries] == [0, 2, 1]
+    assert trace.operation_count == 3
