@@ -1,0 +1,152 @@
+"""`stratalog consume`: records as lines of text or JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import click
+
+from stratalog.base.errors import UnknownTopicOrPartitionError
+from stratalog.base.types import TopicPartition
+from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.record_json import line_of
+from stratalog.client.client import Client
+from stratalog.record.record import Record
+from stratalog.v1 import log_pb2
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--from",
+    "start",
+    default="earliest",
+    show_default=True,
+    help="Where to begin: earliest, latest, an offset, or a time such as 2013-01-01T05:00:00Z.",
+)
+@click.option(
+    "--follow", is_flag=True, help="Go on as records arrive, until Ctrl-C. Default: up to the end of now."
+)
+@click.option("--max", "max_count", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option(
+    "--partition", "wanted", type=click.IntRange(min=0), multiple=True, help="Only this one; may be repeated."
+)
+@click.option(
+    "--format",
+    "line_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="What a line holds: the value, or a JSON object with everything that is known of the record.",
+)
+@click.option("--key-separator", help="With --format text: print KEY, this, VALUE.")
+@json_option
+@server_option
+def consume(
+    topic: str,
+    start: str,
+    follow: bool,
+    max_count: int | None,
+    wanted: tuple[int, ...],
+    line_format: str,
+    key_separator: str | None,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Print the records of TOPIC. `--json` is the same as `--format json`; only JSON tells a tombstone from
+    an empty value.
+    """
+    begin = _start(start)
+    printer = _Printer(as_json or line_format == "json", key_separator, max_count)
+    with_client(server, lambda client: _consume(client, topic, begin, follow, wanted, printer))
+
+
+class _Printer:
+    """Writes records to standard output, up to a number of them."""
+
+    def __init__(self, as_json: bool, key_separator: str | None, max_count: int | None) -> None:
+        self._as_json = as_json
+        self._key_separator = None if key_separator is None else key_separator.encode()
+        self._left = max_count
+
+    @property
+    def is_done(self) -> bool:
+        return self._left == 0
+
+    def print(self, partition: int, records: list[Record]) -> None:
+        if self._left is not None:
+            records = records[: self._left]
+            self._left -= len(records)
+        # Values may be any bytes, so lines go out below the text layer; flushed, for whoever reads the pipe.
+        sys.stdout.buffer.write(b"".join(self._line(partition, record) for record in records))
+        sys.stdout.buffer.flush()
+
+    def _line(self, partition: int, record: Record) -> bytes:
+        if self._as_json:
+            return line_of(partition, record).encode() + b"\n"
+        if self._key_separator is None:
+            return (record.value or b"") + b"\n"
+        return (record.key or b"") + self._key_separator + (record.value or b"") + b"\n"
+
+
+async def _consume(
+    client: Client,
+    topic: str,
+    start: str | int | datetime,
+    follow: bool,
+    wanted: tuple[int, ...],
+    printer: _Printer,
+) -> None:
+    partitions = _chosen(await client.partitions(topic), wanted)
+    ends = None if follow else await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST)
+    positions = await _positions(client, partitions, start)
+    async for fetched in client.consumer(positions, end_offsets=ends).fetches():
+        printer.print(fetched.topic_partition.partition, fetched.records)
+        if printer.is_done:
+            return
+
+
+def _chosen(partitions: list[TopicPartition], wanted: tuple[int, ...]) -> list[TopicPartition]:
+    for partition in wanted:
+        if partition >= len(partitions):
+            raise UnknownTopicOrPartitionError(
+                f"the topic has {len(partitions)} partitions", topic=partitions[0].topic, partition=partition
+            )
+    return [partitions[partition] for partition in sorted(set(wanted))] if wanted else partitions
+
+
+async def _positions(
+    client: Client, partitions: list[TopicPartition], start: str | int | datetime
+) -> Mapping[TopicPartition, int]:
+    if start == "earliest":
+        return await client.offsets(partitions, log_pb2.OFFSET_SPEC_EARLIEST)
+    if start == "latest":
+        return await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST)
+    if isinstance(start, int):
+        return dict.fromkeys(partitions, start)
+    assert isinstance(start, datetime)
+    timestamp_ms = int(start.timestamp() * 1000)
+    answers = await client.list_offsets([(partition, None, timestamp_ms) for partition in partitions])
+    latest = await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST)
+    # A partition without a record at or behind that time begins at its end.
+    return {
+        partition: latest[partition] if answer.offset < 0 else answer.offset
+        for partition, answer in zip(partitions, answers, strict=True)
+    }
+
+
+def _start(text: str) -> str | int | datetime:
+    if text in ("earliest", "latest"):
+        return text
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            "use earliest, latest, an offset, or a time such as 2013-01-01T05:00:00Z", param_hint="--from"
+        ) from None
+    # A time without a zone means UTC, on every machine.
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

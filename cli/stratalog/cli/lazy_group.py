@@ -1,0 +1,38 @@
+"""A click group whose commands are imported when they run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """Knows its commands as `name -> ("module:attribute", short help)`; help texts need no import."""
+
+    def __init__(
+        self, *args: Any, commands_by_name: Mapping[str, tuple[str, str]] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._commands_by_name = dict(commands_by_name or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table."""
+        return [*self._commands_by_name, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command. A command whose module is not installed is unknown."""
+        if cmd_name not in self._commands_by_name:
+            return super().get_command(ctx, cmd_name)
+        module_name, _, attribute = self._commands_by_name[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module_name), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of commands, from the short helps alone."""
+        rows = [(name, short_help) for name, (_, short_help) in self._commands_by_name.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)

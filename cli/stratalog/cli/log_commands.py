@@ -1,0 +1,72 @@
+"""`stratalog log`: offsets, segments and slices of partitions."""
+
+from __future__ import annotations
+
+import click
+
+from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.output import Cell, message_document, print_json, print_table
+from stratalog.v1 import admin_pb2
+
+_COLUMNS = (
+    ("PARTITION", "partition"),
+    ("START", "log_start_offset"),
+    ("LOCAL START", "local_log_start_offset"),
+    ("TIERED END", "tiered_end_offset"),
+    ("COMPACTED", "compacted_upto"),
+    ("HIGH WATERMARK", "high_watermark"),
+    ("END", "log_end_offset"),
+    ("RECOVERY", "recovery_point"),
+    ("LOCAL BYTES", "local_size_bytes"),
+    ("TIERED BYTES", "tiered_size_bytes"),
+)
+
+
+@click.group()
+def log() -> None:
+    """Look at partitions."""
+
+
+@log.command()
+@click.argument("topic")
+@click.option(
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this one; may be repeated.",
+)
+@click.option("--segments", is_flag=True, help="Also list local segments and tiered slices.")
+@json_option
+@server_option
+def describe(topic: str, partitions: tuple[int, ...], segments: bool, as_json: bool, server: str) -> None:
+    """Show the offsets and sizes of TOPIC's partitions. Offsets called END are exclusive."""
+    logs = with_client(server, lambda client: client.admin.describe_log(topic, partitions))
+    if as_json:
+        print_json([message_document(entry) for entry in logs])
+        return
+    rows = [[_number(entry, field) for _, field in _COLUMNS] for entry in logs]
+    print_table([title for title, _ in _COLUMNS], rows)
+    if segments:
+        _print_pieces(logs)
+
+
+def _number(entry: admin_pb2.PartitionLog, field: str) -> int:
+    value = getattr(entry, field)
+    assert isinstance(value, int)
+    return value
+
+
+def _print_pieces(logs: list[admin_pb2.PartitionLog]) -> None:
+    rows: list[tuple[Cell, ...]] = []
+    for entry in logs:
+        number = entry.partition
+        rows += [
+            (number, "slice", it.base_offset, it.end_offset, it.size_bytes, it.object) for it in entry.slices
+        ]
+        rows += [
+            (number, "segment", it.base_offset, it.end_offset, it.size_bytes, "active" if it.active else "")
+            for it in entry.segments
+        ]
+    click.echo()
+    print_table(("PARTITION", "KIND", "BASE", "END", "BYTES", "WHERE"), rows)

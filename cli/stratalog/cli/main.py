@@ -1,0 +1,81 @@
+"""The `stratalog` command: finds subcommands lazily and turns every failure into one line.
+
+``stratalog --help`` imports nothing but click. A group's commands are looked up in a table of module paths,
+so that ``stratalog topic list`` never pays for the server, nor the server for the demo.
+
+Exit codes: 0 done; 1 the work failed, with one line on standard error that says what to do; 2 the command
+line is wrong; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from stratalog.base.errors import LogStoreError
+from stratalog.cli.lazy_group import LazyGroup
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+COMMANDS = {
+    "server": ("stratalog.cli.server_commands:server", "Run a server."),
+    "topic": ("stratalog.cli.topic_commands:topic", "Create, list, describe and delete topics."),
+    "records": ("stratalog.cli.records_commands:records", "Delete records from the start of a partition."),
+    "produce": ("stratalog.cli.produce_command:produce", "Append records from standard input or a file."),
+    "consume": ("stratalog.cli.consume_command:consume", "Print records."),
+    "log": ("stratalog.cli.log_commands:log", "Look at partitions: offsets, segments, slices."),
+    "tier": ("stratalog.cli.tier_commands:tier", "Look at the object store, and upload now."),
+    "compaction": ("stratalog.cli.compaction_commands:compaction", "Compact tiered data now."),
+    "demo": ("stratalog.cli.demo:demo", "Replay real data through everything and check it."),
+}
+
+
+def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        from importlib import metadata
+
+        click.echo(f"stratalog {metadata.version('stratalog')}")
+        context.exit()
+
+
+@click.group(
+    cls=LazyGroup, commands_by_name=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version.",
+)
+def stratalog() -> None:
+    """A log-storage service: Kafka's log format behind gRPC, tiered to a bucket and compacted there."""
+
+
+def main() -> None:
+    """The console script. Never prints a traceback for a failure that somebody can act on."""
+    try:
+        code = stratalog.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): stop quietly, and keep Python from complaining at
+        # exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
+    except LogStoreError as error:
+        print_error(str(error))
+        sys.exit(EXIT_FAILED)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def print_error(text: str) -> None:
+    """One line on standard error."""
+    click.echo("error: " + " ".join(text.split()), err=True)

@@ -1,0 +1,57 @@
+"""Printing: aligned tables for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+from google.protobuf.message import Message
+
+Cell = str | int | None
+
+
+def print_json(document: object) -> None:
+    """One JSON document on one line."""
+    click.echo(json.dumps(document, ensure_ascii=False))
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    """Columns two spaces apart; numbers to the right, text to the left. It must survive `awk`."""
+    texts = [[_text(cell) for cell in row] for row in rows]
+    widths = [
+        max(len(header[column]), *(len(row[column]) for row in texts), 0) for column in range(len(header))
+    ]
+    numeric = [
+        bool(rows) and all(isinstance(row[column], int) for row in rows) for column in range(len(header))
+    ]
+    for line in [list(header), *texts]:
+        cells = [
+            text.rjust(width) if is_number else text.ljust(width)
+            for text, width, is_number in zip(line, widths, numeric, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def message_document(message: Message) -> dict[str, object]:
+    """A message as a JSON object: every field under the name that the .proto file gives it, numbers as
+    numbers.
+    """
+    document: dict[str, object] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            document[field.name] = dict(value)
+        elif field.is_repeated:
+            document[field.name] = [_plain(item) for item in value]
+        else:
+            document[field.name] = _plain(value)
+    return document
+
+
+def _plain(value: object) -> object:
+    return message_document(value) if isinstance(value, Message) else value
+
+
+def _text(cell: Cell) -> str:
+    return "-" if cell is None else str(cell)

@@ -1,0 +1,182 @@
+"""`stratalog produce`: records from lines of text or JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from io import BufferedReader, BytesIO
+from typing import BinaryIO
+
+import click
+
+from stratalog.base.errors import InvalidRequestError, LogStoreError
+from stratalog.base.types import Durability
+from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.output import print_json
+from stratalog.cli.record_json import InputRecord, parse_line
+from stratalog.client.client import Client
+from stratalog.client.partition_sender import Acknowledged
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.record.compression import Codec
+
+MAX_UNSETTLED_COUNT = 50_000
+CHUNK_BYTES = 1 << 18
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option(
+    "--format",
+    "line_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="What a line holds: a value, or a JSON object with key, value, timestamp, headers.",
+)
+@click.option("--key-separator", help="With --format text: a line is KEY, this, VALUE.")
+@click.option(
+    "--partition", type=click.IntRange(min=0), help="The partition for all records. Default: by key."
+)
+@click.option(
+    "--acks",
+    type=click.Choice(["os", "disk", "object"]),
+    help="What must hold before records count as "
+    "stored: in the page cache, fsynced, or in the object store. Default: as the topic says.",
+)
+@click.option("--compression", type=click.Choice(["none", "zstd"]), default="none", show_default=True)
+@json_option
+@server_option
+def produce(
+    topic: str,
+    file: BinaryIO,
+    line_format: str,
+    key_separator: str | None,
+    partition: int | None,
+    acks: str | None,
+    compression: str,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Append the lines of FILE, or of standard input, to TOPIC."""
+    if key_separator is not None and line_format != "text":
+        raise click.UsageError("--key-separator goes with --format text; JSON lines have a key of their own")
+    parse = parse_line if line_format == "json" else _text_parser(key_separator)
+    settings = ProducerSettings(
+        acks=Durability[acks.upper()] if acks else None, codec=Codec[compression.upper()]
+    )
+    tally = _Tally()
+    try:
+        with_client(
+            server, lambda client: _produce(client, topic, _records(file, parse), partition, settings, tally)
+        )
+    except LogStoreError as error:
+        if tally.count:
+            error.message += f" ({tally.count} records before it are stored)"
+        raise
+    if as_json:
+        print_json(
+            {"topic": topic, "records": tally.count, "partitions": dict(sorted(tally.by_partition.items()))}
+        )
+    else:
+        click.echo(f"{tally.count} records appended to {topic}", err=True)
+
+
+class _Tally:
+    """What was acknowledged so far."""
+
+    def __init__(self) -> None:
+        self.by_partition: Counter[int] = Counter()
+
+    @property
+    def count(self) -> int:
+        return self.by_partition.total()
+
+
+def _text_parser(key_separator: str | None) -> Callable[[str], InputRecord]:
+    def parse(line: str) -> InputRecord:
+        if key_separator is None:
+            return InputRecord(None, _encoded(line))
+        key, separator, value = line.partition(key_separator)
+        if not separator:
+            raise InvalidRequestError("the line has no key separator; tombstones need --format json")
+        return InputRecord(_encoded(key), _encoded(value))
+
+    return parse
+
+
+def _encoded(text: str) -> bytes:
+    # Bytes of the input that are not UTF-8 went through `surrogateescape` and come out as they were.
+    return text.encode("utf-8", "surrogateescape")
+
+
+async def _records(file: BinaryIO, parse: Callable[[str], InputRecord]) -> AsyncIterator[list[InputRecord]]:
+    """Records as they arrive: what a pipe or a terminal has at hand is sent without waiting for more."""
+    assert isinstance(file, BufferedReader | BytesIO)
+    number, rest = 0, b""
+    while chunk := await asyncio.to_thread(file.read1, CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield _parsed(lines, number, parse)
+        number += len(lines)
+    if rest:
+        yield _parsed([rest], number, parse)
+
+
+def _parsed(lines: Sequence[bytes], before: int, parse: Callable[[str], InputRecord]) -> list[InputRecord]:
+    records: list[InputRecord] = []
+    for number, line in enumerate(lines, before + 1):
+        try:
+            records.append(parse(line.decode("utf-8", "surrogateescape").removesuffix("\r")))
+        except InvalidRequestError as error:
+            error.message = f"line {number}: {error.message}"
+            raise
+    return records
+
+
+async def _produce(
+    client: Client,
+    topic: str,
+    chunks: AsyncIterator[list[InputRecord]],
+    partition: int | None,
+    settings: ProducerSettings,
+    tally: _Tally,
+) -> None:
+    """Send everything, keeping a bounded number of futures. The first failure ends it."""
+    producer = client.producer(settings)
+    unsettled: list[asyncio.Future[Acknowledged]] = []
+    try:
+        async for records in chunks:
+            for record in records:
+                chosen = partition if record.partition is None else record.partition
+                unsettled.append(
+                    await producer.send(
+                        topic,
+                        record.key,
+                        record.value,
+                        partition=chosen,
+                        timestamp_ms=record.timestamp_ms,
+                        headers=record.headers,
+                    )
+                )
+            if len(unsettled) >= MAX_UNSETTLED_COUNT:
+                await producer.flush()
+                _settle(unsettled, tally)
+    finally:
+        # What was read before a bad line is stored and counted, so that one knows where to go on.
+        await producer.flush()
+        _settle(unsettled, tally)
+
+
+def _settle(unsettled: list[asyncio.Future[Acknowledged]], tally: _Tally) -> None:
+    """Count what was acknowledged; raise the first failure."""
+    failure: BaseException | None = None
+    for future in unsettled:
+        error = future.exception()
+        if error is None:
+            tally.by_partition[future.result().topic_partition.partition] += 1
+        else:
+            failure = failure or error
+    unsettled.clear()
+    if failure is not None:
+        raise failure

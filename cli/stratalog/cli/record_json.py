@@ -1,0 +1,129 @@
+"""Records as JSON lines, the form in which `produce` and `consume` speak with other programs.
+
+A line is an object with `key`, `value`, `partition`, `offset`, `timestamp` (milliseconds) and `headers` (a
+list of objects with `key` and `value`, because a name may occur twice). Bytes are a string where they are
+UTF-8 and ``{"base64": "…"}`` where they are not; null is null, and a null value under a key is a tombstone.
+What one prints the other reads, byte for byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any, NamedTuple
+
+from stratalog.base.errors import InvalidRequestError
+from stratalog.record.record import Record
+
+_FIELDS = frozenset({"key", "value", "partition", "offset", "timestamp", "headers", "topic"})
+
+
+class InputRecord(NamedTuple):
+    """A record to produce. `offset` and `topic` of a line are ignored: they say where it came from."""
+
+    key: bytes | None
+    value: bytes | None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def bytes_to_json(data: bytes | None) -> object:
+    """Text where it is UTF-8, ``{"base64": …}`` where it is not."""
+    if data is None:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def bytes_from_json(value: object, field: str) -> bytes | None:
+    """The inverse. Raises InvalidRequestError."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _encoded(value, field)
+    if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except binascii.Error:
+            raise InvalidRequestError(f"the base64 of {field} is malformed") from None
+    raise InvalidRequestError(f'{field} must be a string, null, or {{"base64": "…"}}')
+
+
+def line_of(partition: int, record: Record) -> str:
+    """One JSON line, without its end."""
+    document = {
+        "key": bytes_to_json(record.key),
+        "value": bytes_to_json(record.value),
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        "headers": [{"key": name, "value": bytes_to_json(value)} for name, value in record.headers],
+    }
+    return json.dumps(document, ensure_ascii=False)
+
+
+def parse_line(line: str) -> InputRecord:
+    """Raises InvalidRequestError that says what is wrong with the line."""
+    try:
+        document: Any = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InvalidRequestError(f"not JSON: {error.msg} at column {error.colno}") from None
+    except (ValueError, RecursionError):
+        raise InvalidRequestError(
+            "not JSON that anybody should read: a number too long, or nested too deep"
+        ) from None
+    if not isinstance(document, dict):
+        raise InvalidRequestError("a line must be a JSON object")
+    unknown = sorted(set(document) - _FIELDS)
+    if unknown:
+        raise InvalidRequestError("unknown field, use " + ", ".join(sorted(_FIELDS)), field=unknown[0])
+    if "value" not in document:
+        raise InvalidRequestError("a line needs a value; null is a tombstone")
+    return InputRecord(
+        key=bytes_from_json(document.get("key"), "key"),
+        value=bytes_from_json(document["value"], "value"),
+        partition=_integer(document, "partition"),
+        # Kafka's "no timestamp" is printed as it is stored.
+        timestamp_ms=None if document.get("timestamp") == -1 else _integer(document, "timestamp"),
+        headers=_headers(document.get("headers")),
+    )
+
+
+def _encoded(text: str, field: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        # An escape of half a character, or input bytes that are not UTF-8.
+        message = f'{field} holds half of a surrogate pair or is not UTF-8, use {{"base64": "…"}}'
+        raise InvalidRequestError(message) from None
+
+
+def _integer(document: dict[str, Any], field: str) -> int | None:
+    value = document.get(field)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise InvalidRequestError(f"{field} must be a whole number that is not negative")
+    return value
+
+
+def _headers(value: object) -> tuple[tuple[str, bytes | None], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise InvalidRequestError('headers must be a list of {"key": …, "value": …}')
+    headers: list[tuple[str, bytes | None]] = []
+    for header in value:
+        if (
+            not isinstance(header, dict)
+            or not isinstance(header.get("key"), str)
+            or set(header) - {"key", "value"}
+        ):
+            raise InvalidRequestError('headers must be a list of {"key": …, "value": …}')
+        _encoded(header["key"], "a header's key")
+        headers.append((header["key"], bytes_from_json(header.get("value"), "a header's value")))
+    return tuple(headers)

@@ -1,0 +1,36 @@
+"""`stratalog records`: delete records from the start of a partition."""
+
+from __future__ import annotations
+
+import click
+
+from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.output import print_json
+
+
+@click.group()
+def records() -> None:
+    """Delete records from the start of a partition."""
+
+
+@records.command()
+@click.argument("topic")
+@click.option("--partition", type=click.IntRange(min=0), required=True)
+@click.option(
+    "--before",
+    type=click.IntRange(min=-1),
+    required=True,
+    metavar="OFFSET",
+    help="Records below this offset go; -1: all there are.",
+)
+@json_option
+@server_option
+def delete(topic: str, partition: int, before: int, as_json: bool, server: str) -> None:
+    """Move the log start of a partition of TOPIC forward, in every tier."""
+    log_start_offset = with_client(
+        server, lambda client: client.admin.delete_records(topic, partition, before)
+    )
+    if as_json:
+        print_json({"topic": topic, "partition": partition, "log_start_offset": log_start_offset})
+    else:
+        click.echo(f"{topic}-{partition} starts at {log_start_offset}")

@@ -1,0 +1,96 @@
+"""`stratalog server`: run a server in the foreground."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+
+import click
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+@click.group()
+def server() -> None:
+    """Run a server."""
+
+
+@server.command()
+@click.option(
+    "--data-dir",
+    envvar="STRATALOG_DATA_DIR",
+    show_envvar=True,
+    required=True,
+    type=click.Path(file_okay=False),
+    help="Where local logs live.",
+)
+@click.option(
+    "--listen",
+    envvar="STRATALOG_LISTEN",
+    show_envvar=True,
+    default="127.0.0.1:9190",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Port 0 takes a free one and prints it.",
+)
+@click.option(
+    "--store",
+    "store_url",
+    envvar="STRATALOG_STORE",
+    show_envvar=True,
+    default="",
+    metavar="URL",
+    help="file:///dir or s3://bucket/prefix; credentials, region and endpoint as boto3 finds them. "
+    "Default: the directory DATA_DIR.store beside the data directory.",
+)
+@click.option(
+    "--compaction-interval",
+    "compaction_s",
+    envvar="STRATALOG_COMPACTION_INTERVAL",
+    show_envvar=True,
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Compact tiered data every so often; 0: only by `compaction run`.",
+)
+@click.option(
+    "--upload-interval",
+    "upload_s",
+    envvar="STRATALOG_UPLOAD_INTERVAL",
+    show_envvar=True,
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between passes that upload rolled segments.",
+)
+@click.option(
+    "--log-level",
+    envvar="STRATALOG_LOG_LEVEL",
+    show_envvar=True,
+    default="info",
+    show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"]),
+)
+def start(
+    data_dir: str, listen: str, store_url: str, compaction_s: int, upload_s: int, log_level: str
+) -> None:
+    """Serve until SIGTERM or Ctrl-C, then stop cleanly. There is no authentication yet: listen on a private
+    address.
+    """
+    from stratalog.server.app import serve
+
+    from stratalog.server.settings import ServerSettings
+
+    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    settings = ServerSettings(
+        data_dir=data_dir,
+        listen=listen,
+        store_url=store_url,
+        compaction_ms=compaction_s * 1000,
+        upload_ms=upload_s * 1000,
+    )
+    logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
+    serve(settings)

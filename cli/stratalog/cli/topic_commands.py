@@ -1,0 +1,94 @@
+"""`stratalog topic`: create, list, describe and delete topics."""
+
+from __future__ import annotations
+
+import click
+
+from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.output import message_document, print_json, print_table
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe and delete topics."""
+
+
+def _config(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    config: dict[str, str] = {}
+    for value in values:
+        name, separator, setting = value.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE, for example retention.ms=-1")
+        config[name.strip()] = setting.strip()
+    return config
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), help="Default: as the server says.")
+@click.option(
+    "--config",
+    callback=_config,
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Kafka's names, for example cleanup.policy=compact; may be repeated.",
+)
+@json_option
+@server_option
+def create(name: str, partitions: int | None, config: dict[str, str], as_json: bool, server: str) -> None:
+    """Create the topic NAME."""
+    created = with_client(server, lambda client: client.admin.create_topic(name, partitions or 0, config))
+    if as_json:
+        print_json(message_document(created))
+    else:
+        click.echo(f"created {created.name} with {created.partition_count} partitions")
+
+
+@topic.command(name="list")
+@json_option
+@server_option
+def list_topics(as_json: bool, server: str) -> None:
+    """List all topics."""
+    topics = with_client(server, lambda client: client.admin.list_topics())
+    if as_json:
+        print_json([message_document(entry) for entry in topics])
+        return
+    rows = [
+        (entry.name, entry.partition_count, _config_text(dict(entry.config_overrides)), entry.topic_id)
+        for entry in topics
+    ]
+    print_table(("TOPIC", "PARTITIONS", "CONFIG", "ID"), rows)
+
+
+@topic.command()
+@click.argument("names", nargs=-1)
+@json_option
+@server_option
+def describe(names: tuple[str, ...], as_json: bool, server: str) -> None:
+    """Show the configuration in force of the named topics, or of all."""
+    topics = with_client(server, lambda client: client.admin.describe_topics(names))
+    if as_json:
+        print_json([message_document(entry) for entry in topics])
+        return
+    for entry in topics:
+        click.echo(f"{entry.name}  id {entry.topic_id}  {entry.partition_count} partitions")
+        rows = [
+            (name, value, "set" if name in entry.config_overrides else "default")
+            for name, value in sorted(entry.config.items())
+        ]
+        print_table(
+            ("  KEY", "VALUE", "FROM"), [("  " + name, value, source) for name, value, source in rows]
+        )
+
+
+@topic.command()
+@click.argument("name")
+@server_option
+def delete(name: str, server: str) -> None:
+    """Delete the topic NAME and all its records, in every tier."""
+    with_client(server, lambda client: client.admin.delete_topic(name))
+    click.echo(f"deleted {name}")
+
+
+def _config_text(config: dict[str, str]) -> str:
+    return ",".join(f"{name}={value}" for name, value in sorted(config.items())) or "-"

@@ -1,0 +1,44 @@
+"""The connection to one server, and the one place where its calls' failures become errors."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import grpc
+
+from stratalog.base.errors import InvalidRequestError
+from stratalog.client.errors import error_of_call
+
+_T = TypeVar("_T")
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    # The server bounds what it sends by what was asked for; one batch may always be larger.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A new connection a client, not one shared by all of the process: sessions do not queue behind each
+    # other.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class ServerChannel:
+    """A gRPC channel to `address`. Belongs to one event loop."""
+
+    def __init__(self, address: str) -> None:
+        """`address` is HOST:PORT. Raises InvalidRequestError. Connects when first used."""
+        host, separator, port = address.rpartition(":")
+        if not separator or not host or not port.isdecimal():
+            raise InvalidRequestError("the server's address must be HOST:PORT", server=address)
+        self.address = address
+        self.grpc = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+    async def call(self, call: Awaitable[_T]) -> _T:
+        """Await a unary call. Raises the LogStoreError that a failure stands for."""
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error, self.address) from None
+
+    async def close(self) -> None:
+        await self.grpc.close()

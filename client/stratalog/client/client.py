@@ -1,0 +1,179 @@
+"""The entry to a server: single appends, fetches and offset look-ups, and the producers, consumers and admin
+on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from stratalog.base.filesystem import Buffer
+from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.admin import Admin
+from stratalog.client.channel import ServerChannel
+from stratalog.client.consumer import Consumer
+from stratalog.client.errors import error_of_call, error_of_info
+from stratalog.client.messages import fetch_request, wire_acks
+from stratalog.client.producer import Producer
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.retry import RetryPolicy, retrying
+from stratalog.record.builder import encode_batch
+from stratalog.record.compression import Codec
+from stratalog.record.record import RecordLike
+from stratalog.v1 import log_pb2, log_pb2_grpc
+
+CALL_TIMEOUT_S = 30.0
+
+
+class Client:
+    """A connection to one server. Belongs to the event loop on which it was made; use `async with`, or
+    `close`.
+
+    async with Client("localhost:9190") as client:
+        await client.admin.create_topic("clicks", 3)
+        async with client.producer() as producer:
+            await producer.send("clicks", b"user-1", b"home")
+        async for record in client.consumer(await client.earliest("clicks")):
+            ...
+    """
+
+    def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:
+        """`address` is HOST:PORT; connects when first used. Raises InvalidRequestError."""
+        self._channel = ServerChannel(address)
+        self._retry = retry or RetryPolicy()
+        self.log = log_pb2_grpc.LogServiceStub(self._channel.grpc)
+        """The bare stub, for sessions of one's own."""
+        self.admin = Admin(self._channel, self._retry)
+
+    @property
+    def address(self) -> str:
+        return self._channel.address
+
+    async def append(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[RecordLike],
+        *,
+        acks: Durability | None = None,
+        codec: Codec = Codec.NONE,
+    ) -> log_pb2.AppendResponse:
+        """Append records to one partition as one batch: all become visible together or none does. Not
+        repeated by itself: after ServerUnavailableError nobody knows whether it took effect.
+        """
+        return await self.append_batches(topic, partition, encode_batch(records, codec=codec), acks=acks)
+
+    async def append_batches(
+        self, topic: str, partition: int, batches: Buffer, *, acks: Durability | None = None
+    ) -> log_pb2.AppendResponse:
+        """Append whole record batches that are encoded already."""
+        request = log_pb2.AppendRequest(
+            topic=topic, partition=partition, acks=wire_acks(acks), batches=bytes(batches)
+        )
+        return await self._channel.call(self.log.Append(request, timeout=CALL_TIMEOUT_S))
+
+    async def fetch(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        max_bytes: int = 0,
+        partition_max_bytes: int = 0,
+    ) -> list[log_pb2.FetchedPartition]:
+        """Read once from each position. A partition's failure is in its answer (`error`): the others are not
+        affected.
+        """
+        request = fetch_request(positions, max_wait_ms, min_bytes, max_bytes, partition_max_bytes)
+        timeout_s = CALL_TIMEOUT_S + max_wait_ms / 1000
+        response = await retrying(
+            self._retry, lambda: self._channel.call(self.log.Fetch(request, timeout=timeout_s))
+        )
+        return list(response.partitions)
+
+    async def fetch_stream(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        max_bytes: int = 0,
+        partition_max_bytes: int = 0,
+    ) -> AsyncIterator[log_pb2.FetchResponse]:
+        """One session of reading, as data arrives, until the caller leaves. Ends with the connection:
+        `Consumer` goes on by itself.
+        """
+        call = self.log.FetchStream(fetch_request(positions, 0, 1, max_bytes, partition_max_bytes))
+        try:
+            async for response in call:
+                yield response
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error, self.address) from None
+        finally:
+            call.cancel()
+
+    async def list_offsets(
+        self, queries: Iterable[tuple[TopicPartition, log_pb2.OffsetSpec.ValueType | None, int | None]]
+    ) -> list[log_pb2.OffsetAnswer]:
+        """Offsets by name (a spec) or by time (milliseconds): exactly one of the two in each query. Raises
+        the error of the first query that failed.
+        """
+        request = log_pb2.ListOffsetsRequest()
+        for topic_partition, spec, timestamp_ms in queries:
+            query = request.queries.add(topic=topic_partition.topic, partition=topic_partition.partition)
+            if spec is not None:
+                query.spec = spec
+            if timestamp_ms is not None:
+                query.timestamp_ms = timestamp_ms
+        response = await retrying(
+            self._retry, lambda: self._channel.call(self.log.ListOffsets(request, timeout=CALL_TIMEOUT_S))
+        )
+        for answer in response.answers:
+            if answer.HasField("error"):
+                raise error_of_info(answer.error)
+        return list(response.answers)
+
+    async def partitions(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic. Raises UnknownTopicOrPartitionError."""
+        [description] = await self.admin.describe_topics([topic])
+        return [TopicPartition(topic, partition) for partition in range(description.partition_count)]
+
+    async def offsets(
+        self, partitions: Sequence[TopicPartition], spec: log_pb2.OffsetSpec.ValueType
+    ) -> dict[TopicPartition, int]:
+        """The named offset of each partition."""
+        answers = await self.list_offsets([(partition, spec, None) for partition in partitions])
+        return {partition: answer.offset for partition, answer in zip(partitions, answers, strict=True)}
+
+    async def earliest(self, topic: str) -> dict[TopicPartition, int]:
+        """The log start of each partition of a topic: where to read from to see everything."""
+        return await self.offsets(await self.partitions(topic), log_pb2.OFFSET_SPEC_EARLIEST)
+
+    async def latest(self, topic: str) -> dict[TopicPartition, int]:
+        """The high watermark of each partition of a topic."""
+        return await self.offsets(await self.partitions(topic), log_pb2.OFFSET_SPEC_LATEST)
+
+    def producer(self, settings: ProducerSettings | None = None) -> Producer:
+        """A producer over this connection."""
+        return Producer(self._channel, self.admin, settings or ProducerSettings())
+
+    def consumer(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        end_offsets: Mapping[TopicPartition, int] | None = None,
+    ) -> Consumer:
+        """A consumer from `positions` on; up to `end_offsets` (exclusive) where given, else for ever."""
+        return Consumer(self._channel, positions, end_offsets, self._retry)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()

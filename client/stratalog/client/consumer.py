@@ -1,0 +1,122 @@
+"""Reading partitions from given offsets, as one session that the server moves on by itself.
+
+A consumer holds one FetchStream over all its partitions. When the connection breaks it opens another from
+where it stands; nothing is skipped and nothing comes twice, because a position moves only when its records
+are handed out. There are no consumer groups: whoever needs to go on later keeps the positions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import NamedTuple
+
+import grpc
+
+from stratalog.base.errors import LogStoreError
+from stratalog.base.types import TopicPartition
+from stratalog.client.channel import ServerChannel
+from stratalog.client.errors import error_of_call, error_of_info
+from stratalog.client.messages import FetchedRecords, fetch_request, fetched_records
+from stratalog.client.retry import RetryPolicy
+from stratalog.record.record import Record
+from stratalog.v1 import log_pb2, log_pb2_grpc
+
+STREAM_MAX_BYTES = 4 << 20
+"""Asked for in one answer of a session."""
+
+
+class ConsumedRecord(NamedTuple):
+    """A record and where it came from."""
+
+    topic: str
+    partition: int
+    record: Record
+
+
+class Consumer:
+    """Belongs to one event loop. One iteration at a time; leaving it ends the session, a new one goes on from
+    there.
+    """
+
+    def __init__(
+        self,
+        channel: ServerChannel,
+        positions: Mapping[TopicPartition, int],
+        end_offsets: Mapping[TopicPartition, int] | None,
+        retry: RetryPolicy,
+    ) -> None:
+        self._channel = channel
+        self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
+        self._positions = dict(positions)
+        self._end_offsets = None if end_offsets is None else dict(end_offsets)
+        self._retry = retry
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The next offset of each partition: what to begin with to go on later."""
+        return dict(self._positions)
+
+    async def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
+        """Record by record; in the order of offsets within a partition."""
+        async for fetched in self.fetches():
+            topic, partition = fetched.topic_partition
+            for record in fetched.records:
+                yield ConsumedRecord(topic, partition, record)
+
+    async def fetches(self) -> AsyncGenerator[FetchedRecords, None]:
+        """Answer by answer, which is cheaper. Ends at the end offsets, where given. Raises LogStoreError: for
+        a partition that cannot be read (OffsetOutOfRangeError once its offset was deleted), and for a server
+        that stays away for longer than the retry policy's deadline.
+        """
+        loop = asyncio.get_running_loop()
+        attempt = 0
+        deadline_s = loop.time() + self._retry.deadline_s
+        while self._pending():
+            try:
+                async for fetched in self._session():
+                    attempt, deadline_s = 0, loop.time() + self._retry.deadline_s
+                    yield fetched
+            except LogStoreError as error:
+                attempt += 1
+                pause_s = self._retry.pause_s(attempt)
+                if not error.retriable or loop.time() + pause_s > deadline_s:
+                    raise
+                await asyncio.sleep(pause_s)
+
+    def _pending(self) -> dict[TopicPartition, int]:
+        """The partitions that are not at their ends."""
+        ends = self._end_offsets
+        if ends is None:
+            return self._positions
+        return {key: offset for key, offset in self._positions.items() if offset < ends.get(key, 0)}
+
+    async def _session(self) -> AsyncGenerator[FetchedRecords, None]:
+        """One FetchStream, until all partitions are at their ends or it breaks."""
+        request = fetch_request(self._pending(), 0, 1, STREAM_MAX_BYTES, STREAM_MAX_BYTES)
+        call = self._stub.FetchStream(request)
+        try:
+            async for response in call:
+                for answer in response.partitions:
+                    fetched = self._advance(answer)
+                    if fetched is not None:
+                        yield fetched
+                if not self._pending():
+                    return
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error, self._channel.address) from None
+        finally:
+            call.cancel()
+
+    def _advance(self, answer: log_pb2.FetchedPartition) -> FetchedRecords | None:
+        if answer.HasField("error"):
+            raise error_of_info(answer.error)
+        topic_partition = TopicPartition(answer.topic, answer.partition)
+        fetched = fetched_records(answer, self._positions[topic_partition])
+        self._positions[topic_partition] = fetched.next_offset
+        end_offset = None if self._end_offsets is None else self._end_offsets.get(topic_partition, 0)
+        if end_offset is not None and fetched.records and fetched.records[-1].offset >= end_offset:
+            fetched = fetched._replace(
+                records=[record for record in fetched.records if record.offset < end_offset]
+            )
+        return fetched

@@ -1,0 +1,105 @@
+"""The engine's errors, made again from what a failed call carries.
+
+The server sends an ``ErrorInfo``: the code of a class of ``stratalog.base.errors``, its message and its
+fields. The client raises that class, so a program catches the same names whether it embeds the engine or
+talks to it. A call that failed without reaching the server's code raises `ServerUnavailableError`, the one
+kind of failure that only a client knows, or what the transport's status means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import grpc
+
+from stratalog.base.errors import (
+    InvalidRequestError,
+    LogStoreError,
+    RecordTooLargeError,
+    UnsupportedOperationError,
+)
+from stratalog.v1 import log_pb2
+
+ERROR_METADATA_KEY = "stratalog-error-bin"
+"""Trailing metadata of a failed call: a serialized `stratalog.v1.ErrorInfo`."""
+
+_INTEGER = re.compile(r"-?\d{1,19}")
+
+
+class ServerUnavailableError(LogStoreError):
+    """No answer from the server: it is not there, it went away, or it took too long. Try again later; whether
+    a change that was under way took effect is unknown. Fields: server.
+    """
+
+    code = "SERVER_UNAVAILABLE"
+    retriable = True
+
+
+def _classes(base: type[LogStoreError]) -> Iterator[type[LogStoreError]]:
+    yield base
+    for subclass in base.__subclasses__():
+        yield from _classes(subclass)
+
+
+_CLASS_BY_CODE = {error_class.code: error_class for error_class in _classes(LogStoreError)}
+
+
+class _ForeignError(LogStoreError):
+    """An error of a server that knows more kinds than this client: retriable where that server said so."""
+
+    def __init__(self, info: log_pb2.ErrorInfo) -> None:
+        super().__init__(info.message, **_fields(info))
+        # An instance attribute shadows the class's: here the kind is known only at run time.
+        vars(self)["code"] = info.code
+        vars(self)["retriable"] = info.retriable
+
+
+def error_of_info(info: log_pb2.ErrorInfo) -> LogStoreError:
+    """The error that an `ErrorInfo` describes. Whole numbers among its fields are ints again, all others
+    text.
+    """
+    error_class = _CLASS_BY_CODE.get(info.code)
+    if error_class is None:
+        return _ForeignError(info)
+    return error_class(info.message, **_fields(info))
+
+
+def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
+    """The error that a failed call stands for; `server` is its address, for the message."""
+    assert isinstance(error, grpc.aio.AioRpcError)
+    info = info_of_call(error)
+    if info is not None:
+        return error_of_info(info)
+    status, details = error.code(), error.details() or ""
+    if status is grpc.StatusCode.UNAVAILABLE:
+        return ServerUnavailableError(
+            "the server does not answer, check its address and that it runs", server=server
+        )
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ServerUnavailableError("the server did not answer in time, try again", server=server)
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        return RecordTooLargeError(
+            "the request is larger than the server accepts, send less at once", details=details
+        )
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return UnsupportedOperationError("the server does not know this call, it may be older", server=server)
+    if status is grpc.StatusCode.INVALID_ARGUMENT:
+        return InvalidRequestError(details)
+    return LogStoreError(f"the call failed with {status.name}: {details}", server=server)
+
+
+def info_of_call(error: grpc.aio.AioRpcError) -> log_pb2.ErrorInfo | None:
+    """What the server's code said about the failure; None where the failure is the transport's."""
+    for key, value in error.trailing_metadata() or ():
+        if key == ERROR_METADATA_KEY and isinstance(value, bytes):
+            return log_pb2.ErrorInfo.FromString(value)
+    return None
+
+
+def _fields(info: log_pb2.ErrorInfo) -> dict[str, object]:
+    return {
+        name: int(value) if _INTEGER.fullmatch(value) else value
+        for name, value in info.fields.items()
+        if name not in ("self", "message")
+    }

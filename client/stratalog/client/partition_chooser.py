@@ -1,0 +1,33 @@
+"""Which partition a record goes to: keyed ones as Kafka's clients decide, others to one at a time."""
+
+from __future__ import annotations
+
+import functools
+from random import Random
+
+from stratalog.record.partitioner import partition_for_key
+
+CACHED_KEY_COUNT = 65_536
+
+# Keys of a changelog come again and again, and murmur2 in Python costs more than a look-up.
+_cached_partition_for_key = functools.lru_cache(CACHED_KEY_COUNT)(partition_for_key)
+
+
+class PartitionChooser:
+    """Of one topic. Belongs to one event loop."""
+
+    def __init__(self, random: Random, partition_count: int) -> None:
+        assert partition_count > 0
+        self._partition_count = partition_count
+        self._current = random.randrange(partition_count)
+
+    def for_key(self, key: bytes | None) -> int:
+        """Kafka's murmur2 for a key; without one, the current partition, so that batches fill up."""
+        if key is None:
+            return self._current
+        return _cached_partition_for_key(key, self._partition_count)
+
+    def batch_sealed(self, partition: int) -> None:
+        """A batch for `partition` is complete: records without keys go elsewhere now."""
+        if partition == self._current:
+            self._current = (self._current + 1) % self._partition_count

@@ -1,0 +1,149 @@
+"""Sends the sealed batches of one partition, in order, over one AppendStream that is opened when needed.
+
+Many batches are under way at a time. The server answers in order and stops at its first failure, applying
+nothing behind it. So when the stream breaks:
+
+* by the server's judgement on a batch (an ``ErrorInfo``): that batch has failed, the ones behind it were not
+  applied and go out again over a new stream, in order;
+* by the transport: whether the batches under way took effect is unknown. All of them fail with
+  `ServerUnavailableError`; sending them again could store their records twice. Later ones start a new stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import grpc
+
+from stratalog.base.errors import LogStoreError
+from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.channel import ServerChannel
+from stratalog.client.errors import ServerUnavailableError, error_of_call, info_of_call
+from stratalog.client.messages import wire_acks
+from stratalog.v1 import log_pb2, log_pb2_grpc
+
+MAX_IN_FLIGHT_COUNT = 8
+
+
+class Acknowledged(NamedTuple):
+    """Where a record went."""
+
+    topic_partition: TopicPartition
+    offset: int
+    durability: Durability
+
+
+@dataclass(slots=True, eq=False)
+class SealedBatch:
+    """A batch that waits to be sent or acknowledged, and who waits for its records."""
+
+    batch: bytes
+    futures: Sequence[asyncio.Future[Acknowledged]]
+    size_bytes: int
+    """What it counts for in the producer's buffer."""
+
+
+class PartitionSender:
+    """Belongs to one event loop. Sends as long as something is queued; holds no connection when idle."""
+
+    def __init__(
+        self,
+        channel: ServerChannel,
+        topic_partition: TopicPartition,
+        acks: Durability | None,
+        on_settled: Callable[[SealedBatch], None],
+    ) -> None:
+        """`on_settled` is called once for each batch, acknowledged or failed."""
+        self._channel = channel
+        self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
+        self._topic_partition = topic_partition
+        self._acks = acks
+        self._on_settled = on_settled
+        self._queued: deque[SealedBatch] = deque()
+        self._in_flight: deque[SealedBatch] = deque()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, batch: SealedBatch) -> None:
+        """Queue a batch behind all earlier ones."""
+        self._queued.append(batch)
+        self._changed.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    def abandon(self) -> None:
+        """Stop at once: what is not acknowledged is cancelled, and may or may not have taken effect."""
+        if self._task is not None:
+            self._task.cancel()
+        for batch in (*self._in_flight, *self._queued):
+            for future in batch.futures:
+                future.cancel()
+            self._on_settled(batch)
+        self._in_flight.clear()
+        self._queued.clear()
+
+    async def _run(self) -> None:
+        while self._queued:
+            call = self._stub.AppendStream(self._requests())
+            try:
+                async for response in call:
+                    self._acknowledge(self._in_flight.popleft(), response)
+                    self._changed.set()
+            except grpc.aio.AioRpcError as error:
+                self._fail(
+                    error_of_call(error, self._channel.address), is_judged=info_of_call(error) is not None
+                )
+            else:
+                if self._in_flight:
+                    # A server answers every request before it ends a stream, unless it is stopped in between.
+                    gone = ServerUnavailableError(
+                        "the server ended the stream early, try again", server=self._channel.address
+                    )
+                    self._fail(gone, is_judged=False)
+            finally:
+                call.cancel()
+
+    async def _requests(self) -> AsyncIterator[log_pb2.AppendRequest]:
+        """What goes into one stream; ends once nothing is queued and everything is answered."""
+        topic, partition = self._topic_partition
+        while True:
+            self._changed.clear()
+            while self._queued and len(self._in_flight) < MAX_IN_FLIGHT_COUNT:
+                batch = self._queued.popleft()
+                self._in_flight.append(batch)
+                yield log_pb2.AppendRequest(
+                    topic=topic, partition=partition, acks=wire_acks(self._acks), batches=batch.batch
+                )
+            if not self._queued and not self._in_flight:
+                return
+            await self._changed.wait()
+
+    def _acknowledge(self, batch: SealedBatch, response: log_pb2.AppendResponse) -> None:
+        assert response.last_offset - response.base_offset + 1 == len(batch.futures)
+        durability = Durability(response.durability)
+        for offset, future in enumerate(batch.futures, response.base_offset):
+            if not future.done():
+                future.set_result(Acknowledged(self._topic_partition, offset, durability))
+        self._on_settled(batch)
+
+    def _fail(self, cause: LogStoreError, *, is_judged: bool) -> None:
+        if not self._in_flight:
+            # The stream broke before anything was sent: the next batch fails, later ones try a new stream.
+            self._in_flight.append(self._queued.popleft())
+        for _ in range(1 if is_judged else len(self._in_flight)):
+            batch = self._in_flight.popleft()
+            settle_failed(batch, cause)
+            self._on_settled(batch)
+        self._queued.extendleft(reversed(self._in_flight))
+        self._in_flight.clear()
+
+
+def settle_failed(batch: SealedBatch, cause: LogStoreError) -> None:
+    """Tell everybody who waits for the batch's records that they failed."""
+    for future in batch.futures:
+        if not future.done():
+            future.set_exception(cause)

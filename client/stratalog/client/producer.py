@@ -1,0 +1,194 @@
+"""Sending records: collected into batches per partition, sent in order, acknowledged one by one.
+
+Records of a partition are stored in the order in which they were sent. A batch goes out when it is full or
+when its first record has waited for `linger_ms`. Keyed records go to the partition that Kafka's murmur2
+gives, so a table of keys can be shared with Kafka's own clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from stratalog.base.clock import Clock, SystemClock
+from stratalog.base.errors import InvalidRequestError, LogStoreError, UnknownTopicOrPartitionError
+from stratalog.base.randomness import system_random
+from stratalog.base.types import TopicPartition
+from stratalog.client.admin import Admin
+from stratalog.client.channel import ServerChannel
+from stratalog.client.partition_chooser import PartitionChooser
+from stratalog.client.partition_sender import Acknowledged, PartitionSender, SealedBatch, settle_failed
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.record.builder import RecordBatchBuilder
+
+
+class _OpenBatch:
+    """The batch that a partition's records go into now. Guarded by its producer."""
+
+    __slots__ = ("builder", "futures", "timer")
+
+    def __init__(self, timer: asyncio.TimerHandle) -> None:
+        self.builder = RecordBatchBuilder()
+        self.futures: list[asyncio.Future[Acknowledged]] = []
+        self.timer = timer
+
+
+class _Topic:
+    """What the producer knows of a topic."""
+
+    __slots__ = ("chooser", "partition_count")
+
+    def __init__(self, partition_count: int, chooser: PartitionChooser) -> None:
+        self.partition_count = partition_count
+        self.chooser = chooser
+
+
+class Producer:
+    """Belongs to one event loop. Use `async with`: leaving it waits for everything that was sent."""
+
+    def __init__(
+        self, channel: ServerChannel, admin: Admin, settings: ProducerSettings, clock: Clock | None = None
+    ) -> None:
+        self._channel = channel
+        self._admin = admin
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._random = system_random()
+        self._topics: dict[str, _Topic] = {}
+        self._open: dict[TopicPartition, _OpenBatch] = {}
+        self._senders: dict[TopicPartition, PartitionSender] = {}
+        self._unsettled: set[SealedBatch] = set()
+        self._buffered_bytes = 0
+        self._settled = asyncio.Event()
+
+    async def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> asyncio.Future[Acknowledged]:
+        """Queue a record; the future is resolved once it is acknowledged, or with the error that it failed
+        with.
+
+        Waits only while the buffer is full. A null value under a key is a tombstone. Raises
+        UnknownTopicOrPartitionError, InvalidRequestError.
+        """
+        known = self._topics.get(topic) or await self._learn(topic)
+        if partition is None:
+            partition = known.chooser.for_key(key)
+        elif not 0 <= partition < known.partition_count:
+            raise UnknownTopicOrPartitionError(
+                "the topic has fewer partitions",
+                topic=topic,
+                partition=partition,
+                partitions=known.partition_count,
+            )
+        if timestamp_ms is not None and timestamp_ms < 0:
+            raise InvalidRequestError("a timestamp is not negative", timestamp_ms=timestamp_ms)
+        while self._buffered_bytes > self._settings.max_buffered_bytes:
+            self._settled.clear()
+            await self._settled.wait()
+        return self._add(TopicPartition(topic, partition), key, value, timestamp_ms, headers)
+
+    async def flush(self) -> None:
+        """Send everything now and wait until all of it is acknowledged or failed; failures are in the
+        futures.
+        """
+        for topic_partition in list(self._open):
+            self._seal(topic_partition)
+        while self._unsettled:
+            self._settled.clear()
+            await self._settled.wait()
+
+    async def close(self) -> None:
+        """Flush. The client's connection stays open."""
+        await self.flush()
+
+    def abandon(self) -> None:
+        """Forget what is not acknowledged; some of it may be stored."""
+        for batch in self._open.values():
+            batch.timer.cancel()
+            for future in batch.futures:
+                future.cancel()
+        self._open.clear()
+        for sender in self._senders.values():
+            sender.abandon()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            self.abandon()
+
+    async def _learn(self, topic: str) -> _Topic:
+        [description] = await self._admin.describe_topics([topic])
+        count = description.partition_count
+        return self._topics.setdefault(topic, _Topic(count, PartitionChooser(self._random, count)))
+
+    def _add(
+        self,
+        topic_partition: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> asyncio.Future[Acknowledged]:
+        loop = asyncio.get_running_loop()
+        batch = self._open.get(topic_partition)
+        record_bytes = len(key or b"") + len(value or b"")
+        if batch is not None and batch.builder.size_bytes + record_bytes > self._settings.batch_bytes:
+            # Only a batch of one record may be larger than asked for, so it is refused for its own size
+            # alone.
+            self._seal(topic_partition)
+            batch = None
+        if batch is None:
+            timer = loop.call_later(self._settings.linger_ms / 1000, self._seal, topic_partition)
+            batch = self._open[topic_partition] = _OpenBatch(timer)
+        before_bytes = batch.builder.size_bytes
+        now_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
+        batch.builder.append(key, value, now_ms, headers)
+        self._buffered_bytes += batch.builder.size_bytes - (before_bytes if batch.futures else 0)
+        future: asyncio.Future[Acknowledged] = loop.create_future()
+        batch.futures.append(future)
+        if batch.builder.size_bytes >= self._settings.batch_bytes:
+            self._seal(topic_partition)
+        return future
+
+    def _seal(self, topic_partition: TopicPartition) -> None:
+        """Close the partition's open batch and queue it."""
+        batch = self._open.pop(topic_partition)
+        batch.timer.cancel()
+        size_bytes = batch.builder.size_bytes
+        sealed = SealedBatch(b"", batch.futures, size_bytes)
+        self._unsettled.add(sealed)
+        try:
+            sealed.batch = batch.builder.build(codec=self._settings.codec)
+        except LogStoreError as error:
+            # A codec that this version cannot write, or a record that no batch can hold: its senders are
+            # told.
+            settle_failed(sealed, error)
+            self._on_settled(sealed)
+            return
+        sender = self._senders.get(topic_partition)
+        if sender is None:
+            sender = PartitionSender(self._channel, topic_partition, self._settings.acks, self._on_settled)
+            self._senders[topic_partition] = sender
+        self._topics[topic_partition.topic].chooser.batch_sealed(topic_partition.partition)
+        sender.send(sealed)
+
+    def _on_settled(self, batch: SealedBatch) -> None:
+        self._unsettled.discard(batch)
+        self._buffered_bytes -= batch.size_bytes
+        assert self._buffered_bytes >= 0
+        self._settled.set()

@@ -1,0 +1,53 @@
+"""Trying again: only what may be repeated, only after errors that say so, with growing pauses up to a
+deadline.
+
+Reads and look-ups repeat freely. Changes do not repeat by themselves: after a failure of the connection
+nobody knows whether an append took effect, and repeating it could store its records twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from stratalog.base.errors import LogStoreError
+from stratalog.base.randomness import system_random
+
+_T = TypeVar("_T")
+_JITTER = system_random()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How long to keep trying, and the pauses between."""
+
+    deadline_s: float = 10.0
+    """No attempt begins later than this after the first. 0: one attempt."""
+
+    first_pause_s: float = 0.05
+    max_pause_s: float = 2.0
+
+    def pause_s(self, attempt: int) -> float:
+        """Before attempt number `attempt` (the first retry is 1): doubles each time, half of it by chance, so
+        that clients which failed together do not come back together.
+        """
+        whole_s = min(self.max_pause_s, self.first_pause_s * 2.0 ** min(attempt - 1, 30))
+        return whole_s * (0.5 + _JITTER.random() / 2)
+
+
+async def retrying(policy: RetryPolicy, call: Callable[[], Awaitable[_T]]) -> _T:
+    """The result of `call`, which is repeated after retriable errors until the policy's deadline."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + policy.deadline_s
+    attempt = 0
+    while True:
+        try:
+            return await call()
+        except LogStoreError as error:
+            attempt += 1
+            pause_s = policy.pause_s(attempt)
+            if not error.retriable or loop.time() + pause_s > deadline_s:
+                raise
+        await asyncio.sleep(pause_s)

@@ -1,0 +1,96 @@
+"""The synchronous face: the same client, driven by an event loop on a thread of its own.
+
+Thin on purpose. Every method hands a coroutine to the loop and waits; iteration pulls one answer at a time.
+For many small sends use `SyncClient.append` with many records, or the asynchronous `Producer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - an application has no Scheduler
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.client import Client
+from stratalog.client.messages import FetchedRecords
+from stratalog.client.retry import RetryPolicy
+from stratalog.record.compression import Codec
+from stratalog.record.record import RecordLike
+from stratalog.v1 import log_pb2
+
+_T = TypeVar("_T")
+
+
+class SyncClient:
+    """A connection to one server for code without an event loop. Thread-safe: all work is done on its own
+    loop.
+    """
+
+    def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="stratalog-client")
+        self._running = self._thread.submit(self._loop.run_forever)
+        self._client = self.run(_make(address, retry))
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine that uses `client` on the client's loop, and wait for its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    @property
+    def client(self) -> Client:
+        """The asynchronous client, for use inside `run`."""
+        return self._client
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[RecordLike],
+        *,
+        acks: Durability | None = None,
+        codec: Codec = Codec.NONE,
+    ) -> log_pb2.AppendResponse:
+        """See `Client.append`."""
+        return self.run(self._client.append(topic, partition, records, acks=acks, codec=codec))
+
+    def fetches(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        end_offsets: Mapping[TopicPartition, int] | None = None,
+    ) -> Iterator[FetchedRecords]:
+        """See `Consumer.fetches`."""
+        answers = self._client.consumer(positions, end_offsets=end_offsets).fetches()
+        try:
+            while (fetched := self.run(_next_or_none(answers.__anext__))) is not None:
+                yield fetched
+        finally:
+            self.run(answers.aclose())
+
+    def close(self) -> None:
+        self.run(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._running.result()
+        self._thread.shutdown()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def _make(address: str, retry: RetryPolicy | None) -> Client:
+    return Client(address, retry=retry)
+
+
+async def _next_or_none(next_answer: Callable[[], Coroutine[Any, Any, _T]]) -> _T | None:
+    try:
+        return await next_answer()
+    except StopAsyncIteration:
+        return None

@@ -1,0 +1,58 @@
+"""Trying again, and giving up."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.base.errors import LogStoreError, StoreUnavailableError, UnknownTopicOrPartitionError
+from stratalog.client.retry import RetryPolicy, retrying
+
+QUICK = RetryPolicy(deadline_s=5.0, first_pause_s=0.0001, max_pause_s=0.0002)
+
+
+class Flaky:
+    """Fails as often as told, then succeeds."""
+
+    def __init__(self, failures: int, error: LogStoreError) -> None:
+        self.failures = failures
+        self.error = error
+        self.calls = 0
+
+    async def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise self.error
+        return "done"
+
+
+async def test_a_retriable_failure_is_tried_again() -> None:
+    flaky = Flaky(3, StoreUnavailableError("away"))
+    assert await retrying(QUICK, flaky) == "done"
+    assert flaky.calls == 4
+
+
+async def test_any_other_failure_is_raised_at_once() -> None:
+    flaky = Flaky(3, UnknownTopicOrPartitionError("no such topic"))
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await retrying(QUICK, flaky)
+    assert flaky.calls == 1
+
+
+async def test_the_deadline_ends_the_tries() -> None:
+    flaky = Flaky(1_000_000, StoreUnavailableError("away"))
+    with pytest.raises(StoreUnavailableError):
+        await retrying(RetryPolicy(deadline_s=0.02, first_pause_s=0.001, max_pause_s=0.002), flaky)
+    assert flaky.calls > 1
+
+
+async def test_no_deadline_means_one_attempt() -> None:
+    flaky = Flaky(1, StoreUnavailableError("away"))
+    with pytest.raises(StoreUnavailableError):
+        await retrying(RetryPolicy(deadline_s=0), flaky)
+    assert flaky.calls == 1
+
+
+def test_pauses_double_up_to_their_bound() -> None:
+    policy = RetryPolicy(first_pause_s=1.0, max_pause_s=4.0)
+    for attempt, whole_s in ((1, 1.0), (2, 2.0), (3, 4.0), (4, 4.0), (500, 4.0)):
+        assert whole_s / 2 <= policy.pause_s(attempt) <= whole_s
