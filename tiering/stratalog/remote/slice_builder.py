@@ -132,7 +132,7 @@ class SliceBuilder:
             latest = header.base_timestamp + summary.max_timestamp_delta
         batch = memoryview(data)[position : position + header.size_in_bytes]
         self._begin_interval(header)
-        if header.records_count > 0:
+        if header.records_count > 0 and not header.is_control:
             self._add_timestamps(earliest, latest, batch)
         self._add_header(header)
         self._data_crc = crc_of(batch, self._data_crc)

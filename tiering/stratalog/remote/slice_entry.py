@@ -108,7 +108,7 @@ class SliceEntry:
     """CRC-32C of the slice's data, from the first byte to the last."""
     record_count: int
     min_timestamp: int
-    """Milliseconds; of all records, as are the next two. -1 where there is none."""
+    """Milliseconds; of all records but markers, as are the next two. -1 where there is none."""
     max_timestamp: int
     max_timestamp_offset: int
     """Offset of the first record that has `max_timestamp`."""

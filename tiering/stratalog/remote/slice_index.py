@@ -91,14 +91,6 @@ class SliceIndex:
         """
         return max(bisect.bisect_right(self.base_offsets, offset) - 1, 0)
 
-    def next_with_timestamp(self, timestamp_ms: int, start: int) -> int | None:
-        """The first interval at or behind `start` in which some record is at or after `timestamp_ms`; None
-        without one.
-        """
-        return next(
-            (i for i in range(start, self.interval_count) if self.max_timestamps[i] >= timestamp_ms), None
-        )
-
     def fault(self) -> str | None:
         """The first contradiction, as a clause for a message; None where there is none."""
         if not len(self.positions) == len(self.base_offsets) == len(self.max_timestamps):
