@@ -1,0 +1,85 @@
+"""A bounded cache that loads what is missing, once however many ask for it at the same time.
+
+Least recently used goes first, in constant time an entry. What is under way is not counted until it is
+there, so the bound is exceeded by at most one load for each thread. A value that is heavier than the whole
+cache is handed out and not kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class LoadingCache(Generic[K, V]):
+    """Thread-safe: `_condition` guards everything; loads run outside it."""
+
+    def __init__(self, capacity_bytes: int, size_bytes_of: Callable[[V], int]) -> None:
+        assert capacity_bytes >= 0
+        self._capacity_bytes = capacity_bytes
+        self._size_bytes_of = size_bytes_of
+        self._condition = threading.Condition()
+        self._values: OrderedDict[K, V] = OrderedDict()
+        self._size_bytes = 0
+        self._loading: set[K] = set()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def get(self, key: K, load: Callable[[], V]) -> V:
+        """The cached value, or what `load` returns. Its error goes to its own caller only; others that
+        waited try again.
+        """
+        with self._condition:
+            while key in self._loading:
+                self._condition.wait()
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+            self._loading.add(key)
+        try:
+            value = load()
+        except BaseException:
+            self._finish(key)
+            raise
+        self._finish(key, value)
+        return value
+
+    def forget(self, key: K) -> None:
+        """Load the value again next time."""
+        with self._condition:
+            self._remove(key)
+
+    def check(self) -> None:
+        """Raise AssertionError where the accounts do not agree."""
+        with self._condition:
+            assert self._size_bytes == sum(self._size_bytes_of(value) for value in self._values.values())
+            assert self._size_bytes <= self._capacity_bytes
+            assert not self._loading & self._values.keys()
+
+    def _finish(self, key: K, value: V | None = None) -> None:
+        with self._condition:
+            self._loading.discard(key)
+            if value is not None:
+                self._keep(key, value)
+            self._condition.notify_all()
+
+    def _keep(self, key: K, value: V) -> None:
+        size_bytes = self._size_bytes_of(value)
+        if size_bytes > self._capacity_bytes:
+            return
+        while self._size_bytes + size_bytes > self._capacity_bytes:
+            self._remove(next(iter(self._values)))
+        self._values[key] = value
+        self._size_bytes += size_bytes
+
+    def _remove(self, key: K) -> None:
+        value = self._values.pop(key, None)
+        if value is not None:
+            self._size_bytes -= self._size_bytes_of(value)
