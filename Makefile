@@ -17,7 +17,7 @@ ARGS ?=
 SPARK := $(shell scripts/has_java.sh && echo ,spark)
 # What an installation is made of: a change of any of these installs again. Sources of the roots are used in place.
 INSTALLED_FROM := pyproject.toml hatch_build.py scripts/install.sh \
-	$(shell find $(ROOTS) -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h')
+	$(shell find $(ROOTS) -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.c' -o -name '*.h')
 DEMO := .venv/.installed-demo$(SPARK)
 DEV := .venv/.installed-dev$(SPARK)
 
@@ -56,7 +56,7 @@ proto: $(DEV)  ## Generate the Python stubs from the .proto files
 	scripts/generate_stubs.sh
 
 clean:  ## Delete everything that can be made again
-	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .cache .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find $(ROOTS) -name '*.so' -delete
 	find $(ROOTS) tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 

@@ -12,7 +12,9 @@ _STUBS = _ROOT / "proto" / "stratalog" / "v1"
 
 def test_generated_stubs_are_current(tmp_path: Path) -> None:
     script = _ROOT / "scripts" / "generate_stubs.sh"
-    subprocess.run([str(script), str(tmp_path)], check=True, env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin"})
+    subprocess.run(
+        [str(script), str(tmp_path)], check=True, env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin"}
+    )
     generated = {path.name: path.read_bytes() for path in (tmp_path / "stratalog" / "v1").iterdir()}
     committed = {path.name: path.read_bytes() for path in _STUBS.glob("*_pb2*.py*")}
     assert sorted(committed) == sorted(generated), "run scripts/generate_stubs.sh and commit what it writes"

@@ -308,7 +308,7 @@ RULES: list[tuple[Rule, tuple[str, ...], tuple[str, ...]]] = [
     (engine_uses_its_seams, ENGINE, (".py",)),
     (engine_raises_its_own_errors, ENGINE, (".py",)),
     (messages_are_clauses, PRODUCTION, (".py",)),
-    (files_are_short, EVERYTHING, (".py", ".pyx", ".c", ".h", ".proto")),
+    (files_are_short, EVERYTHING, (".py", ".pyx", ".pxi", ".c", ".h", ".proto")),
     (functions_are_short, EVERYTHING, (".py",)),
     (packages_export_nothing, PRODUCTION, (".py",)),
     (file_names_say_something, EVERYTHING, (".py", ".pyx")),
@@ -318,7 +318,7 @@ RULES: list[tuple[Rule, tuple[str, ...], tuple[str, ...]]] = [
     (
         nothing_is_left_for_later,
         (*EVERYTHING, "docs", "scripts"),
-        (".py", ".pyx", ".c", ".h", ".proto", ".md", ".sh"),
+        (".py", ".pyx", ".pxi", ".c", ".h", ".proto", ".md", ".sh"),
     ),
     (suppressions_say_why, EVERYTHING, (".py", ".pyi")),
     (modules_begin_with_their_theory, EVERYTHING, (".py",)),

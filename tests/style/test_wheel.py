@@ -86,7 +86,7 @@ def test_wheel_holds_every_kernel_and_no_source_of_one(wheel_with_kernels: Path)
 
     assert KERNELS
     assert [name.split(".")[0] for name in compiled] == [kernel.split("/", 1)[1][:-4] for kernel in KERNELS]
-    assert not [name for name in names if name.endswith((".pyx", ".c", ".h"))]
+    assert not [name for name in names if name.endswith((".pyx", ".pxi", ".c", ".h"))]
     assert "stratalog/py.typed" in names
     assert "none-any" not in wheel_with_kernels.name
 
