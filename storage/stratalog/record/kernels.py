@@ -27,6 +27,8 @@ decode_columns(payload, records_count, base_offset, base_timestamp, append_time_
     Appends the records with offsets in [first_offset, end_offset) as rows; returns how many.
 siphash128(key16, data) -> (high, low)
     SipHash-2-4 with a 128-bit result; see ``key_entries`` for the halves.
+murmur2(key) -> int
+    The hash by which Kafka's clients choose partitions; see ``partitioner``.
 hash_keys(payload, records_count, hash_key16, first_ordinal, entries) -> None
     Appends an entry for each record with a key. Headers are not looked at.
 sort_key_entries(entries) -> KeyEntries
@@ -62,6 +64,7 @@ __all__ = (
     "encode_records",
     "hash_keys",
     "merge_windows",
+    "murmur2",
     "scan_records",
     "siphash128",
     "sort_key_entries",
@@ -91,7 +94,13 @@ if TYPE_CHECKING or not NATIVE:
         encode_records,
         scan_records,
     )
-    from stratalog.record.pure_key_kernels import hash_keys, merge_windows, siphash128, sort_key_entries
+    from stratalog.record.pure_key_kernels import (
+        hash_keys,
+        merge_windows,
+        murmur2,
+        siphash128,
+        sort_key_entries,
+    )
 else:
     from stratalog.record._kernels import (
         copy_records,
@@ -100,6 +109,7 @@ else:
         encode_records,
         hash_keys,
         merge_windows,
+        murmur2,
         scan_records,
         siphash128,
         sort_key_entries,

@@ -43,8 +43,9 @@ class KeyEntries:
 
     def check(self) -> None:
         """The columns have one length, and tombstones are 0 or 1."""
-        assert len(self.hash_high) == len(self.hash_low) == len(self.ordinal) == len(self.tombstone)
-        assert set(self.tombstone) <= {0, 1}
+        count = len(self.ordinal)
+        assert len(self.hash_high) == len(self.hash_low) == count == len(self.tombstone), "lengths differ"
+        assert max(self.tombstone, default=0) <= 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.record import siphash
+from stratalog.record import murmur, siphash
 from stratalog.record.key_entries import Column, HashPair, KeyEntries, KeyWindow
 from stratalog.record.record_frame import record_frames
 
@@ -21,14 +21,18 @@ def siphash128(key16: Buffer, data: Buffer) -> HashPair:
     return siphash.siphash128(bytes(key16), bytes(data))
 
 
+def murmur2(key: Buffer) -> int:
+    """See ``kernels.murmur2``."""
+    return murmur.murmur2(bytes(key))
+
+
 def hash_keys(
     payload: Buffer, records_count: int, hash_key16: Buffer, first_ordinal: int, entries: KeyEntries
 ) -> None:
     """See ``kernels.hash_keys``."""
     data = bytes(payload)
     key16 = bytes(hash_key16)
-    if len(key16) != siphash.KEY_BYTES:
-        raise ValueError("a hash key has 16 bytes")
+    assert len(key16) == siphash.KEY_BYTES, "a hash key has 16 bytes"
     if first_ordinal < 0 or first_ordinal + records_count - 1 > MAX_ORDINAL:
         raise CorruptRecordError("a slice has more records than can be numbered", first_ordinal=first_ordinal)
     # Appended only when the whole payload has proved sound, so that an error leaves the entries as they were.
@@ -45,6 +49,7 @@ def hash_keys(
 
 def sort_key_entries(entries: KeyEntries) -> KeyEntries:
     """See ``kernels.sort_key_entries``."""
+    entries.check()
     newest: dict[HashPair, tuple[int, int]] = {}
     for high, low, ordinal, tombstone in zip(
         entries.hash_high, entries.hash_low, entries.ordinal, entries.tombstone, strict=True
@@ -61,8 +66,7 @@ def merge_windows(
     windows: Sequence[KeyWindow], limit: HashPair | None, survivors: Sequence[bytearray]
 ) -> list[int]:
     """See ``kernels.merge_windows``."""
-    if len(windows) != len(survivors):
-        raise ValueError("each window needs its survivor bits")
+    assert len(windows) == len(survivors), "each window needs its survivor bits"
     consumed = [0] * len(windows)
     seen: set[HashPair] = set()
     for index in range(len(windows) - 1, -1, -1):

@@ -12,8 +12,7 @@ _State = tuple[int, int, int, int]
 
 def siphash128(key16: bytes, data: bytes) -> tuple[int, int]:
     """The result's first and last eight bytes as little-endian numbers. `key16` is the 16-byte key."""
-    if len(key16) != KEY_BYTES:
-        raise ValueError("a hash key has 16 bytes")
+    assert len(key16) == KEY_BYTES, "a hash key has 16 bytes"
     k0, k1 = struct.unpack("<QQ", key16)
     state = (
         k0 ^ 0x736F6D6570736575,
