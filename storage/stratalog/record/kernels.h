@@ -1,0 +1,138 @@
+/* The kernels that work without the interpreter lock. kernels.py says what each of them promises.
+ *
+ * All are safe on any bytes and re-entrant; none recurses, and only the sort allocates, in proportion to the number
+ * of its entries. Columns of a merge are little-endian and need not be aligned; the module refuses to be imported
+ * on machines of another byte order, where the pure-Python kernels serve. */
+#ifndef STRATALOG_KERNELS_H
+#define STRATALOG_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum {
+    KERNEL_OK = 0,
+    KERNEL_BAD_FRAME,     /* a record or a header is not framed well */
+    KERNEL_BAD_HEADER,    /* a header's name is not UTF-8 */
+    KERNEL_BAD_OFFSET,    /* an offset is out of range */
+    KERNEL_BAD_TIMESTAMP, /* a timestamp is out of range */
+    KERNEL_BAD_ORDER,     /* a key stream is not sorted */
+    KERNEL_BAD_ORDINAL,   /* a key stream points behind its slice */
+    KERNEL_NO_MEMORY,
+} kernel_status;
+
+enum { HASH_KEY_BYTES = 16, COPY_GROWTH_BYTES = 13 };
+
+typedef struct {
+    int64_t tombstone_count;
+    int64_t null_key_count;
+    int64_t min_timestamp_delta;
+    int64_t max_timestamp_delta;
+    bool is_dense;
+} records_summary;
+
+kernel_status kernel_scan(const uint8_t *payload, size_t size, int64_t records_count, int64_t last_offset_delta,
+                          records_summary *summary);
+
+/* The four columns of key entries, each with room for `records_count` more. */
+typedef struct {
+    uint64_t *hash_high;
+    uint64_t *hash_low;
+    uint32_t *ordinal;
+    uint8_t *tombstone;
+    size_t count;
+} key_columns;
+
+void kernel_siphash128(const uint8_t *key16, const uint8_t *data, size_t size, uint64_t *high, uint64_t *low);
+
+kernel_status kernel_hash_keys(const uint8_t *payload, size_t size, int64_t records_count, const uint8_t *hash_key16,
+                               uint32_t first_ordinal, key_columns *columns);
+
+/* Sorts `input` into `output`, whose columns have as much room; sets its count. */
+kernel_status kernel_sort(const key_columns *input, key_columns *output);
+
+typedef struct {
+    const uint8_t *hash_high;
+    const uint8_t *hash_low;
+    const uint8_t *ordinal;
+    size_t count;
+    uint8_t *survivors;
+    size_t survivors_bytes;
+    size_t consumed;    /* 0 before, the result afterwards */
+    size_t range_start; /* used by the merge */
+} merge_window;
+
+kernel_status kernel_merge(merge_window *windows, size_t windows_count, uint64_t limit_high, uint64_t limit_low);
+
+typedef struct {
+    int64_t first_offset_delta;
+    int64_t end_offset_delta;
+    int64_t timestamp_shift;
+    bool drop_tombstones;
+} copy_rule;
+
+typedef struct {
+    size_t size;
+    int64_t count;
+    int64_t first_delta;
+    int64_t last_delta;
+    int64_t max_timestamp_delta;
+    int64_t tombstone_count;
+    int64_t dropped_tombstone_count;
+} copy_result;
+
+/* `survivors` has a bit for each record from `first_ordinal` on; the caller has checked that. `target` has room for
+ * the payload, and with a timestamp shift for COPY_GROWTH_BYTES more a record. */
+kernel_status kernel_copy(const uint8_t *payload, size_t size, int64_t records_count, const uint8_t *survivors,
+                          uint64_t first_ordinal, const copy_rule *rule, uint8_t *target, copy_result *result);
+
+typedef struct {
+    int64_t base_offset;
+    int64_t base_timestamp;
+    int64_t first_offset;
+    int64_t end_offset;
+    int64_t append_time_ms;
+    bool has_append_time;
+} row_rule;
+
+/* How much room the rows of a payload take. */
+typedef struct {
+    size_t row_count;
+    size_t header_count;
+    size_t key_bytes;
+    size_t value_bytes;
+    size_t header_name_bytes;
+    size_t header_value_bytes;
+} row_sizes;
+
+/* Places for as much as row_sizes says; offsets are positions in the data from what the columns held before on. */
+typedef struct {
+    int64_t *offset;
+    int64_t *timestamp_ms;
+    int32_t *key_offsets;
+    int32_t *value_offsets;
+    int32_t *header_list_offsets;
+    int32_t *header_name_offsets;
+    int32_t *header_value_offsets;
+    uint8_t *key_data;
+    uint8_t *key_validity;
+    uint8_t *value_data;
+    uint8_t *value_validity;
+    uint8_t *header_name_data;
+    uint8_t *header_value_data;
+    uint8_t *header_value_validity;
+    row_sizes held; /* what the columns hold: before, and afterwards */
+} row_columns;
+
+/* Proves the whole payload and sizes the rows that `rule` takes. */
+kernel_status kernel_size_rows(const uint8_t *payload, size_t size, int64_t records_count, const row_rule *rule,
+                               row_sizes *sizes);
+
+/* Fills the places, whose room is `sizes`. Fails only where the payload is not the one that kernel_size_rows has
+ * measured, because somebody changed it meanwhile. */
+kernel_status kernel_fill_rows(const uint8_t *payload, size_t size, int64_t records_count, const row_rule *rule,
+                               const row_sizes *sizes, row_columns *columns);
+
+uint32_t kernel_murmur2(const uint8_t *key, size_t size);
+
+#endif

@@ -1,0 +1,132 @@
+# Hash, sort and merge keys. A part of _kernels.pyx.
+
+def siphash128(key16, data):
+    """See ``kernels.siphash128``."""
+    cdef Export key = export(key16)
+    cdef Export source = export(data)
+    cdef uint64_t high, low
+    assert key.size == HASH_KEY_BYTES, "a hash key has 16 bytes"
+    with nogil:
+        kernel_siphash128(key.data, source.data, source.size, &high, &low)
+    return high, low
+
+
+def murmur2(key):
+    """See ``kernels.murmur2``."""
+    cdef Export source = export(key)
+    return kernel_murmur2(source.data, source.size)
+
+
+cdef Scratch place_columns(key_columns *columns, size_t count):
+    """Room for `count` entries, the columns one behind the other."""
+    cdef Scratch memory = scratch(count * (8 + 8 + 4 + 1) + 1)
+    columns.hash_high = <uint64_t *> memory.data
+    columns.hash_low = columns.hash_high + count
+    columns.ordinal = <uint32_t *> (columns.hash_low + count)
+    columns.tombstone = <uint8_t *> (columns.ordinal + count)
+    columns.count = 0
+    return memory
+
+
+cdef int append_columns(object entries, key_columns *columns) except -1:
+    cdef size_t count = columns.count
+    if count > 0:
+        entries.hash_high.frombytes(memory_view(columns.hash_high, count * 8))
+        entries.hash_low.frombytes(memory_view(columns.hash_low, count * 8))
+        entries.ordinal.frombytes(memory_view(columns.ordinal, count * 4))
+        entries.tombstone.extend(memory_view(columns.tombstone, count))
+    return 0
+
+
+def hash_keys(payload, int64_t records_count, hash_key16, int64_t first_ordinal, entries):
+    """See ``kernels.hash_keys``."""
+    cdef Export source = export(payload)
+    cdef Export key = export(hash_key16)
+    cdef key_columns columns
+    cdef record_walk walk
+    cdef kernel_status status
+    assert key.size == HASH_KEY_BYTES, "a hash key has 16 bytes"
+    if not walk_begin(&walk, source.data, source.size, records_count):
+        raise CorruptRecordError(MESSAGES[KERNEL_BAD_FRAME])
+    if first_ordinal < 0 or first_ordinal > <int64_t> UINT32_MAX - records_count + 1:
+        raise CorruptRecordError("a slice has more records than can be numbered", first_ordinal=first_ordinal)
+    memory = place_columns(&columns, <size_t> records_count)
+    with nogil:
+        status = kernel_hash_keys(
+            source.data, source.size, records_count, key.data, <uint32_t> first_ordinal, &columns)
+    check_status(status)
+    append_columns(entries, &columns)
+
+
+def sort_key_entries(entries):
+    """See ``kernels.sort_key_entries``."""
+    cdef Export high = export(entries.hash_high)
+    cdef Export low = export(entries.hash_low)
+    cdef Export ordinal = export(entries.ordinal)
+    cdef Export tombstone = export(entries.tombstone)
+    cdef key_columns columns, ordered
+    cdef kernel_status status
+    columns.count = tombstone.size
+    assert high.size == low.size == columns.count * 8, "lengths differ"
+    assert ordinal.size == columns.count * 4, "lengths differ"
+    columns.hash_high = <uint64_t *> high.data
+    columns.hash_low = <uint64_t *> low.data
+    columns.ordinal = <uint32_t *> ordinal.data
+    columns.tombstone = tombstone.data
+    memory = place_columns(&ordered, columns.count)
+    with nogil:
+        status = kernel_sort(&columns, &ordered)
+    check_status(status)
+    result = KeyEntries()
+    append_columns(result, &ordered)
+    return result
+
+
+cdef Export window_column(object column, int64_t start, int64_t count, size_t width):
+    cdef Export exported = export(column)
+    cdef size_t held = exported.size // width
+    if start < 0 or count < 0:
+        raise CorruptRecordError("a key stream window cannot have a negative size")
+    if <size_t> start > held or <size_t> count > held - <size_t> start:
+        raise CorruptRecordError("a key stream ends before its last entry")
+    return exported
+
+
+def merge_windows(windows, limit, survivors):
+    """See ``kernels.merge_windows``."""
+    cdef size_t index, count = len(windows)
+    cdef uint64_t limit_high = UINT64_MAX, limit_low = UINT64_MAX
+    cdef merge_window *target
+    cdef int64_t start, entries_count
+    cdef Export column
+    cdef kernel_status status
+    assert count == <size_t> len(survivors), "each window needs its survivor bits"
+    if limit is not None:
+        limit_high, limit_low = limit
+    memory = scratch((count + 1) * sizeof(merge_window))
+    memset((<Scratch> memory).data, 0, (count + 1) * sizeof(merge_window))
+    # The exports have to live until the merge is over.
+    exports = []
+    for index in range(count):
+        window = windows[index]
+        target = <merge_window *> (<Scratch> memory).data + index
+        start, entries_count = window.start, window.count
+        target.count = <size_t> entries_count
+        column = window_column(window.hash_high, start, entries_count, 8)
+        target.hash_high = column.data + 8 * start
+        exports.append(column)
+        column = window_column(window.hash_low, start, entries_count, 8)
+        target.hash_low = column.data + 8 * start
+        exports.append(column)
+        column = window_column(window.ordinal, start, entries_count, 4)
+        target.ordinal = column.data + 4 * start
+        exports.append(column)
+        column = export(survivors[index], PyBUF_WRITABLE)
+        target.survivors = column.data
+        target.survivors_bytes = column.size
+        exports.append(column)
+    target = <merge_window *> (<Scratch> memory).data
+    with nogil:
+        status = kernel_merge(target, count, limit_high, limit_low)
+    check_status(status)
+    return [target[index].consumed for index in range(count)]

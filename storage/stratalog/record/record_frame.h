@@ -1,0 +1,193 @@
+/* Where the parts of a record lie: the walk that the record kernels share, twin of record_frame.py.
+ *
+ * Every read is checked against the end of the record or of the payload before it is made, and every size against
+ * what is left, so that any bytes at all may be walked. Pointers never pass `end`; sizes are compared, not added to
+ * pointers, before they are known to fit. Nothing is allocated. */
+#ifndef STRATALOG_RECORD_FRAME_H
+#define STRATALOG_RECORD_FRAME_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LIKELY(condition) __builtin_expect(!!(condition), 1)
+#define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+
+enum { MIN_RECORD_BYTES = 7, MIN_HEADER_BYTES = 2, MAX_VARINT_BYTES = 5, MAX_VARLONG_BYTES = 10 };
+
+typedef struct {
+    const uint8_t *start;
+    const uint8_t *body; /* behind the size field */
+    const uint8_t *end;
+    const uint8_t *offset_delta_field;
+    const uint8_t *key;
+    const uint8_t *value;
+    const uint8_t *headers;
+    int64_t timestamp_delta;
+    int32_t offset_delta;
+    int32_t key_size;   /* -1 for null */
+    int32_t value_size; /* -1 for null */
+} record_frame;
+
+typedef struct {
+    const uint8_t *name;
+    const uint8_t *value;
+    int32_t name_size;
+    int32_t value_size; /* -1 for null */
+} header_frame;
+
+/* A walk over records_count records of a payload. */
+typedef struct {
+    const uint8_t *start;
+    const uint8_t *position;
+    const uint8_t *end;
+    int64_t left_count;
+    int32_t last_offset_delta;
+} record_walk;
+
+static inline const uint8_t *read_unsigned(const uint8_t *position, const uint8_t *end, int max_bytes,
+                                           uint64_t *number)
+{
+    uint64_t result = 0;
+    ptrdiff_t available = end - position;
+    int limit = available < max_bytes ? (int)available : max_bytes;
+    for (int index = 0; index < limit; index++) {
+        uint64_t byte = position[index];
+        /* The tenth byte of 64 bits has room for one bit. */
+        if (index == MAX_VARLONG_BYTES - 1 && byte > 1)
+            return NULL;
+        result |= (byte & 0x7f) << (7 * index);
+        if (byte < 0x80) {
+            *number = result;
+            return position + index + 1;
+        }
+    }
+    return NULL;
+}
+
+/* Each reader returns the position behind what it read, or NULL where the bytes are wrong. */
+static inline const uint8_t *read_varint(const uint8_t *position, const uint8_t *end, int32_t *number)
+{
+    uint64_t zigzag;
+    if (LIKELY(position < end && *position < 0x80)) {
+        zigzag = *position++;
+    } else {
+        position = read_unsigned(position, end, MAX_VARINT_BYTES, &zigzag);
+        if (position == NULL || zigzag > UINT32_MAX)
+            return NULL;
+    }
+    *number = (int32_t)((uint32_t)(zigzag >> 1) ^ (uint32_t) - (int32_t)(zigzag & 1));
+    return position;
+}
+
+static inline const uint8_t *read_varlong(const uint8_t *position, const uint8_t *end, int64_t *number)
+{
+    uint64_t zigzag;
+    if (LIKELY(position < end && *position < 0x80)) {
+        zigzag = *position++;
+    } else {
+        position = read_unsigned(position, end, MAX_VARLONG_BYTES, &zigzag);
+        if (position == NULL)
+            return NULL;
+    }
+    *number = (int64_t)((zigzag >> 1) ^ (uint64_t) - (int64_t)(zigzag & 1));
+    return position;
+}
+
+/* Writes the shortest form; returns the position behind it. */
+static inline uint8_t *write_varlong(uint8_t *target, int64_t number)
+{
+    uint64_t rest = ((uint64_t)number << 1) ^ (uint64_t)(number >> 63);
+    while (rest > 0x7f) {
+        *target++ = (uint8_t)(rest | 0x80);
+        rest >>= 7;
+    }
+    *target++ = (uint8_t)rest;
+    return target;
+}
+
+static inline ptrdiff_t varlong_size(int64_t number)
+{
+    uint64_t rest = ((uint64_t)number << 1) ^ (uint64_t)(number >> 63);
+    return rest == 0 ? 1 : (70 - __builtin_clzll(rest)) / 7;
+}
+
+/* Bytes behind their size; -1 is null, less is corruption. */
+static inline const uint8_t *read_sized(const uint8_t *position, const uint8_t *end, const uint8_t **part,
+                                        int32_t *size)
+{
+    position = read_varint(position, end, size);
+    if (position == NULL || *size < -1 || *size > end - position)
+        return NULL;
+    *part = position;
+    return *size < 0 ? position : position + *size;
+}
+
+static inline bool walk_begin(record_walk *walk, const uint8_t *payload, size_t size, int64_t records_count)
+{
+    walk->start = payload;
+    walk->position = payload;
+    walk->end = payload + size;
+    walk->left_count = records_count;
+    walk->last_offset_delta = -1;
+    return records_count >= 0 && (uint64_t)records_count <= size / MIN_RECORD_BYTES;
+}
+
+/* The next record, proved up to its value; false where it is not framed well. */
+static inline bool walk_next(record_walk *walk, record_frame *frame)
+{
+    int32_t size;
+    const uint8_t *position = read_varint(walk->position, walk->end, &size);
+    /* One byte of attributes at least; they are skipped, nothing uses them. */
+    if (UNLIKELY(position == NULL || size < 1 || size > walk->end - position))
+        return false;
+    frame->start = walk->position;
+    frame->body = position;
+    frame->end = position + size;
+    position = read_varlong(position + 1, frame->end, &frame->timestamp_delta);
+    if (UNLIKELY(position == NULL))
+        return false;
+    frame->offset_delta_field = position;
+    position = read_varint(position, frame->end, &frame->offset_delta);
+    if (UNLIKELY(position == NULL || frame->offset_delta <= walk->last_offset_delta))
+        return false;
+    position = read_sized(position, frame->end, &frame->key, &frame->key_size);
+    if (UNLIKELY(position == NULL))
+        return false;
+    position = read_sized(position, frame->end, &frame->value, &frame->value_size);
+    if (UNLIKELY(position == NULL || position >= frame->end))
+        return false;
+    frame->headers = position;
+    walk->last_offset_delta = frame->offset_delta;
+    walk->position = frame->end;
+    walk->left_count--;
+    return true;
+}
+
+/* All records were seen and every byte was used. */
+static inline bool walk_end(const record_walk *walk)
+{
+    return walk->left_count == 0 && walk->position == walk->end;
+}
+
+/* How many headers a record has; `*position` is behind the count. Negative where the count cannot be. */
+static inline int32_t headers_begin(const record_frame *frame, const uint8_t **position)
+{
+    int32_t count;
+    *position = read_varint(frame->headers, frame->end, &count);
+    if (*position == NULL || count < 0 || count > (frame->end - *position) / MIN_HEADER_BYTES)
+        return -1;
+    return count;
+}
+
+static inline bool headers_next(const record_frame *frame, const uint8_t **position, header_frame *header)
+{
+    *position = read_sized(*position, frame->end, &header->name, &header->name_size);
+    if (*position == NULL || header->name_size < 0)
+        return false;
+    *position = read_sized(*position, frame->end, &header->value, &header->value_size);
+    return *position != NULL;
+}
+
+#endif

@@ -1,0 +1,133 @@
+/* Scan and copy: kernels that walk the records of one batch. */
+#include "kernels.h"
+#include "record_frame.h"
+#include "utf8.h"
+
+static bool headers_are_sound(const record_frame *frame)
+{
+    const uint8_t *position;
+    int32_t count = headers_begin(frame, &position);
+    if (count < 0)
+        return false;
+    for (int32_t index = 0; index < count; index++) {
+        header_frame header;
+        if (!headers_next(frame, &position, &header) || !is_utf8(header.name, (size_t)header.name_size))
+            return false;
+    }
+    return position == frame->end;
+}
+
+kernel_status kernel_scan(const uint8_t *payload, size_t size, int64_t records_count, int64_t last_offset_delta,
+                          records_summary *summary)
+{
+    record_walk walk;
+    record_frame frame;
+    int64_t tombstone_count = 0, null_key_count = 0;
+    int64_t min_timestamp_delta = INT64_MAX, max_timestamp_delta = INT64_MIN;
+    if (!walk_begin(&walk, payload, size, records_count))
+        return KERNEL_BAD_FRAME;
+    while (walk.left_count > 0) {
+        if (UNLIKELY(!walk_next(&walk, &frame) || !headers_are_sound(&frame)))
+            return KERNEL_BAD_FRAME;
+        tombstone_count += frame.value_size < 0;
+        null_key_count += frame.key_size < 0;
+        if (frame.timestamp_delta < min_timestamp_delta)
+            min_timestamp_delta = frame.timestamp_delta;
+        if (frame.timestamp_delta > max_timestamp_delta)
+            max_timestamp_delta = frame.timestamp_delta;
+    }
+    if (!walk_end(&walk))
+        return KERNEL_BAD_FRAME;
+    if (walk.last_offset_delta > last_offset_delta)
+        return KERNEL_BAD_OFFSET;
+    summary->tombstone_count = tombstone_count;
+    summary->null_key_count = null_key_count;
+    summary->min_timestamp_delta = records_count == 0 ? 0 : min_timestamp_delta;
+    summary->max_timestamp_delta = records_count == 0 ? 0 : max_timestamp_delta;
+    /* Deltas increase strictly from 0 on, so as many as there are numbers up to the last are all of them. */
+    summary->is_dense = last_offset_delta < INT64_MAX && records_count == last_offset_delta + 1;
+    return KERNEL_OK;
+}
+
+/* Writes a record with another timestamp delta; all the rest stays as it is but the size. NULL where it cannot be. */
+static uint8_t *copy_shifted(const record_frame *frame, int64_t timestamp_delta, uint8_t *target)
+{
+    ptrdiff_t tail_bytes = frame->end - frame->offset_delta_field;
+    ptrdiff_t record_size = 1 + varlong_size(timestamp_delta) + tail_bytes;
+    if (record_size > INT32_MAX)
+        return NULL;
+    target = write_varlong(target, record_size);
+    *target++ = *frame->body;
+    target = write_varlong(target, timestamp_delta);
+    memcpy(target, frame->offset_delta_field, (size_t)tail_bytes);
+    return target + tail_bytes;
+}
+
+static inline bool is_survivor(const uint8_t *survivors, uint64_t ordinal)
+{
+    return survivors[ordinal >> 3] >> (ordinal & 7) & 1;
+}
+
+/* Counts a record that is kept; false where its timestamp cannot be shifted. */
+static inline bool count_kept(const record_frame *frame, const copy_rule *rule, copy_result *result,
+                              int64_t *timestamp_delta)
+{
+    if (__builtin_add_overflow(frame->timestamp_delta, rule->timestamp_shift, timestamp_delta))
+        return false;
+    if (result->count == 0) {
+        result->first_delta = frame->offset_delta;
+        result->max_timestamp_delta = *timestamp_delta;
+    } else if (*timestamp_delta > result->max_timestamp_delta) {
+        result->max_timestamp_delta = *timestamp_delta;
+    }
+    result->last_delta = frame->offset_delta;
+    result->count++;
+    result->tombstone_count += frame->value_size < 0;
+    return true;
+}
+
+kernel_status kernel_copy(const uint8_t *payload, size_t size, int64_t records_count, const uint8_t *survivors,
+                          uint64_t first_ordinal, const copy_rule *rule, uint8_t *target, copy_result *result)
+{
+    record_walk walk;
+    record_frame frame;
+    uint64_t ordinal = first_ordinal;
+    uint8_t *start = target;
+    /* Adjacent survivors that stay as they are copy as one run, [run, run_end). */
+    const uint8_t *run = payload, *run_end = payload;
+    *result = (copy_result){.first_delta = -1, .last_delta = -1};
+    if (!walk_begin(&walk, payload, size, records_count))
+        return KERNEL_BAD_FRAME;
+    for (; walk.left_count > 0; ordinal++) {
+        int64_t timestamp_delta;
+        if (UNLIKELY(!walk_next(&walk, &frame)))
+            return KERNEL_BAD_FRAME;
+        if (!is_survivor(survivors, ordinal) || frame.offset_delta < rule->first_offset_delta ||
+            frame.offset_delta >= rule->end_offset_delta)
+            continue;
+        if (frame.value_size < 0 && rule->drop_tombstones) {
+            result->dropped_tombstone_count++;
+            continue;
+        }
+        if (!count_kept(&frame, rule, result, &timestamp_delta))
+            return KERNEL_BAD_TIMESTAMP;
+        if (rule->timestamp_shift != 0) {
+            target = copy_shifted(&frame, timestamp_delta, target);
+            if (target == NULL)
+                return KERNEL_BAD_FRAME;
+        } else if (run_end == frame.start) {
+            run_end = frame.end;
+        } else {
+            memcpy(target, run, (size_t)(run_end - run));
+            target += run_end - run;
+            run = frame.start;
+            run_end = frame.end;
+        }
+    }
+    if (!walk_end(&walk))
+        return KERNEL_BAD_FRAME;
+    memcpy(target, run, (size_t)(run_end - run));
+    target += run_end - run;
+    result->size = (size_t)(target - start);
+    return KERNEL_OK;
+}
