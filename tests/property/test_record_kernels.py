@@ -1,0 +1,195 @@
+"""The compiled record kernels and their pure-Python twins: same results byte for byte, same refusals.
+
+Payloads are valid ones, valid ones with a few bytes changed, inserted or cut off, and plain garbage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import CorruptRecordError, LogStoreError
+from stratalog.record import pure_kernels
+from stratalog.record.columns import ColumnBuffers
+from stratalog.record.record import Record
+
+try:
+    native: ModuleType = importlib.import_module("stratalog.record._kernels")
+except ImportError:
+    pytest.skip("the compiled kernels were not built", allow_module_level=True)
+
+Outcome: TypeAlias = "tuple[str, object]"
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+TIMESTAMPS = st.one_of(st.integers(-1, 2**41), INT64)
+PARTS = st.one_of(st.none(), st.binary(max_size=20), st.binary(min_size=60, max_size=200))
+HEADERS = st.lists(st.tuples(st.text(max_size=12), PARTS), max_size=4).map(tuple)
+RECORDS = st.lists(st.builds(Record, st.just(0), TIMESTAMPS, PARTS, PARTS, HEADERS), max_size=12)
+# Small numbers are what frames are made of, so bytes like these get further than others.
+FRAME_BYTES = st.lists(
+    st.one_of(st.integers(0, 16), st.sampled_from([0x7F, 0x80, 0xFF]), st.integers(0, 255)), max_size=80
+).map(bytes)
+
+
+@st.composite
+def mutated(draw: st.DrawFn, source: bytes) -> bytes:
+    """`source` with up to four changes."""
+    data = bytearray(source)
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, max(0, len(data) - 1)))
+        match draw(st.sampled_from(["set", "flip", "insert", "delete", "cut"])):
+            case "set" if data:
+                data[place] = draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]))
+            case "flip" if data:
+                data[place] ^= 1 << draw(st.integers(0, 7))
+            case "insert":
+                data.insert(place, draw(st.integers(0, 255)))
+            case "delete":
+                del data[place : place + draw(st.integers(1, 3))]
+            case _:
+                del data[place:]
+    return bytes(data)
+
+
+@st.composite
+def payloads(draw: st.DrawFn) -> tuple[bytes, int]:
+    """A records section, sound or not, and a record count that mostly fits."""
+    records = draw(RECORDS)
+    base_timestamp = records[0].timestamp_ms if records else 0
+    try:
+        payload = pure_kernels.encode_records(records, base_timestamp)
+    except LogStoreError:
+        payload = b""
+    match draw(st.sampled_from(["valid", "mutated", "mutated", "garbage"])):
+        case "mutated":
+            payload = draw(mutated(payload))
+        case "garbage":
+            payload = draw(FRAME_BYTES)
+        case _:
+            pass
+    count = draw(st.one_of(st.just(len(records)), st.just(len(records)), st.integers(-1, 20), INT64))
+    return payload, count
+
+
+def outcome(function: Callable[..., object], *arguments: object, **options: object) -> Outcome:
+    """What a kernel returned or how it refused. No other exception is allowed out."""
+    try:
+        return "result", function(*arguments, **options)
+    except LogStoreError as error:
+        return "refused", type(error)
+
+
+def column_bytes(columns: ColumnBuffers) -> dict[str, bytes]:
+    return {name: bytes(memoryview(getattr(columns, name)).cast("B")) for name in ColumnBuffers.__slots__}
+
+
+@given(RECORDS, st.one_of(st.none(), TIMESTAMPS))
+def test_encoded_bytes_are_the_same(records: list[Record], base_timestamp: int | None) -> None:
+    if base_timestamp is None:
+        base_timestamp = records[0].timestamp_ms if records else 0
+    ours = outcome(native.encode_records, records, base_timestamp)
+    assert ours == outcome(pure_kernels.encode_records, records, base_timestamp)
+
+
+@given(RECORDS)
+def test_what_was_encoded_decodes(records: list[Record]) -> None:
+    kinds: list[Any] = [native, pure_kernels]
+    for kernels in kinds:
+        payload = outcome(kernels.encode_records, records, 0)[1]
+        if isinstance(payload, bytes):
+            decoded = kernels.decode_records(payload, len(records), 7, 0, None)
+            assert decoded == [record._replace(offset=7 + index) for index, record in enumerate(records)]
+
+
+@given(payloads(), st.one_of(st.integers(0, 12), INT64))
+@example((b"", 0), -1)
+@example((b"\x0c\x00\x00\x00\x01\x01\x00", 1), 0)
+def test_scan_judges_the_same(payload_and_count: tuple[bytes, int], last_offset_delta: int) -> None:
+    payload, count = payload_and_count
+    expected = outcome(pure_kernels.scan_records, payload, count, last_offset_delta)
+    assert outcome(native.scan_records, payload, count, last_offset_delta) == expected
+    assert expected[0] == "result" or expected[1] is CorruptRecordError
+
+
+@given(payloads(), st.one_of(st.integers(0, 2**63 - 1), st.just(5)), INT64, st.one_of(st.none(), TIMESTAMPS))
+def test_decoded_records_are_the_same(
+    payload_and_count: tuple[bytes, int], base_offset: int, base_timestamp: int, append_time_ms: int | None
+) -> None:
+    arguments = (*payload_and_count, base_offset, base_timestamp, append_time_ms)
+    expected = outcome(pure_kernels.decode_records, *arguments)
+    assert outcome(native.decode_records, *arguments) == expected
+    assert expected[0] == "result" or expected[1] is CorruptRecordError
+
+
+@given(
+    payloads(),
+    st.binary(max_size=3),
+    st.integers(-1, 9),
+    st.integers(0, 4),
+    st.one_of(st.just(2**31), st.integers(0, 12)),
+    st.booleans(),
+    st.one_of(st.just(0), st.integers(-300, 300), INT64),
+)
+def test_copies_are_the_same(
+    payload_and_count: tuple[bytes, int],
+    survivors: bytes,
+    first_ordinal: int,
+    first_offset_delta: int,
+    end_offset_delta: int,
+    drop_tombstones: bool,
+    timestamp_shift: int,
+) -> None:
+    arguments = (*payload_and_count, survivors, first_ordinal)
+    options = {
+        "first_offset_delta": first_offset_delta,
+        "end_offset_delta": end_offset_delta,
+        "drop_tombstones": drop_tombstones,
+        "timestamp_shift": timestamp_shift,
+    }
+    kind, expected = outcome(pure_kernels.copy_records, *arguments, **options)
+    assert outcome(native.copy_records, *arguments, **options) == (kind, expected)
+    assert kind == "result" or expected is CorruptRecordError
+    if dataclasses.is_dataclass(expected) and not isinstance(expected, type):
+        result: Any = expected
+        # Its headers were not looked at, all the rest must be sound.
+        assert len(result.payload) <= len(payload_and_count[0]) + 13 * result.count
+
+
+@given(
+    payloads(),
+    st.one_of(st.integers(0, 20), INT64.filter(lambda number: number >= 0)),
+    INT64,
+    st.one_of(st.none(), TIMESTAMPS),
+    st.integers(0, 20),
+    st.one_of(st.integers(0, 40), st.just(2**63 - 1)),
+)
+def test_columns_are_the_same(
+    payload_and_count: tuple[bytes, int],
+    base_offset: int,
+    base_timestamp: int,
+    append_time_ms: int | None,
+    first_offset: int,
+    end_offset: int,
+) -> None:
+    arguments = (*payload_and_count, base_offset, base_timestamp, append_time_ms, first_offset, end_offset)
+    seed = pure_kernels.encode_records(
+        [Record(0, 1, b"key", None, (("name", None), ("", b"x"))), Record(0, 2, None, b"value")], 0
+    )
+    expected, actual = ColumnBuffers(), ColumnBuffers()
+    for kernels, columns in ((pure_kernels, expected), (native, actual)):
+        kernels.decode_columns(seed, 2, 0, 0, None, 0, 2, columns)
+    before = column_bytes(expected)
+    kind, value = outcome(pure_kernels.decode_columns, *arguments, expected)
+    assert outcome(native.decode_columns, *arguments, actual) == (kind, value)
+    assert column_bytes(actual) == column_bytes(expected)
+    actual.check()
+    if kind == "refused":
+        assert value is CorruptRecordError
+        assert column_bytes(actual) == before
