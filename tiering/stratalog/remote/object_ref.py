@@ -1,9 +1,11 @@
-"""What a commit says about an object: enough to find its directory and both halves of it with one ranged GET each.
+"""What a commit says about an object: enough to find its directory and both halves of it with one ranged GET
+each.
 
-A commit never lists slices; the object's own directory does. So the reference is as small for 5,000 partitions as for
-one. Positions are byte positions in the object and lie in file order:
+A commit never lists slices; the object's own directory does. So the reference is as small for 5,000
+partitions as for one. Positions are byte positions in the object and lie in file order:
 
-    0 <= data_position <= directory_position <= directory_position + directory_bytes <= key_streams_end <= size_bytes
+    0 <= data_position <= directory_position
+    directory_position + directory_bytes <= key_streams_end <= size_bytes
 """
 
 from __future__ import annotations
@@ -47,5 +49,7 @@ def format_object_name(birth: int, uuid: UUID) -> str:
 def birth_of(name: str) -> int:
     """The birth in an object's name. Raises StoreCorruptError where it is no such name."""
     if not _NAME.match(name):
-        raise StoreCorruptError("this is no object name of ours; keep the object and find out who wrote it", name=name)
+        raise StoreCorruptError(
+            "this is no object name of ours; keep the object and find out who wrote it", name=name
+        )
     return int(name[:_BIRTH_DIGITS])

@@ -1,0 +1,132 @@
+"""Which store this is: `stratalog.json`, written once and never changed.
+
+    {"format":"stratalog-store","read_version":1,"write_version":1,"store_id":UUID,"shard_count":N}
+
+It is put only where nothing is there, and only into a store that has neither a catalog nor shards: a store
+that has those has lost its identity, and a new one would contradict every head. Of two processes that create
+a store at the same time one wins and both read the same file afterwards. A put whose outcome is unknown needs
+no settling beyond reading: whoever's file it is, it is the store's identity from then on."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from uuid import UUID
+
+from stratalog.base.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreCorruptError,
+    StoreNotUsableError,
+    StoreUnavailableError,
+)
+from stratalog.base.randomness import IdGenerator
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.format_version import FORMAT_VERSION, require_readable
+from stratalog.remote.json_document import decode_document, encode_document
+from stratalog.remote.store_layout import IDENTITY_KEY, MAX_SHARD_COUNT
+
+_FORMAT = "stratalog-store"
+_CREATE_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StoreIdentity:
+    """Contents of `stratalog.json`. Immutable."""
+
+    store_id: UUID
+    shard_count: int
+    read_version: int = FORMAT_VERSION
+    """Lowest format version whose software may read the store."""
+    write_version: int = FORMAT_VERSION
+    """Lowest format version whose software may write to it."""
+
+    @staticmethod
+    def open(store: ObjectStore) -> StoreIdentity:
+        """Read the identity. Raises StoreNotUsableError where there is none, or it needs newer software."""
+        try:
+            return _parse(store.get(IDENTITY_KEY).data)
+        except ObjectNotFoundError as error:
+            raise StoreNotUsableError(
+                "there is no stratalog store here; correct the URL, or start a server with it to create one",
+                store=store.url,
+            ) from error
+
+    @staticmethod
+    def open_or_create(store: ObjectStore, ids: IdGenerator, shard_count: int | None = None) -> StoreIdentity:
+        """Read the identity, or create it with `shard_count` shards (1 where None is given).
+
+        Raises StoreNotUsableError where the store was created with another number of shards,
+        StoreCorruptError where only the identity is missing, StoreUnavailableError."""
+        assert shard_count is None or 1 <= shard_count <= MAX_SHARD_COUNT, "settings are checked at the edge"
+        try:
+            identity = _parse(store.get(IDENTITY_KEY).data)
+        except ObjectNotFoundError:
+            identity = _create(store, StoreIdentity(ids.uuid(), shard_count or 1))
+        if shard_count is not None and identity.shard_count != shard_count:
+            raise StoreNotUsableError(
+                "the number of shards is fixed when a store is created; ask for the number that it has",
+                shard_count=shard_count,
+                store_shard_count=identity.shard_count,
+            )
+        return identity
+
+    def encode(self) -> bytes:
+        return encode_document(
+            {
+                "format": _FORMAT,
+                "read_version": self.read_version,
+                "write_version": self.write_version,
+                "store_id": str(self.store_id),
+                "shard_count": self.shard_count,
+            }
+        )
+
+
+def _create(store: ObjectStore, identity: StoreIdentity) -> StoreIdentity:
+    for attempt in itertools.count(1):
+        _require_empty(store)
+        try:
+            store.put(IDENTITY_KEY, identity.encode(), if_absent=True)
+        except PreconditionFailedError:
+            pass
+        except StoreUnavailableError:
+            if attempt == _CREATE_ATTEMPTS:
+                raise
+        try:
+            return _parse(store.get(IDENTITY_KEY).data)
+        except ObjectNotFoundError:
+            # The put failed. Sending the same bytes again is safe: whichever try lands first stays.
+            if attempt == _CREATE_ATTEMPTS:
+                raise StoreUnavailableError(
+                    "the store neither keeps nor refuses its identity; try again later", key=IDENTITY_KEY
+                ) from None
+    raise AssertionError("unreachable: the loop counts for ever")
+
+
+def _require_empty(store: ObjectStore) -> None:
+    for prefix in ("catalog/", "shards/"):
+        for found in store.list(prefix):
+            # Another process may have created identity and head since we looked: only without one it is lost.
+            try:
+                store.get(IDENTITY_KEY)
+            except ObjectNotFoundError:
+                raise StoreCorruptError(
+                    "the store has data but no identity; restore stratalog.json, or correct the URL",
+                    key=IDENTITY_KEY,
+                    found=found.key,
+                ) from None
+            return
+
+
+def _parse(data: bytes) -> StoreIdentity:
+    fields = decode_document(data, IDENTITY_KEY)
+    if fields.text("format") != _FORMAT:
+        raise fields.fault("format", _FORMAT)
+    require_readable(fields)
+    return StoreIdentity(
+        store_id=fields.uuid("store_id"),
+        shard_count=fields.integer("shard_count", minimum=1, maximum=MAX_SHARD_COUNT),
+        read_version=fields.integer("read_version", minimum=1),
+        write_version=fields.integer("write_version", minimum=1),
+    )
