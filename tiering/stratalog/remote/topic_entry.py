@@ -1,0 +1,68 @@
+"""A topic as the catalog has it, and which names a topic may have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from uuid import UUID
+
+from stratalog.base.errors import InvalidRequestError
+
+MAX_NAME_LENGTH = 249
+"""Kafka's: a name and a partition number still make a directory name."""
+MAX_PARTITION_COUNT = 100_000
+HASH_KEY_BYTES = 16
+
+_LEGAL_NAME = re.compile(rf"\A[a-zA-Z0-9._-]{{1,{MAX_NAME_LENGTH}}}\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicEntry:
+    """A topic. Immutable. Its hash key is a secret: never in a repr, never in a message."""
+
+    name: str
+    topic_id: UUID
+    partition_count: int
+    config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Overrides, by Kafka's names."""
+    hash_key: bytes = field(repr=False)
+    """Key of the hash that sorts the topic's key streams: whoever knows it can craft keys that collide."""
+    deleted_ms: int | None = None
+    """When it was deleted, by the deleter's clock; None while it lives."""
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.deleted_ms is not None
+
+
+def require_topic_name(name: str, taken: Iterable[str]) -> None:
+    """Raises InvalidRequestError where no topic may have this name beside those of `taken`.
+
+    The rules are Kafka's: letters, digits, `.`, `_` and `-`, at most 249 of them, not `.` or `..`; and since
+    metrics write `.` as `_`, no two topics whose names differ in that only."""
+    if name in {".", ".."} or not _LEGAL_NAME.match(name):
+        raise InvalidRequestError(
+            "a topic's name has 1 to 249 ASCII letters, digits, '.', '_' or '-', and is not '.' or '..';"
+            " choose another name",
+            topic=name,
+        )
+    for other in taken:
+        if other != name and other.replace(".", "_") == name.replace(".", "_"):
+            raise InvalidRequestError(
+                "a topic's name differs from another one's in more than '.' and '_'; choose another name",
+                topic=name,
+                existing_topic=other,
+            )
+
+
+def require_partition_count(partition_count: int, *, at_least: int = 1) -> None:
+    """Raises InvalidRequestError where a topic may not have so many partitions, or had more before."""
+    if not at_least <= partition_count <= MAX_PARTITION_COUNT:
+        raise InvalidRequestError(
+            "the number of partitions is out of range; it can grow, never shrink",
+            partition_count=partition_count,
+            min_partition_count=at_least,
+            max_partition_count=MAX_PARTITION_COUNT,
+        )
