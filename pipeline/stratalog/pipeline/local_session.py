@@ -1,0 +1,79 @@
+"""A Spark session on this machine alone, for demonstrations and tests.
+
+C1 compilation and the serial collector halve the start of the JVM and suit jobs of seconds; they are wrong
+for benchmarks and clusters, which configure their own session.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MINIMUM_JAVA_VERSION = 17
+
+_VERSION = re.compile(r'version "(\d+)')
+
+
+def java_version() -> int | None:
+    """Major version of the Java that Spark would start (JAVA_HOME, then PATH); None where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    with suppress(OSError, subprocess.TimeoutExpired):
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        found = _VERSION.search(answer.stderr + answer.stdout)
+        return int(found.group(1)) if found else None
+    return None
+
+
+def why_spark_cannot_run() -> str | None:
+    """One clause that says what is missing for a local session; None where nothing is."""
+    import importlib.util
+
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed (pip install 'stratalog[spark]')"
+    version = java_version()
+    if version is None:
+        return f"no Java was found (Spark needs {MINIMUM_JAVA_VERSION} or later)"
+    if version < MINIMUM_JAVA_VERSION:
+        return f"Java {version} was found, and Spark needs {MINIMUM_JAVA_VERSION} or later"
+    return None
+
+
+def start_local_session(application: str, scratch_directory: str, *, cores: int = 2) -> SparkSession:
+    """Start Spark in this process's own JVM on the loopback interface; `scratch_directory` takes what it
+    spills.
+
+    The caller stops it. `stratalog` is registered as a data source, installed or not.
+    """
+    # A host name that does not resolve stops the JVM at its start; the loopback address never fails.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    from stratalog.pipeline.data_source import StratalogDataSource
+
+    session = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .appName(application)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", str(cores))
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.local.dir", scratch_directory)
+        .config("spark.sql.warehouse.dir", os.path.join(scratch_directory, "warehouse"))
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .getOrCreate()
+    )
+    session.dataSource.register(StratalogDataSource)
+    return session

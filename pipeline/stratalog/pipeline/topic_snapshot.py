@@ -1,0 +1,96 @@
+"""What a topic consists of in the object store at one moment: the plan of a scan.
+
+A scan reads the catalog and the shards' metadata once, on the driver, and hands the executors nothing but
+object names and positions, so every task of the scan sees the same moment, and no task needs the metadata.
+What is in the service's local segments and not yet tiered is not in the snapshot; `end_offset` of a partition
+says how far it reaches.
+
+An object that compaction replaced stays readable for the store's grace period; a scan that outlives it fails
+with a clear error and can be started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.errors import UnknownTopicOrPartitionError
+from stratalog.base.randomness import SystemIdGenerator, system_random
+from stratalog.base.types import TopicIdPartition
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.catalog import Catalog
+from stratalog.remote.commit import Writer
+from stratalog.remote.metadata_log import MetadataLog
+from stratalog.remote.object_directory import read_directory
+from stratalog.remote.object_ref import ObjectRef
+from stratalog.remote.shard_state import ShardState
+from stratalog.remote.slice_entry import SliceEntry
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import StoreLayout, shard_of
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSpan:
+    """A slice as a task needs it: where its bytes lie, and which offsets of them count.
+
+    `first_offset` is the larger of the slice's base and the partition's log start.
+    """
+
+    object_key: str
+    position: int
+    size_bytes: int
+    partition: int
+    first_offset: int
+    end_offset: int
+    record_count: int
+
+
+def read_snapshot(store: ObjectStore, topic: str) -> list[SliceSpan]:
+    """The slices of a topic as of now, by shard, object and position, without those that hold no records.
+
+    Raises UnknownTopicOrPartitionError, StoreError.
+    """
+    clock, ids, chance = SystemClock(), SystemIdGenerator(), system_random()
+    reader = Writer("spark", str(ids.uuid()))
+    identity = StoreIdentity.open(store)
+    catalog = Catalog.open(store, clock, chance, ids, identity, reader, read_only=True)
+    entry = catalog.topics().get(topic)
+    if entry is None:
+        raise UnknownTopicOrPartitionError(
+            "the store has no such topic: check its name and the store's URL", topic=topic, store=store.url
+        )
+    partitions = [TopicIdPartition(entry.topic_id, number) for number in range(entry.partition_count)]
+    spans: list[SliceSpan] = []
+    for shard in sorted({shard_of(partition, identity.shard_count) for partition in partitions}):
+        layout = StoreLayout(shard)
+
+        def load(ref: ObjectRef, layout: StoreLayout = layout) -> Sequence[SliceEntry]:
+            return read_directory(store, layout, ref)
+
+        metadata = MetadataLog.open(store, clock, chance, ids, identity, shard, reader, load, read_only=True)
+        spans += sorted(
+            _spans(metadata.state(), layout, partitions), key=lambda span: (span.object_key, span.position)
+        )
+    return spans
+
+
+def _spans(
+    state: ShardState, layout: StoreLayout, partitions: Sequence[TopicIdPartition]
+) -> Iterator[SliceSpan]:
+    for partition in partitions:
+        known = state.partitions.get(partition)
+        if known is None:
+            continue
+        for live in known.slices:
+            if live.entry.data_bytes == 0:
+                continue
+            yield SliceSpan(
+                object_key=layout.data_key(live.object_name),
+                position=live.entry.data_position,
+                size_bytes=live.entry.data_bytes,
+                partition=partition.partition,
+                first_offset=max(live.base_offset, known.log_start_offset),
+                end_offset=live.end_offset,
+                record_count=live.entry.record_count,
+            )

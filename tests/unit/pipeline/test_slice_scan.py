@@ -1,0 +1,125 @@
+"""Slices as Arrow: the columns are those of Spark's Kafka source, and the rows are exactly the records."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import CorruptRecordError, ObjectNotFoundError
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.pipeline.data_source import group_spans
+from stratalog.pipeline.schema import COLUMNS, arrow_schema
+from stratalog.pipeline.slice_scan import scan
+from stratalog.pipeline.topic_snapshot import SliceSpan
+from stratalog.record.builder import encode_batch
+from stratalog.record.compression import Codec
+from stratalog.record.header import TimestampType
+from stratalog.record.record import Record
+from stratalog.testing.manual_clock import ManualClock
+
+ALL = tuple(column.name for column in COLUMNS)
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+headers = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3).map(tuple)
+plain_records = st.builds(
+    Record,
+    st.just(0),
+    st.integers(min_value=-1, max_value=4_000_000_000_000),
+    st.none() | st.binary(max_size=12),
+    st.none() | st.binary(max_size=40),
+    headers,
+)
+logs = st.lists(
+    st.tuples(
+        st.lists(plain_records, min_size=1, max_size=8),
+        st.sampled_from((Codec.NONE, Codec.ZSTD, Codec.GZIP)),
+        st.sampled_from(TimestampType),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def store_with(data: bytes) -> MemoryObjectStore:
+    store = MemoryObjectStore(ManualClock())
+    store.put("object", b"header!!" + data)
+    return store
+
+
+def span(data: bytes, first_offset: int, end_offset: int, partition: int = 3) -> SliceSpan:
+    return SliceSpan("object", 8, len(data), partition, first_offset, end_offset, end_offset - first_offset)
+
+
+@given(logs, st.integers(min_value=0, max_value=50), st.integers(min_value=0, max_value=50))
+def test_rows_are_the_records_of_the_range(
+    log: list[tuple[list[Record], Codec, TimestampType]], first: int, end: int
+) -> None:
+    data, expected = b"", list[dict[str, object]]()
+    offset = 0
+    for records, codec, timestamp_type in log:
+        data += encode_batch(records, codec=codec, base_offset=offset, timestamp_type=timestamp_type)
+        latest = max(record.timestamp_ms for record in records)
+        for record in records:
+            stamp = latest if timestamp_type is TimestampType.LOG_APPEND_TIME else record.timestamp_ms
+            if first <= offset < end:
+                expected.append(
+                    {
+                        "key": record.key,
+                        "value": record.value,
+                        "topic": "t",
+                        "partition": 3,
+                        "offset": offset,
+                        "timestamp": EPOCH + dt.timedelta(milliseconds=stamp),
+                        "timestampType": int(timestamp_type),
+                        "headers": [{"key": k, "value": v} for k, v in record.headers] or None,
+                        "tombstone": record.key is not None and record.value is None,
+                    }
+                )
+            offset += 1
+    rows = list[dict[str, object]]()
+    for batch in scan(store_with(data), "t", [span(data, first, end)], ALL):
+        batch.validate(full=True)
+        assert batch.schema.equals(arrow_schema(ALL))
+        rows += batch.to_pylist()
+    assert rows == expected
+
+
+def test_only_the_columns_that_were_asked_for_in_that_order() -> None:
+    data = encode_batch([Record(0, 5, b"k", b"v"), Record(0, 6, b"k", None)])
+    (batch,) = scan(store_with(data), "t", [span(data, 0, 2)], ("offset", "key"))
+    assert batch.to_pylist() == [{"offset": 0, "key": b"k"}, {"offset": 1, "key": b"k"}]
+
+
+def test_a_changed_byte_ends_the_scan_with_its_place() -> None:
+    data = bytearray(encode_batch([Record(0, 5, b"key", b"value")]))
+    data[-1] ^= 1
+    with pytest.raises(CorruptRecordError, match="checksum") as error:
+        list(scan(store_with(bytes(data)), "t", [span(bytes(data), 0, 1)], ALL))
+    assert error.value.fields["key"] == "object"
+
+
+def test_a_slice_that_ends_inside_a_batch_is_corrupt() -> None:
+    data = encode_batch([Record(0, 5, b"key", b"value")])[:-3]
+    with pytest.raises(CorruptRecordError, match="inside a record batch"):
+        list(scan(store_with(data), "t", [span(data, 0, 1)], ALL))
+
+
+def test_an_object_that_compaction_deleted_says_run_it_again() -> None:
+    store = MemoryObjectStore(ManualClock())
+    with pytest.raises(ObjectNotFoundError, match="run the query again"):
+        list(scan(store, "t", [SliceSpan("gone", 0, 10, 0, 0, 1, 1)], ALL))
+
+
+@given(
+    st.lists(st.integers(min_value=1, max_value=100), max_size=20), st.integers(min_value=1, max_value=150)
+)
+def test_tasks_hold_every_slice_once_and_stay_small(sizes: list[int], max_bytes: int) -> None:
+    spans = [SliceSpan("o", 0, size, index, 0, 1, 1) for index, size in enumerate(sizes)]
+    groups = group_spans(spans, max_bytes)
+    assert [span for group in groups for span in group] == spans
+    for group in groups:
+        assert group
+        assert len(group) == 1 or sum(span.size_bytes for span in group) <= max_bytes
