@@ -1,0 +1,68 @@
+"""What the demonstration must find, computed by pandas from the table alone.
+
+Nothing of Stratalog takes part: the last row of each plane in the order of the table is the plane's state, a
+cancelled last flight means that the plane is deleted. What came back through the service or through Spark is
+compared with that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Check(NamedTuple):
+    """One comparison: its name, whether it held, and the numbers."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def last_value_per_key(table: pd.DataFrame) -> dict[bytes, bytes | None]:
+    """Tail number to the JSON of its last flight, None where that one was cancelled."""
+    last = table.dropna(subset=["tailnum"]).groupby("tailnum", sort=False).tail(1)
+    values = last.drop(columns=["time_hour"]).to_json(orient="records", lines=True).splitlines()
+    cancelled = last["dep_time"].isna()
+    return {
+        str(tail).encode(): None if gone else value.encode()
+        for tail, value, gone in zip(last["tailnum"], values, cancelled, strict=True)
+    }
+
+
+def values_without_key(table: pd.DataFrame) -> Counter[bytes]:
+    """The JSON of every flight without a tail number, as often as it occurs."""
+    rows = table[table["tailnum"].isna()].drop(columns=["time_hour"])
+    return Counter(line.encode() for line in rows.to_json(orient="records", lines=True).splitlines())
+
+
+def compare_state(
+    name: str, expected: Mapping[bytes, bytes | None], found: Mapping[bytes, bytes | None]
+) -> Check:
+    """Every key's last value, key by key. A deleted key may be absent: its tombstone may have gone."""
+    wrong = [key for key, value in expected.items() if found.get(key) != value]
+    strange = [key for key in found if key not in expected]
+    live = sum(value is not None for value in expected.values())
+    detail = f"{len(expected):,} keys, {live:,} of them live"
+    if wrong or strange:
+        detail = (
+            f"{len(wrong):,} of {len(expected):,} keys differ (first: {wrong[:3]}), "
+            f"{len(strange):,} keys nobody wrote (first: {strange[:3]})"
+        )
+    return Check(name, not wrong and not strange, detail)
+
+
+def compare_values(name: str, expected: Counter[bytes], found: Iterable[bytes]) -> Check:
+    """Every value as often as it was written, in any order."""
+    counted = Counter(found)
+    missing, extra = expected - counted, counted - expected
+    detail = f"{expected.total():,} records"
+    if missing or extra:
+        detail = (
+            f"{missing.total():,} of {expected.total():,} records missing, {extra.total():,} strange ones"
+        )
+    return Check(name, not missing and not extra, detail)

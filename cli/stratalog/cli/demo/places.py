@@ -1,0 +1,81 @@
+"""Where a demonstration puts its things, and how they go away again."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import click
+
+from stratalog.base.randomness import SystemIdGenerator
+
+
+class DemoPlaces:
+    """A work directory with the data directory in it, and a store that nobody else uses. Not thread-safe.
+
+    With `--store` the objects lie under a prefix of their own below that URL, so that nothing of anybody
+    else's is touched, neither by the run nor by the cleaning up.
+    """
+
+    def __init__(self, keep: Path | None, store_url: str | None) -> None:
+        """Raises click.ClickException where `keep` holds something already."""
+        self.is_kept = keep is not None
+        if keep is None:
+            self.root = Path(tempfile.mkdtemp(prefix="stratalog-demo-"))
+        else:
+            self.root = keep.absolute()
+            self.root.mkdir(parents=True, exist_ok=True)
+            if any(self.root.iterdir()):
+                raise click.ClickException(
+                    f"--keep needs an empty or new directory, and {self.root} is not empty"
+                )
+        self._has_own_store = store_url is None
+        self.store_url = (
+            (self.root / "store").as_uri()
+            if store_url is None
+            else _below(store_url, f"demo-{SystemIdGenerator().uuid()}")
+        )
+
+    @property
+    def data_dir(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def server_log(self) -> Path:
+        return self.root / "server.log"
+
+    @property
+    def spark_scratch(self) -> Path:
+        return self.root / "spark"
+
+    def wipe_data_dir(self) -> None:
+        """Lose the local disk."""
+        shutil.rmtree(self.data_dir)
+
+    def clean_up(self) -> None:
+        """Remove the objects and the work directory, unless they are to be kept."""
+        if self.is_kept:
+            shutil.rmtree(self.spark_scratch, ignore_errors=True)
+            return
+        try:
+            if not self._has_own_store:
+                self._delete_objects()
+        finally:
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    def _delete_objects(self) -> None:
+        from stratalog.objectstore.open_store import open_store
+
+        store = open_store(self.store_url)
+        try:
+            store.delete_many([found.key for found in store.list("")])
+        finally:
+            store.close()
+
+
+def _below(url: str, name: str) -> str:
+    """The URL with one more path element; a query stays where it is."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + "/" + name))

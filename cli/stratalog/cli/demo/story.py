@@ -1,0 +1,261 @@
+"""The steps of the demonstration, in order, each timed, each checked where there is something to check."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+import click
+from rich.progress import Progress
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.types import Durability
+from stratalog.cli.demo.flights import FlightRecord, Flights
+from stratalog.cli.demo.oracle import (
+    Check,
+    compare_state,
+    compare_values,
+    last_value_per_key,
+    values_without_key,
+)
+from stratalog.cli.demo.places import DemoPlaces
+from stratalog.cli.demo.readback import KeyedTopic, read_keyed, read_values, read_with_spark
+from stratalog.cli.demo.report import CompactionTotals, DemoReport, TierCount
+from stratalog.cli.demo.server_process import ServerProcess
+from stratalog.client.client import Client
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.record.compression import Codec
+from stratalog.v1 import admin_pb2
+
+KEYED_TOPIC = "flights"
+PLAIN_TOPIC = "flights-without-tail-number"
+PARTITION_COUNT = 12
+
+# The data is of 2013: Kafka's default retention of a week would delete it at once.
+KEYED_CONFIG = {"cleanup.policy": "compact", "retention.ms": "-1"}
+PLAIN_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1"}
+
+OFFSET_NAMES = (
+    "log_start_offset",
+    "local_log_start_offset",
+    "tiered_end_offset",
+    "earliest_pending_upload_offset",
+    "compacted_upto",
+    "high_watermark",
+    "last_stable_offset",
+    "log_end_offset",
+    "recovery_point",
+)
+
+
+class Story:
+    """Runs once, over places and a server of its own. Not thread-safe."""
+
+    def __init__(
+        self,
+        places: DemoPlaces,
+        server: ServerProcess,
+        flights: Flights,
+        progress: Progress,
+        report: DemoReport,
+    ) -> None:
+        self._clock = SystemClock()
+        self._places = places
+        self._server = server
+        self._flights = flights
+        self._progress = progress
+        self._report = report
+        self._expected_state = last_value_per_key(flights.table)
+        self._expected_values = values_without_key(flights.table)
+
+    def run(self) -> None:
+        """All steps. Raises what they raise; failed checks are in the report."""
+        with self._step("start the server"):
+            self._server.start()
+        asyncio.run(self._fill_tier_compact())
+        with self._step("wipe the data directory and start again from the bucket"):
+            self._server.stop()
+            self._places.wipe_data_dir()
+            self._server.start()
+        asyncio.run(self._read_back())
+        self._read_with_spark()
+
+    async def _fill_tier_compact(self) -> None:
+        async with Client(self._server.address) as client:
+            with self._step("append and tier, month by month"):
+                await client.admin.create_topic(KEYED_TOPIC, PARTITION_COUNT, KEYED_CONFIG)
+                await client.admin.create_topic(PLAIN_TOPIC, PARTITION_COUNT, PLAIN_CONFIG)
+                for month, records in self._flights.months():
+                    await self._append(client, month, records)
+                    await client.admin.upload()
+            await self._check_tiered(client)
+            with self._step("delete the local copies"):
+                deleted = await client.admin.upload(delete_local=True)
+            await self._check_local_deletion(client, deleted.local_segments_deleted)
+            with self._step("read everything from the bucket, before compaction"):
+                before = await read_keyed(client, KEYED_TOPIC)
+            self._add_state_check("before compaction, through gRPC", before)
+            self._report.before = await self._tier_count(client, before)
+            with self._step("compact the objects"):
+                jobs = await client.admin.run_compaction()
+            await self._check_compaction(client, jobs)
+
+    async def _append(self, client: Client, month: str, records: Sequence[FlightRecord]) -> None:
+        """One month's records, acknowledged at `disk`: nothing of it may be lost from here on."""
+        bar = self._progress.add_task(f"append {month}", total=len(records))
+        settings = ProducerSettings(acks=Durability.DISK, codec=Codec.ZSTD, linger_ms=20)
+        async with client.producer(settings) as producer:
+            sent = [
+                await producer.send(
+                    KEYED_TOPIC if key is not None else PLAIN_TOPIC, key, value, timestamp_ms=timestamp_ms
+                )
+                for key, value, timestamp_ms in records
+            ]
+            await producer.flush()
+            await asyncio.gather(*sent)
+        self._report.records += len(sent)
+        self._progress.update(bar, completed=len(records), visible=False)
+
+    async def _check_tiered(self, client: Client) -> None:
+        logs = await self._logs(client)
+        self._add_check(
+            "everything appended is tiered, and still on local disk",
+            all(
+                log.tiered_end_offset == log.log_end_offset and log.local_log_start_offset == 0
+                for log in logs
+            ),
+            f"{sum(log.tiered_end_offset for log in logs):,} offsets, local log starts at 0",
+        )
+
+    async def _check_local_deletion(self, client: Client, deleted: int) -> None:
+        logs = await self._logs(client)
+        self._add_check(
+            "local log starts moved, global ones did not",
+            deleted > 0
+            and all(
+                log.local_log_start_offset == log.tiered_end_offset and log.log_start_offset == 0
+                for log in logs
+            ),
+            f"{deleted:,} local segments deleted; flights-0: log start {logs[0].log_start_offset:,}, "
+            f"local log start {logs[0].local_log_start_offset:,}",
+        )
+
+    async def _check_compaction(self, client: Client, jobs: Sequence[admin_pb2.CompactionJob]) -> None:
+        totals = CompactionTotals(
+            inputs=sum(job.inputs for job in jobs),
+            get_requests=sum(job.get_requests for job in jobs),
+            input_bytes=sum(job.input_bytes for job in jobs),
+            bytes_read=sum(job.bytes_read for job in jobs),
+            records_in=sum(job.records_in for job in jobs),
+            records_out=sum(job.records_out for job in jobs),
+        )
+        self._report.compaction = totals
+        refused = [job.refused for job in jobs if job.refused]
+        self._add_check(
+            "compaction committed, with two GETs a file",
+            not refused and totals.inputs > 0 and totals.get_requests == 2 * totals.inputs,
+            f"{totals.get_requests:,} GETs for {totals.inputs:,} files, {totals.records_in:,} records in, "
+            f"{totals.records_out:,} out" + (f"; refused: {refused[0]}" if refused else ""),
+        )
+        logs = [log for log in await self._logs(client) if log.topic == KEYED_TOPIC]
+        self._add_check(
+            "the guarantee covers everything",
+            all(log.compacted_upto == log.log_end_offset for log in logs),
+            f"compacted_upto is the log end on {len(logs)} partitions",
+        )
+
+    async def _read_back(self) -> None:
+        async with Client(self._server.address) as client:
+            with self._step("read everything through gRPC, from the bucket alone"):
+                after = await read_keyed(client, KEYED_TOPIC)
+                values = await read_values(client, PLAIN_TOPIC)
+            self._report.after = await self._tier_count(client, after)
+            for log in await self._logs(client):
+                self._report.offsets[f"{log.topic}-{log.partition}"] = {
+                    name: getattr(log, name) for name in OFFSET_NAMES
+                }
+        self._add_state_check("from the bucket alone, through gRPC", after)
+        self._add_check(
+            "one record a key, in the order of offsets",
+            after.records == len(after.state) and after.disorder == 0,
+            f"{after.records:,} records of {len(after.state):,} keys",
+        )
+        self._report.checks.append(
+            compare_values("flights without a tail number, through gRPC", self._expected_values, values)
+        )
+
+    def _read_with_spark(self) -> None:
+        from stratalog.pipeline.local_session import why_spark_cannot_run
+
+        missing = why_spark_cannot_run()
+        if missing:
+            self._report.skipped.append(f"the check in Spark: {missing}")
+            return
+        with self._step("read everything with Spark, without the service"):
+            state, values = read_with_spark(
+                self._places.store_url, KEYED_TOPIC, PLAIN_TOPIC, self._places.spark_scratch
+            )
+        self._report.checks.append(
+            compare_state("from the bucket alone, in Spark", self._expected_state, state)
+        )
+        self._report.checks.append(
+            compare_values("flights without a tail number, in Spark", self._expected_values, values)
+        )
+
+    async def _tier_count(self, client: Client, found: KeyedTopic) -> TierCount:
+        status = await client.admin.tier_status()
+        plain = self._expected_values.total()
+        return TierCount(status.live_objects, status.live_bytes, found.records + plain, len(found.state))
+
+    async def _logs(self, client: Client) -> list[admin_pb2.PartitionLog]:
+        return [log for topic in (KEYED_TOPIC, PLAIN_TOPIC) for log in await client.admin.describe_log(topic)]
+
+    def _add_state_check(self, name: str, found: KeyedTopic) -> None:
+        self._report.checks.append(compare_state(name, self._expected_state, found.state))
+
+    def _add_check(self, name: str, ok: bool, detail: str) -> None:
+        self._report.checks.append(Check(name, ok, detail))
+
+    @contextmanager
+    def _step(self, name: str) -> Generator[None, None, None]:
+        """Show what is being done, and remember how long it took."""
+        bar = self._progress.add_task(name, total=None)
+        begin_s = self._clock.monotonic_s()
+        yield
+        self._report.seconds[name] = self._clock.monotonic_s() - begin_s
+        self._progress.update(bar, total=1, completed=1)
+
+
+def next_commands(address: str | None, places: DemoPlaces) -> str:
+    """What to try now."""
+    if address is not None:
+        return "\n".join(
+            (
+                "The server is up. In another terminal:",
+                f"  export STRATALOG_SERVER={address}",
+                "  stratalog topic list",
+                f"  stratalog log describe {KEYED_TOPIC}",
+                f"  stratalog consume {KEYED_TOPIC} --from earliest --max 3",
+                "  stratalog tier status",
+            )
+        )
+    if places.is_kept:
+        return "\n".join(
+            (
+                f"Kept in {places.root}. Start a server on it:",
+                f"  stratalog server start --data-dir {places.data_dir} --store '{places.store_url}'",
+                f"  stratalog consume {KEYED_TOPIC} --from earliest --max 3",
+            )
+        )
+    return """Next:
+  stratalog demo --serve             leave the server up to look around
+  stratalog demo --keep DIR          keep the data directory and the objects
+  stratalog server start --data-dir DIR    a server of your own"""
+
+
+def fail_unless_ok(report: DemoReport) -> None:
+    """Raises click.ClickException that names the checks that failed."""
+    if not report.ok:
+        failed = [check.name for check in report.checks if not check.ok] or ["no check was made"]
+        raise click.ClickException("the demonstration found what it should not: " + "; ".join(failed))
