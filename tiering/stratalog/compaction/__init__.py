@@ -1,0 +1,1 @@
+"""Compaction of tiered logs: which objects to rewrite, and rewriting them with two requests an input."""

@@ -1,0 +1,76 @@
+"""How much a compaction may take at once, and when rewriting pays."""
+
+from __future__ import annotations
+
+import dataclasses
+
+MAX_INPUTS_OF_A_REPLACE = 500
+"""The metadata protocol's limit for one `replace`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSettings:
+    """Settings of the planner and of the jobs. Immutable."""
+
+    spool_directory: str
+    """Absolute path of a directory for what does not fit memory. It belongs to one compactor alone, which
+    empties it whenever it begins: nothing in it outlives a job.
+    """
+
+    max_inputs_per_job: int = 64
+    """Objects that one job reads, each over two connections. Default 64, at most 500. Raise it where objects
+    are tiny and the store is far away.
+    """
+
+    max_job_bytes: int = 1 << 30
+    """Data that the planner gathers into one job. Default 1 GiB. A partition whose own run is larger is
+    compacted all the same, in one job that exceeds this: a bound that could never be met would leave its
+    tombstones for ever.
+    """
+
+    target_object_bytes: int = 256 << 20
+    """Objects below this size are merged with their likes. Default 256 MiB; raise it to have fewer requests
+    in scans.
+    """
+
+    min_dirty_ratio: float = 0.5
+    """A partition is compacted from its first live slice once this part of its bytes is not compacted yet.
+    Default 0.5, as Kafka's `min.cleanable.dirty.ratio`; lower means less space and more rewriting.
+    """
+
+    min_live_ratio: float = 0.5
+    """An object with a smaller part of live bytes is rewritten. Default 0.5: at most twice the live bytes are
+    stored.
+    """
+
+    merge_fanout: int = 4
+    """This many objects of one size class become one. Default 4; at least 3, or a merge might not lower their
+    number.
+    """
+
+    read_chunk_bytes: int = 4 << 20
+    """Bytes that are taken from a data stream at once. Default 4 MiB. A larger record batch is read whole."""
+
+    job_memory_bytes: int = 128 << 20
+    """What a job buffers of its inputs and outputs in memory; beyond, it takes files in `spool_directory`.
+    Default 128 MiB. Chunks, key blocks and one bit a record come on top.
+    """
+
+    hash_run_entries: int = 1 << 20
+    """Keys that are sorted in memory at once where a slice has no usable key stream. Default 1 Mi, about 24
+    MiB.
+    """
+
+    retry_backoff_ms: int = 5 * 60_000
+    """A partition whose compaction failed is left alone this long. Default 5 minutes."""
+
+    def __post_init__(self) -> None:
+        assert self.spool_directory.startswith("/"), "paths are absolute"
+        assert 1 <= self.max_inputs_per_job <= MAX_INPUTS_OF_A_REPLACE
+        assert self.merge_fanout >= 3
+        assert 0 <= self.min_dirty_ratio <= 1
+        assert 0 <= self.min_live_ratio < 1
+        assert (
+            min(self.max_job_bytes, self.target_object_bytes, self.read_chunk_bytes, self.hash_run_entries)
+            > 0
+        )
