@@ -1,0 +1,162 @@
+"""Everything that a job reads of one input object, with exactly two GETs however many partitions it holds.
+
+    object = header | slice data ... | directory | key streams ... | indexes ... | footer
+                      `-- GET 2 ---'   `------- GET 1 ---------'
+
+GET 1 goes from the directory to the end of the key streams. It is opened when the job first asks for anything
+of the object and drained at once to scratch (memory while it is small, else a file), so that its connection
+does not idle. GET 2 goes over the data, from the first slice that the job needs to the end of the last. It is
+opened when the first slice is read and only moves forward: slices that are not part of the job are read past.
+Where all of it is small it is drained to scratch too.
+
+The directory that comes with GET 1 is the truth about the bytes; it must be the one whose checksum the commit
+has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from stratalog.base.errors import StoreCorruptError
+from stratalog.base.filesystem import Buffer
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.scratch import Scratch, ScratchReader
+from stratalog.compaction.slice_reader import SliceReader
+from stratalog.objectstore.protocol import ObjectStore, ReadStream
+from stratalog.remote.directory_codec import decode_directory
+from stratalog.remote.key_stream import KeyBlock, read_key_stream
+from stratalog.remote.object_format import crc_of
+from stratalog.remote.object_ref import ObjectRef
+from stratalog.remote.slice_entry import SliceEntry
+
+
+class InputStreams:
+    """Not thread-safe: guarded by the job. `close` gives connections and scratch back."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: str,
+        ref: ObjectRef,
+        needed: Iterable[TopicIdPartition],
+        make_scratch: Callable[[], Scratch],
+        *,
+        chunk_bytes: int,
+        buffered_bytes: int,
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._ref = ref
+        self._needed = frozenset(needed)
+        self._make_scratch = make_scratch
+        self._chunk_bytes = chunk_bytes
+        self._buffered_bytes = buffered_bytes
+        self._key_part: Scratch | None = None
+        self._entries: Mapping[TopicIdPartition, SliceEntry] = {}
+        self._data_part: Scratch | None = None
+        self._data: ReadStream | ScratchReader | None = None
+        self._data_position = 0
+
+    def entry(self, tip: TopicIdPartition) -> SliceEntry:
+        """What the object's own directory says. Raises StoreCorruptError, and what the store raises."""
+        self._open_keys()
+        return self._entries[tip]
+
+    def key_blocks(self, tip: TopicIdPartition) -> Iterator[KeyBlock]:
+        """The blocks of the slice's key stream, which it must have; to be trusted when the iteration has
+        ended.
+        """
+        entry = self.entry(tip)
+        stream = entry.key_stream
+        assert stream is not None
+        assert self._key_part is not None
+        position = stream.position - self._ref.directory_position
+        if position < self._ref.directory_bytes or position + stream.size_bytes > self._key_part.size_bytes:
+            raise self._corrupt("refers to a key stream outside its own part")
+        reader = ScratchReader(self._key_part, position, stream.size_bytes)
+        return read_key_stream(reader.read, stream, entry.record_count)
+
+    def slice_reader(self, tip: TopicIdPartition) -> SliceReader:
+        """The data of a slice. Slices must be asked for in the order in which they lie, each once and read to
+        its end.
+        """
+        entry = self.entry(tip)
+        if entry.data_bytes > 0:
+            self._open_data()
+            self._skip_to(entry.data_position)
+        return SliceReader(entry, self._read_data, self._chunk_bytes)
+
+    def close(self) -> None:
+        """May be called again."""
+        data, self._data = self._data, None
+        if data is not None and not isinstance(data, ScratchReader):
+            data.close()
+        for scratch in (self._key_part, self._data_part):
+            if scratch is not None:
+                scratch.close()
+        self._key_part = self._data_part = None
+
+    def _open_keys(self) -> None:
+        """GET 1."""
+        if self._key_part is not None:
+            return
+        ref = self._ref
+        self._key_part = self._make_scratch()
+        self._drain(ref.directory_position, ref.key_streams_end - ref.directory_position, self._key_part)
+        directory = self._key_part.read_at(0, ref.directory_bytes)
+        if crc_of(directory) != ref.directory_crc:
+            raise self._corrupt("has a directory that is not the one that was committed")
+        entries = {entry.topic_id_partition: entry for entry in decode_directory(directory)}
+        if not self._needed <= entries.keys():
+            raise self._corrupt("lacks a slice that the metadata log says it has")
+        for entry in entries.values():
+            if (
+                not ref.data_position
+                <= entry.data_position
+                <= entry.data_end_position
+                <= ref.directory_position
+            ):
+                raise self._corrupt("refers to data outside its own part")
+        self._entries = {tip: entries[tip] for tip in self._needed}
+
+    def _open_data(self) -> None:
+        """GET 2."""
+        if self._data is not None:
+            return
+        with_data = [entry for entry in self._entries.values() if entry.data_bytes > 0]
+        self._data_position = min(entry.data_position for entry in with_data)
+        size_bytes = max(entry.data_end_position for entry in with_data) - self._data_position
+        if size_bytes <= self._buffered_bytes:
+            self._data_part = self._make_scratch()
+            self._drain(self._data_position, size_bytes, self._data_part)
+            self._data = ScratchReader(self._data_part, 0, size_bytes)
+        else:
+            self._data = self._store.open_range(self._key, self._data_position, size_bytes)
+
+    def _drain(self, position: int, size_bytes: int, scratch: Scratch) -> None:
+        stream = self._store.open_range(self._key, position, size_bytes)
+        try:
+            while scratch.size_bytes < size_bytes:
+                data = stream.read(min(self._chunk_bytes, size_bytes - scratch.size_bytes))
+                if not data:
+                    raise self._corrupt("is shorter than the metadata log says")
+                scratch.append(data)
+        finally:
+            stream.close()
+
+    def _read_data(self, size: int) -> Buffer:
+        assert self._data is not None
+        data = self._data.read(size)
+        self._data_position += len(data)
+        return data
+
+    def _skip_to(self, position: int) -> None:
+        """Read past what the job does not need."""
+        # The stream only moves forward: partitions are worked on in the order in which their slices lie.
+        assert self._data_position <= position
+        while self._data_position < position:
+            if not self._read_data(min(self._chunk_bytes, position - self._data_position)):
+                raise self._corrupt("is shorter than the metadata log says")
+
+    def _corrupt(self, problem: str) -> StoreCorruptError:
+        return StoreCorruptError(f"an object {problem}; keep it and find out what changed it", key=self._key)

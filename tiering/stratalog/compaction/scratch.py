@@ -1,0 +1,102 @@
+"""Bytes that are written once and then read anywhere: memory while they are few, a temporary file beyond.
+
+This is for what a job must read out of order, or later than it arrives. It is never synced, its name is
+unlinked when it is closed, and what a crash leaves behind goes when the next compactor begins
+(`clear_scratch_directory`).
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from uuid import UUID
+
+from stratalog.base.filesystem import AppendFile, Buffer, FileSystem
+
+
+class Scratch:
+    """Not thread-safe: guarded by the job that made it. As a context manager it gives memory and file back in
+    the end.
+    """
+
+    def __init__(
+        self, filesystem: FileSystem, directory: str, scratch_id: UUID, memory_limit_bytes: int
+    ) -> None:
+        self._filesystem = filesystem
+        self._path = f"{directory}/{scratch_id}.scratch"
+        self._memory_limit_bytes = memory_limit_bytes
+        self._memory = bytearray()
+        self._file: AppendFile | None = None
+        self._size_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def append(self, data: Buffer) -> None:
+        """Raises OSError where the disk is full."""
+        if self._file is None and self._size_bytes + len(data) <= self._memory_limit_bytes:
+            self._memory += data
+        else:
+            self._append_to_file(data)
+        self._size_bytes += len(data)
+        # Everything lies in one place.
+        assert self._file is None or not self._memory
+
+    def read_at(self, position: int, size: int) -> Buffer:
+        """Exactly `size` bytes. What memory holds is not copied, so nothing may be appended while a view is
+        in use.
+        """
+        assert position >= 0
+        assert position + size <= self._size_bytes, "scratch is read where it was written"
+        if self._file is None:
+            return memoryview(self._memory)[position : position + size]
+        data = self._file.read_at(position, size)
+        if len(data) != size:
+            raise OSError(f"the scratch file {self._path} lost its end")
+        return data
+
+    def close(self) -> None:
+        """Forget the bytes. May be called again."""
+        self._memory = bytearray()
+        self._size_bytes = 0
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+            self._filesystem.unlink(self._path)
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _append_to_file(self, data: Buffer) -> None:
+        if self._file is None:
+            self._file = self._filesystem.open_append(self._path)
+            self._file.append([self._memory])
+            self._memory = bytearray()
+        self._file.append([data])
+
+
+class ScratchReader:
+    """Moves forward over [position, end) of a scratch. Not thread-safe: guarded by the job."""
+
+    def __init__(self, scratch: Scratch, position: int, size_bytes: int) -> None:
+        self._scratch = scratch
+        self._position = position
+        self._end_position = position + size_bytes
+
+    def read(self, size: int) -> Buffer:
+        """Up to `size` bytes; fewer only at the end."""
+        size = min(size, self._end_position - self._position)
+        data = self._scratch.read_at(self._position, size)
+        self._position += size
+        return data
+
+
+def clear_scratch_directory(filesystem: FileSystem, directory: str) -> None:
+    """Make an empty directory of it. Raises OSError."""
+    filesystem.remove_tree(directory)
+    filesystem.make_directories(directory)

@@ -1,0 +1,101 @@
+"""Key runs of a slice that has no usable key stream, made from its data within a bound of memory.
+
+The slice's bytes are spooled as they come in, because they will be needed again and its stream only moves
+forward. Keys are hashed as the batches pass by; whenever so many have gathered, they are sorted and put away
+as a run. The runs of a slice are merged like slices, later ones being newer; so there is no second pass over
+the data and no bound on the number of keys.
+
+A record without a key has nothing that could displace it: its bit is set at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.compaction.key_run import KeyRun
+from stratalog.compaction.scratch import Scratch, ScratchReader
+from stratalog.compaction.slice_reader import PlacedBatch, SliceReader
+from stratalog.compaction.survivor_bits import set_bit
+from stratalog.record.batch import crc_matches, records_payload
+from stratalog.record.kernels import KeyEntries, hash_keys, sort_key_entries
+from stratalog.remote.key_stream import KeyBlock, KeyHashing, encode_key_stream, read_key_stream
+from stratalog.remote.slice_entry import KeyStreamRef
+
+
+class SliceHasher:
+    """Not thread-safe: guarded by the job. `close` gives the scratch of the runs back."""
+
+    def __init__(
+        self,
+        hashing: KeyHashing,
+        record_count: int,
+        make_scratch: Callable[[], Scratch],
+        max_run_entries: int,
+    ) -> None:
+        self._hashing = hashing
+        self._record_count = record_count
+        self._make_scratch = make_scratch
+        self._max_run_entries = max_run_entries
+        self._entries = KeyEntries()
+        self._runs: list[tuple[Scratch, KeyStreamRef]] = []
+
+    def hash_slice(self, reader: SliceReader, copy: Scratch, survivors: bytearray) -> list[KeyRun]:
+        """Read the slice to its end, into `copy`; returns its runs, oldest first. Raises as `SliceReader`
+        does.
+        """
+        ordinal = 0
+        for batch in reader.batches():
+            copy.append(memoryview(batch.buffer)[batch.position : batch.end_position])
+            self._hash(batch, ordinal, survivors)
+            ordinal += batch.header.records_count
+            if len(self._entries) >= self._max_run_entries:
+                self._put_run_away()
+        assert ordinal == self._record_count
+        if len(self._entries):
+            self._put_run_away()
+        return [KeyRun(self._blocks(scratch, stream), survivors) for scratch, stream in self._runs]
+
+    def close(self) -> None:
+        """May be called again."""
+        with contextlib.ExitStack() as closing:
+            for scratch, _ in self._runs:
+                closing.callback(scratch.close)
+        self._runs = []
+
+    def _hash(self, batch: PlacedBatch, first_ordinal: int, survivors: bytearray) -> None:
+        header = batch.header
+        if not crc_matches(batch.buffer, batch.position, header):
+            raise CorruptRecordError(
+                "a batch of a slice fails its checksum; keep the object and find out what changed it",
+                base_offset=header.base_offset,
+            )
+        payload = records_payload(batch.buffer, batch.position, header)
+        before = len(self._entries)
+        hash_keys(payload, header.records_count, self._hashing.hash_key, first_ordinal, self._entries)
+        if len(self._entries) - before < header.records_count:
+            with_key = set(self._entries.ordinal[before:])
+            for ordinal in range(first_ordinal, first_ordinal + header.records_count):
+                if ordinal not in with_key:
+                    set_bit(survivors, ordinal)
+
+    def _put_run_away(self) -> None:
+        encoded = encode_key_stream(sort_key_entries(self._entries))
+        scratch = self._make_scratch()
+        stream = KeyStreamRef(
+            position=0,
+            size_bytes=encoded.size_bytes,
+            entry_count=encoded.entry_count,
+            crc=encoded.crc,
+            strategy=self._hashing.strategy,
+            version_header=self._hashing.version_header,
+            hash_key_id=0,
+        )
+        self._runs.append((scratch, stream))
+        for part in encoded.parts:
+            scratch.append(part)
+        self._entries = KeyEntries()
+
+    def _blocks(self, scratch: Scratch, stream: KeyStreamRef) -> Iterator[KeyBlock]:
+        return read_key_stream(ScratchReader(scratch, 0, stream.size_bytes).read, stream, self._record_count)

@@ -1,0 +1,24 @@
+"""One bit a record: whether it is the last of its key in the job.
+
+The bit of the record with ordinal `n` is bit ``n % 8`` of byte ``n // 8``. Ordinals count every record in a
+slice's bytes, so a bitmap belongs to one slice as it lies in its object.
+"""
+
+from __future__ import annotations
+
+
+def new_bitmap(record_count: int) -> bytearray:
+    """A bitmap for `record_count` records, none of which survives yet."""
+    return bytearray((record_count + 7) // 8)
+
+
+def set_bit(bitmap: bytearray, ordinal: int) -> None:
+    """Let one record survive."""
+    bitmap[ordinal >> 3] |= 1 << (ordinal & 7)
+
+
+def bits_between(bitmap: bytearray, first_ordinal: int, end_ordinal: int) -> int:
+    """The bits of [first_ordinal, end_ordinal) as one number, the first record's lowest."""
+    assert 0 <= first_ordinal <= end_ordinal <= len(bitmap) * 8
+    number = int.from_bytes(bitmap[first_ordinal >> 3 : (end_ordinal + 7) >> 3], "little")
+    return (number >> (first_ordinal & 7)) & ((1 << (end_ordinal - first_ordinal)) - 1)
