@@ -1,0 +1,264 @@
+"""Compacts and merges the objects of a shard: plans, runs the jobs one after the other, and commits each by
+itself.
+
+A commit replaces exactly the slices that the job read. Until it has landed nothing has happened to them: a
+failure leaves objects that no commit names, which the orphan sweep collects. Whoever commits first wins: a
+partition whose slices have changed in the meantime is refused by the commit, alone, and planned anew in the
+next run. The inputs that lose their last slice are dropped by the commit and deleted after the grace period
+by the collector, never here.
+
+The configuration that decided what went is read again just before the commit; where a topic of the job has
+changed, the job is given up. Time is the store's. Where the own clock is too far from it, tombstones stay.
+
+A partition whose job failed on its data is left alone for a while, and the others of that job are planned
+again without it: one damaged slice must not keep a shard from being compacted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import (
+    CorruptRecordError,
+    LogStoreError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreCorruptError,
+    StoreError,
+    UnknownTopicOrPartitionError,
+    UnsupportedOperationError,
+)
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_job import CompactionJob, Refusal, RunMode
+from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.job_run import JobClock, JobResult, JobRun
+from stratalog.compaction.planner import plan
+from stratalog.compaction.scratch import clear_scratch_directory
+from stratalog.compaction.topic_policy import topic_policies
+from stratalog.objectstore.counting import CountingObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.catalog import Catalog
+from stratalog.remote.metadata_log import MetadataLog
+from stratalog.remote.store_clock import MAX_CLOCK_SKEW_MS, clock_skew_ms
+from stratalog.remote.topic_entry import TopicEntry
+
+CONFIG_CHANGED = (
+    "a topic was deleted or configured anew while the job ran; it is planned again with the new settings"
+)
+INPUTS_GONE = "other commits took the inputs while the job ran; what is left of them is planned again"
+MAX_ROUNDS = 4
+"""How often one run plans anew because partitions turned out to be unusable."""
+
+
+class _Exclusion(NamedTuple):
+    reason: str
+    until_ms: int
+
+
+class Compactor:
+    """Thread-safe: `_lock` is held for a whole run, so runs follow one another."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        store: ObjectStore,
+        clock: Clock,
+        ids: IdGenerator,
+        metadata: MetadataLog,
+        catalog: Catalog,
+        store_id: UUID,
+        settings: CompactionSettings,
+    ) -> None:
+        self._filesystem = filesystem
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._metadata = metadata
+        self._catalog = catalog
+        self._store_id = store_id
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._excluded: dict[TopicIdPartition, _Exclusion] = {}
+
+    def run_once(self, topics: Collection[str] | None = None) -> tuple[CompactionReport, ...]:
+        """Plan, and run every job of the plan. A report for each job, and one for partitions that no job
+        takes.
+
+        `topics` limits the reasons for jobs to these, by name; each of them is then compacted whether it pays
+        or not. Jobs that fail are reported, not raised. Raises UnknownTopicOrPartitionError for a name that
+        is not in the catalog, StoreError where metadata cannot be read, OSError where the spool directory
+        cannot be used.
+        """
+        with self._lock:
+            clear_scratch_directory(self._filesystem, self._settings.spool_directory)
+            reports: list[CompactionReport] = []
+            for _ in range(MAX_ROUNDS):
+                is_done = self._run_round(topics, reports)
+                if is_done:
+                    break
+            return tuple(reports)
+
+    def excluded(self) -> Mapping[TopicIdPartition, str]:
+        """Partitions that are left alone for now, and why."""
+        now_ms = self._clock.now_ms()
+        return {tip: one.reason for tip, one in list(self._excluded.items()) if one.until_ms > now_ms}
+
+    def reset(self) -> None:
+        """Try again with partitions that failed, without waiting."""
+        with self._lock:
+            self._excluded.clear()
+
+    def _run_round(self, names: Collection[str] | None, reports: list[CompactionReport]) -> bool:
+        """Plan once and run the jobs; False where a failure has left something to plan anew."""
+        topics = self._catalog.refresh().topics()
+        state = self._metadata.refresh(dated=True)
+        job_clock = self._job_clock()
+        planned = plan(
+            state,
+            topic_policies(topics.values()),
+            job_clock.now_ms,
+            self._settings,
+            only=None if names is None else _ids_of(names, topics),
+            excluded=self.excluded(),
+            may_drop_tombstones=job_clock.may_drop_tombstones,
+        )
+        excluded_before = set(self._excluded)
+        entries = {topic.topic_id: topic for topic in topics.values()}
+        for job in planned.jobs:
+            report, may_go_on = self._run_job(job, entries, job_clock)
+            reports.append(report)
+            if not may_go_on:
+                return True
+        if set(self._excluded) > excluded_before:
+            return False
+        if planned.refusals:
+            reports.append(_refusal_report(planned.refusals))
+        return True
+
+    def _run_job(
+        self, job: CompactionJob, topics: Mapping[UUID, TopicEntry], job_clock: JobClock
+    ) -> tuple[CompactionReport, bool]:
+        """The job's report, and whether it makes sense to go on with others."""
+        counting = CountingObjectStore(self._store)
+        run = JobRun(
+            self._filesystem,
+            counting,
+            self._ids,
+            self._metadata,
+            self._store_id,
+            self._settings,
+            job,
+            job_clock,
+        )
+        try:
+            result = run.execute()
+            return self._commit(job, topics, result, counting), True
+        except ObjectNotFoundError:
+            return self._missing_input(job, counting), True
+        except (CorruptRecordError, StoreCorruptError, UnsupportedOperationError) as error:
+            self._exclude(job, run.current, error)
+            return _report(job, counting, refused=str(error)), True
+        except (LogStoreError, OSError) as error:
+            # The store, the disk: what failed here would fail the next job too.
+            return _report(job, counting, refused=str(error)), False
+
+    def _commit(
+        self,
+        job: CompactionJob,
+        topics: Mapping[UUID, TopicEntry],
+        result: JobResult,
+        counting: CountingObjectStore,
+    ) -> CompactionReport:
+        try:
+            outcome = self._metadata.replace(
+                {run.topic_id_partition: run.slices for run in job.runs},
+                job.input_names,
+                [(stored.ref, stored.entries) for stored in result.stored],
+                covers={run.topic_id_partition: run.settles_tombstones for run in job.runs},
+                catalog_seq=self._catalog.confirm(topics[topic_id] for topic_id in job.topic_ids),
+                drops_records=any(run.mode is RunMode.COMPACT for run in job.runs),
+            )
+        except PreconditionFailedError:
+            return _report(job, counting, refused=CONFIG_CHANGED)
+        refused = tuple((refusal.partition, refusal.reason) for refusal in outcome.refused)
+        if not outcome.has_committed:
+            return _report(job, counting, refused=INPUTS_GONE, refused_partitions=refused)
+        return _report(job, counting, result=result, refused_partitions=refused)
+
+    def _missing_input(self, job: CompactionJob, counting: CountingObjectStore) -> CompactionReport:
+        """An input is not in the store: it was replaced and collected in the meantime, or it is lost."""
+        try:
+            live = self._metadata.refresh().objects
+        except StoreError as error:
+            return _report(job, counting, refused=str(error))
+        if all(name in live for name in job.input_names):
+            lost = StoreCorruptError(
+                "a live object is not in the store; restore it from a copy and delete nothing",
+                inputs=", ".join(job.input_names),
+            )
+            self._exclude(job, None, lost)
+            return _report(job, counting, refused=str(lost))
+        return _report(job, counting, refused=INPUTS_GONE)
+
+    def _exclude(self, job: CompactionJob, failed: TopicIdPartition | None, error: LogStoreError) -> None:
+        """Leave the failed partition alone for a while; all of the job's where it is not known which one
+        failed.
+        """
+        until_ms = self._clock.now_ms() + self._settings.retry_backoff_ms
+        for tip in [run.topic_id_partition for run in job.runs] if failed is None else [failed]:
+            self._excluded[tip] = _Exclusion(str(error), until_ms)
+
+    def _job_clock(self) -> JobClock:
+        is_trusted = abs(clock_skew_ms(self._clock, self._metadata)) <= MAX_CLOCK_SKEW_MS
+        return JobClock(self._metadata.store_date_ms, is_trusted)
+
+
+def _ids_of(names: Collection[str], topics: Mapping[str, TopicEntry]) -> frozenset[UUID]:
+    for name in names:
+        if name not in topics:
+            raise UnknownTopicOrPartitionError(
+                "there is no such topic; create it, or correct the name", topic=name
+            )
+    return frozenset(topics[name].topic_id for name in names)
+
+
+def _report(
+    job: CompactionJob,
+    counting: CountingObjectStore,
+    *,
+    result: JobResult | None = None,
+    refused: str | None = None,
+    refused_partitions: tuple[tuple[TopicIdPartition, str], ...] = (),
+) -> CompactionReport:
+    assert (result is None) == (refused is not None), "a job is committed or refused"
+    gets = counting.total("GET")
+    return CompactionReport(
+        inputs=len(job.inputs),
+        get_requests=gets.requests,
+        input_bytes=sum(live.ref.size_bytes for live in job.inputs),
+        bytes_read=gets.size_bytes,
+        records_in=0 if result is None else result.records_in,
+        records_out=0 if result is None else result.records_out,
+        tombstones_removed=0 if result is None else result.tombstones_removed,
+        outputs=0 if result is None else len(result.stored),
+        output_bytes=0 if result is None else sum(stored.ref.size_bytes for stored in result.stored),
+        partitions=0 if result is None else len(job.runs) - len(refused_partitions),
+        refused=refused,
+        refused_partitions=refused_partitions,
+    )
+
+
+def _refusal_report(refusals: Collection[Refusal]) -> CompactionReport:
+    """Partitions that no job takes."""
+    partitions = tuple((refusal.topic_id_partition, refusal.reason) for refusal in refusals)
+    reasons = "; ".join(sorted({reason for _, reason in partitions}))
+    return CompactionReport(
+        refused=f"{len(partitions)} partitions stay as they are: {reasons}", refused_partitions=partitions
+    )

@@ -1,0 +1,100 @@
+"""The objects that a job writes: those of compacted topics apart from those of plain ones.
+
+Readers of compacted topics read all of them again and again, readers of plain ones mostly the end; what dies
+together lies together, and later jobs need not read past the other kind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.verifier import PlannedSlice, verify_object
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.object_format import ObjectHeader
+from stratalog.remote.object_ref import ObjectRef
+from stratalog.remote.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.slice_entry import SliceEntry
+from stratalog.remote.store_layout import StoreLayout
+
+
+class StoredObject(NamedTuple):
+    """An output that lies in the store, not yet committed."""
+
+    ref: ObjectRef
+    entries: tuple[SliceEntry, ...]
+
+
+class JobOutput:
+    """Not thread-safe: guarded by the job; a context manager that removes the writers' temporary files.
+
+    `make_header` gives each object a fresh name. An object is closed at the first partition behind
+    `max_object_bytes` of data.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        store: ObjectStore,
+        layout: StoreLayout,
+        make_header: Callable[[], ObjectHeader],
+        settings: ObjectWriterSettings,
+        *,
+        max_object_bytes: int,
+        chunk_bytes: int,
+    ) -> None:
+        self.stored: list[StoredObject] = []
+        self._filesystem = filesystem
+        self._store = store
+        self._layout = layout
+        self._make_header = make_header
+        self._settings = settings
+        self._max_object_bytes = max_object_bytes
+        self._chunk_bytes = chunk_bytes
+        self._writers: dict[bool, ObjectWriter] = {}
+        self._planned: dict[bool, dict[TopicIdPartition, PlannedSlice]] = {True: {}, False: {}}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.ExitStack() as closing:
+            for writer in self._writers.values():
+                closing.callback(writer.close)
+        self._writers = {}
+
+    def writer(self, *, is_compacted: bool) -> ObjectWriter:
+        """The writer for the next partition of this kind."""
+        writer = self._writers.get(is_compacted)
+        if writer is not None and writer.data_bytes >= self._max_object_bytes:
+            self._store_object(is_compacted)
+            writer = None
+        if writer is None:
+            writer = ObjectWriter(self._filesystem, self._make_header(), self._settings)
+            self._writers[is_compacted] = writer
+        return writer
+
+    def expect(self, tip: TopicIdPartition, planned: PlannedSlice, *, is_compacted: bool) -> None:
+        """Note what the slice that was just written must turn out to hold."""
+        self._planned[is_compacted][tip] = planned
+
+    def finish(self) -> None:
+        """Verify and store what is left. Raises StoreCorruptError where a proof fails, StoreError."""
+        for is_compacted in sorted(self._writers):
+            self._store_object(is_compacted)
+
+    def _store_object(self, is_compacted: bool) -> None:
+        writer = self._writers[is_compacted]
+        finished = writer.finish()
+        verify_object(finished, self._planned[is_compacted], self._chunk_bytes)
+        finished.store(self._store, self._layout)
+        self.stored.append(StoredObject(finished.ref, finished.entries))
+        self._planned[is_compacted] = {}
+        del self._writers[is_compacted]
+        writer.close()

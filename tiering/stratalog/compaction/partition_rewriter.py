@@ -1,0 +1,243 @@
+"""Phase 2: copies what phase 1 decided to keep of a partition, batch by batch, into the output object.
+
+* A batch that keeps all its records, unchanged, is copied as it is: no byte of it is made anew.
+* A batch that loses some is made anew around those that stay: same base offset, last offset delta, leader
+  epoch, producer fields and codec, so offsets, order, timestamps and headers of records never change.
+* A batch that loses all is gone; no empty batches are kept, the slice's logical range says what it covered.
+* Tombstones follow `TombstoneRule`. A new delete horizon takes the place of the base timestamp, so the
+  timestamp deltas of that batch are shifted by the difference; when all tombstones are gone the horizon's bit
+  goes with them.
+
+Records outside the slice's logical range or below log start are not readable and are not kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from stratalog.base.errors import CorruptRecordError, StoreCorruptError, UnsupportedOperationError
+from stratalog.base.filesystem import Buffer
+from stratalog.compaction.compaction_job import PartitionRun, RunMode
+from stratalog.compaction.input_streams import InputStreams
+from stratalog.compaction.kept_records import KeptRecords, KeptTally
+from stratalog.compaction.partition_outlook import TRANSACTIONS_REFUSED
+from stratalog.compaction.scratch import ScratchReader
+from stratalog.compaction.slice_reader import PlacedBatch, SliceReader
+from stratalog.compaction.survivor_bits import bits_between
+from stratalog.compaction.survivor_plan import SurvivorPlan
+from stratalog.compaction.tombstone_rule import TombstoneRule
+from stratalog.record.batch import crc_matches, records_payload
+from stratalog.record.builder import rebuild_batch
+from stratalog.record.copied_records import CopiedRecords
+from stratalog.record.header import DELETE_HORIZON_BIT, BatchHeader, parse_header
+from stratalog.record.kernels import copy_records
+from stratalog.remote.object_writer import ObjectWriter
+from stratalog.remote.partition_state import LiveSlice
+from stratalog.remote.slice_builder import SliceEnd
+from stratalog.remote.slice_entry import LeaderEpoch, SliceEntry
+
+
+class RewrittenPartition(NamedTuple):
+    """What became of a run."""
+
+    kept: KeptRecords
+    records_in: int
+    tombstones_removed: int
+
+
+class _Position(NamedTuple):
+    """Where a batch stands in its slice, and which of its offsets count."""
+
+    first_ordinal: int
+    first_offset_delta: int
+    end_offset_delta: int
+    is_clipped: bool
+
+
+class PartitionRewriter:
+    """Rewrites one run. Not thread-safe: guarded by the job."""
+
+    def __init__(
+        self, run: PartitionRun, plan: SurvivorPlan | None, rule: TombstoneRule, writer: ObjectWriter
+    ) -> None:
+        assert (plan is None) == (run.mode is RunMode.CARRY)
+        self._run = run
+        self._plan = plan
+        self._rule = rule
+        self._writer = writer
+        self._tally = KeptTally()
+        self._tombstones_removed = 0
+        self._has_tombstones = False
+        # Adjacent batches that stay as they are: [start, end) of one buffer, appended as one.
+        self._verbatim: Buffer = b""
+        self._verbatim_start = self._verbatim_end = 0
+
+    def rewrite(self, inputs: Mapping[str, InputStreams], chunk_bytes: int) -> RewrittenPartition:
+        """Read the run's slices and append one slice to the output. Raises as `SliceReader` and
+        `ObjectWriter` do, and UnsupportedOperationError where the partition holds transactions.
+        """
+        run, topic = self._run, self._run.topic
+        tip = run.topic_id_partition
+        entries = [inputs[live.object_name].entry(tip) for live in run.slices]
+        self._writer.begin_slice(
+            topic.topic_id,
+            topic.name,
+            tip.partition,
+            base_offset=run.base_offset,
+            key_hashing=topic.hashing if topic.is_compacted else None,
+        )
+        for index, (live, entry) in enumerate(zip(run.slices, entries, strict=True)):
+            copy = None if self._plan is None else self._plan.copies.get(index)
+            if copy is None:
+                reader = inputs[live.object_name].slice_reader(tip)
+            else:
+                reader = SliceReader(entry, ScratchReader(copy, 0, copy.size_bytes).read, chunk_bytes)
+            self._rewrite_slice(index, live, entry, reader)
+        self._writer.end_slice(SliceEnd(run.end_offset, leader_epochs=joined_epochs(entries)))
+        records_in = sum(entry.record_count for entry in entries)
+        return RewrittenPartition(self._tally.result(), records_in, self._tombstones_removed)
+
+    def _rewrite_slice(self, index: int, live: LiveSlice, entry: SliceEntry, reader: SliceReader) -> None:
+        self._has_tombstones = entry.tombstone_count > 0
+        survivors = None if self._plan is None else self._plan.survivors[index]
+        first_offset = max(live.base_offset, self._run.log_start_offset)
+        ordinal = 0
+        for batch in reader.batches():
+            header = batch.header
+            self._require_decided(header)
+            if header.next_offset > live.end_offset:
+                raise StoreCorruptError(
+                    "a batch reaches beyond its slice; keep the object and find out what changed it",
+                    base_offset=header.base_offset,
+                    end_offset=live.end_offset,
+                )
+            if header.next_offset > first_offset and header.records_count > 0:
+                first_delta = max(0, first_offset - header.base_offset)
+                position = _Position(ordinal, first_delta, header.last_offset_delta + 1, first_delta > 0)
+                if survivors is None:
+                    self._keep(batch)
+                else:
+                    self._filter(batch, survivors, position)
+            ordinal += header.records_count
+        self._flush()
+        self._tally.keep()
+
+    def _filter(self, batch: PlacedBatch, survivors: bytearray, position: _Position) -> None:
+        """Keep what survives of a batch."""
+        header = batch.header
+        end_ordinal = position.first_ordinal + header.records_count
+        bits = bits_between(survivors, position.first_ordinal, end_ordinal)
+        if bits == 0:
+            return
+        keeps_all = bits.bit_count() == header.records_count and not position.is_clipped
+        must_look = self._has_tombstones and (self._rule.drops(header) or self._rule.stamps(header))
+        if keeps_all and not must_look:
+            self._keep(batch)
+            return
+        if not crc_matches(batch.buffer, batch.position, header):
+            raise CorruptRecordError(
+                "a batch of a slice fails its checksum; keep the object and find out what changed it",
+                base_offset=header.base_offset,
+            )
+        payload = records_payload(batch.buffer, batch.position, header)
+        copied = self._copy(payload, header, survivors, position, timestamp_shift=0)
+        _require_planned(copied, bits.bit_count(), header, position)
+        self._tombstones_removed += copied.dropped_tombstone_count
+        if copied.count == 0:
+            return
+        if copied.tombstone_count and self._rule.stamps(header):
+            shift = header.base_timestamp - self._rule.new_horizon_ms
+            copied = self._copy(payload, header, survivors, position, timestamp_shift=shift)
+            self._append_rebuilt(header, copied, self._rule.new_horizon_ms)
+        elif self._rule.drops(header):
+            # No tombstone is left to wait for. The base timestamp stays, so that the deltas keep their
+            # meaning.
+            without_horizon = header._replace(attributes=header.attributes & ~DELETE_HORIZON_BIT)
+            self._append_rebuilt(without_horizon, copied, None)
+        elif copied.count == header.records_count:
+            self._keep(batch)
+        else:
+            self._append_rebuilt(header, copied, None)
+
+    def _copy(
+        self,
+        payload: Buffer,
+        header: BatchHeader,
+        survivors: bytearray,
+        position: _Position,
+        *,
+        timestamp_shift: int,
+    ) -> CopiedRecords:
+        return copy_records(
+            payload,
+            header.records_count,
+            survivors,
+            position.first_ordinal,
+            first_offset_delta=position.first_offset_delta,
+            end_offset_delta=position.end_offset_delta,
+            drop_tombstones=self._rule.drops(header),
+            timestamp_shift=timestamp_shift,
+        )
+
+    def _append_rebuilt(self, header: BatchHeader, copied: CopiedRecords, new_horizon_ms: int | None) -> None:
+        self._flush()
+        if header.append_time_ms is not None:
+            max_timestamp = header.append_time_ms
+        else:
+            base_timestamp = header.base_timestamp if new_horizon_ms is None else new_horizon_ms
+            max_timestamp = base_timestamp + copied.max_timestamp_delta
+        batch = rebuild_batch(
+            header,
+            copied.payload,
+            records_count=copied.count,
+            max_timestamp=max_timestamp,
+            delete_horizon_ms=new_horizon_ms,
+        )
+        self._tally.add(batch, 0, parse_header(batch), copied.count)
+        self._writer.append(batch, payload=copied.payload)
+
+    def _keep(self, batch: PlacedBatch) -> None:
+        """Copy a batch as it is, together with its neighbours."""
+        if self._verbatim is not batch.buffer or self._verbatim_end != batch.position:
+            self._flush()
+            self._verbatim, self._verbatim_start = batch.buffer, batch.position
+        self._verbatim_end = batch.end_position
+        self._tally.add(batch.buffer, batch.position, batch.header, batch.header.records_count)
+
+    def _flush(self) -> None:
+        if self._verbatim_end > self._verbatim_start:
+            whole = self._verbatim_start == 0 and self._verbatim_end == len(self._verbatim)
+            part = memoryview(self._verbatim)[self._verbatim_start : self._verbatim_end]
+            # A copy, unless all of the buffer stays: a few bytes that wait in a spool must not hold a whole
+            # chunk.
+            self._writer.append(self._verbatim if whole else bytes(part))
+        self._verbatim, self._verbatim_start, self._verbatim_end = b"", 0, 0
+
+    def _require_decided(self, header: BatchHeader) -> None:
+        if header.is_control or header.is_transactional:
+            raise UnsupportedOperationError(TRANSACTIONS_REFUSED, base_offset=header.base_offset)
+
+
+def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:
+    """The leader epochs of consecutive slices, each where it first begins."""
+    joined: list[LeaderEpoch] = []
+    for epoch in itertools.chain.from_iterable(entry.leader_epochs for entry in entries):
+        if not joined or (epoch.epoch > joined[-1].epoch and epoch.start_offset > joined[-1].start_offset):
+            joined.append(epoch)
+    return tuple(joined)
+
+
+def _require_planned(
+    copied: CopiedRecords, planned_count: int, header: BatchHeader, position: _Position
+) -> None:
+    """What was copied is what phase 1 had in mind; in a batch that is clipped, at most that."""
+    count = copied.count + copied.dropped_tombstone_count
+    if count > planned_count or (count < planned_count and not position.is_clipped):
+        raise StoreCorruptError(
+            "a batch gave other records than planned; its slice and key stream contradict each other",
+            base_offset=header.base_offset,
+            planned_count=planned_count,
+            count=count,
+        )

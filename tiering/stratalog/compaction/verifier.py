@@ -1,0 +1,141 @@
+"""Proves an output object before it may be stored: what lies in its spool is what the job planned.
+
+The object is read once, forward, as a reader of the store would see it, from the parts that will be sent.
+Nothing that was in memory while it was made is believed: batches are checked by their checksums and record by
+record, counted, and compared per partition with the plan (record count, first and last offset, fingerprint of
+the batches); slices, key streams, directory and footer are checked against each other. After compaction a
+slice has as many keys as keyed records, which says that phase 1 and phase 2 meant the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from stratalog.base.errors import StoreCorruptError
+from stratalog.base.filesystem import Buffer
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.kept_records import KeptRecords, KeptTally
+from stratalog.compaction.slice_reader import SliceReader
+from stratalog.record.batch import verify
+from stratalog.remote.key_stream import read_key_stream
+from stratalog.remote.object_directory import parse_directory
+from stratalog.remote.object_format import FOOTER, decode_footer
+from stratalog.remote.object_ref import ObjectRef
+from stratalog.remote.object_writer import FinishedObject
+from stratalog.remote.slice_entry import SliceEntry
+
+
+class PlannedSlice(NamedTuple):
+    """What an output slice must hold."""
+
+    kept: KeptRecords
+    base_offset: int
+    end_offset: int
+    has_one_record_a_key: bool
+
+
+class PartsReader:
+    """Moves forward over the parts of an object. Not thread-safe: guarded by the job."""
+
+    def __init__(self, parts: Sequence[Buffer]) -> None:
+        self.position = 0
+        self._parts = parts
+        self._index = 0
+        self._part: memoryview = memoryview(b"")
+
+    def read(self, size: int) -> Buffer:
+        """`size` bytes; fewer only at the end. One part's bytes are not copied."""
+        pieces: list[memoryview] = []
+        left_bytes = size
+        while left_bytes > 0:
+            if not len(self._part):
+                if self._index == len(self._parts):
+                    break
+                self._part = memoryview(self._parts[self._index])
+                self._index += 1
+                continue
+            piece, self._part = self._part[:left_bytes], self._part[left_bytes:]
+            pieces.append(piece)
+            left_bytes -= len(piece)
+        self.position += size - left_bytes
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def skip_to(self, position: int) -> None:
+        """Move on without looking."""
+        assert self.position <= position
+        self.read(position - self.position)
+
+
+def verify_object(
+    finished: FinishedObject, planned: Mapping[TopicIdPartition, PlannedSlice], chunk_bytes: int
+) -> None:
+    """Raises StoreCorruptError or CorruptRecordError where the object is not what was planned."""
+    ref = finished.ref
+    reader = PartsReader(finished.parts)
+    if [entry.topic_id_partition for entry in finished.entries] != sorted(planned):
+        raise _unplanned("its partitions are not those of the plan", ref)
+    reader.skip_to(ref.data_position)
+    keyed_counts: list[int] = []
+    for entry in finished.entries:
+        if reader.position != entry.data_position:
+            raise _unplanned("its slices do not follow one another", ref, entry)
+        plan = planned[entry.topic_id_partition]
+        keyed_counts.append(_verify_slice(reader, entry, plan, ref, chunk_bytes))
+    reader.skip_to(ref.directory_position)
+    if parse_directory(reader.read(ref.directory_bytes), ref) != finished.entries:
+        raise _unplanned("its directory was written differently", ref)
+    for entry, keyed_count in zip(finished.entries, keyed_counts, strict=True):
+        _verify_key_stream(reader, entry, planned[entry.topic_id_partition], keyed_count, ref)
+    reader.skip_to(ref.size_bytes - FOOTER.size_bytes)
+    if decode_footer(reader.read(FOOTER.size_bytes), ref.name) != ref or reader.read(1):
+        raise _unplanned("its footer does not end it", ref)
+
+
+def _verify_slice(
+    reader: PartsReader, entry: SliceEntry, plan: PlannedSlice, ref: ObjectRef, chunk_bytes: int
+) -> int:
+    """Returns how many of the records have a key."""
+    tally = KeptTally()
+    tombstone_count = keyless_count = 0
+    for batch in SliceReader(entry, reader.read, chunk_bytes).batches():
+        summary = verify(batch.buffer, batch.position, batch.header)
+        tombstone_count += summary.tombstone_count
+        keyless_count += summary.null_key_count
+        tally.add(batch.buffer, batch.position, batch.header, batch.header.records_count)
+    kept = tally.result()
+    if kept != plan.kept:
+        raise _unplanned(
+            "its records are not those that were to be kept", ref, entry, planned=plan.kept, kept=kept
+        )
+    if (entry.base_offset, entry.end_offset) != (plan.base_offset, plan.end_offset):
+        raise _unplanned("it covers other offsets than its inputs", ref, entry)
+    if kept.last_offset >= entry.end_offset or tombstone_count != entry.tombstone_count:
+        raise _unplanned("its directory entry contradicts its records", ref, entry)
+    return kept.record_count - keyless_count
+
+
+def _verify_key_stream(
+    reader: PartsReader, entry: SliceEntry, plan: PlannedSlice, keyed_count: int, ref: ObjectRef
+) -> None:
+    stream = entry.key_stream
+    if stream is None:
+        return
+    if reader.position != stream.position:
+        raise _unplanned("its key streams do not follow one another", ref, entry)
+    for _ in read_key_stream(reader.read, stream, entry.record_count):
+        pass
+    if plan.has_one_record_a_key and stream.entry_count != keyed_count:
+        raise _unplanned("it holds a key twice", ref, entry)
+
+
+def _unplanned(
+    problem: str, ref: ObjectRef, entry: SliceEntry | None = None, **fields: object
+) -> StoreCorruptError:
+    if entry is not None:
+        fields |= {"topic": entry.topic, "partition": entry.partition}
+    return StoreCorruptError(
+        f"a rewritten object is not what was planned: {problem}; its inputs are untouched, try again",
+        name=ref.name,
+        **fields,
+    )
