@@ -1,0 +1,37 @@
+"""Names of a segment's files, as Kafka gives them.
+
+A segment's name is its base offset in twenty digits, so that names sort as offsets do::
+
+    00000000000000147001.log              record batches
+    00000000000000147001.index            sparse offset index
+    00000000000000147001.timeindex        sparse time index
+    00000000000000147001.log.deleted      dropped, to be unlinked
+"""
+
+from __future__ import annotations
+
+import re
+
+LOG_SUFFIX = ".log"
+OFFSET_INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+DELETED_SUFFIX = ".deleted"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+
+_OFFSET_DIGITS = len(str(2**63 - 1)) + 1
+assert _OFFSET_DIGITS == 20
+_NAME = re.compile(rf"([0-9]{{{_OFFSET_DIGITS}}})(\.[a-z]+)")
+
+
+def segment_path(directory: str, base_offset: int, suffix: str) -> str:
+    """Path of the file of that kind of the segment that begins at `base_offset`."""
+    assert base_offset >= 0
+    return f"{directory}/{base_offset:0{_OFFSET_DIGITS}d}{suffix}"
+
+
+def parse_segment_name(name: str) -> tuple[int, str] | None:
+    """Base offset and suffix of a live segment file; None where the name is of any other kind."""
+    match = _NAME.fullmatch(name)
+    if match is None or match[2] not in SEGMENT_SUFFIXES:
+        return None
+    return int(match[1]), match[2]

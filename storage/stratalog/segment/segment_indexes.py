@@ -1,0 +1,111 @@
+"""The two indexes of a segment, and the one rule that fills them.
+
+Kafka's rule: a batch is entered in both indexes when more than `index.interval.bytes` were written since the
+batch that was entered last; the batch itself does not count yet. The offset entry is the batch's last offset
+with its position; the time entry is the highest timestamp so far, this batch included, with the last offset
+of the batch that has it. Append and rebuild both go through `add`, so an index that was made again has the
+bytes of the one that was lost.
+"""
+
+from __future__ import annotations
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import FileSystem
+from stratalog.segment.file_names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_path
+from stratalog.segment.offset_index import OffsetIndex
+from stratalog.segment.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+from stratalog.segment.time_index import TimeIndex
+from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset
+
+
+class SegmentIndexes:
+    """Not thread-safe for changes: guarded by UnifiedLog.lock. Look-ups in the indexes run beside an
+    append."""
+
+    __slots__ = ("bytes_since_entry", "max_timestamp", "offset_index", "time_index")
+
+    def __init__(self, offset_index: OffsetIndex, time_index: TimeIndex) -> None:
+        self.offset_index = offset_index
+        self.time_index = time_index
+        self.bytes_since_entry = 0
+        self.max_timestamp = time_index.last or NO_TIMESTAMP_OFFSET
+
+    @staticmethod
+    def empty(base_offset: int) -> SegmentIndexes:
+        return SegmentIndexes(OffsetIndex(base_offset), TimeIndex(base_offset))
+
+    @staticmethod
+    def load(filesystem: FileSystem, directory: str, base_offset: int) -> SegmentIndexes:
+        """From the files. Raises FileNotFoundError, and CorruptRecordError where they cannot be indexes."""
+        offset_data = filesystem.read_file(segment_path(directory, base_offset, OFFSET_INDEX_SUFFIX))
+        time_data = filesystem.read_file(segment_path(directory, base_offset, TIME_INDEX_SUFFIX))
+        return SegmentIndexes(OffsetIndex(base_offset, offset_data), TimeIndex(base_offset, time_data))
+
+    def save(self, filesystem: FileSystem, directory: str) -> None:
+        """Write both files, with the highest timestamp of all as the last entry. Not synced. Raises
+        OSError."""
+        self.time_index.maybe_append(self.max_timestamp)
+        base_offset = self.offset_index.base_offset
+        _write(
+            filesystem,
+            segment_path(directory, base_offset, OFFSET_INDEX_SUFFIX),
+            self.offset_index.to_bytes(),
+        )
+        _write(
+            filesystem, segment_path(directory, base_offset, TIME_INDEX_SUFFIX), self.time_index.to_bytes()
+        )
+
+    def add(
+        self, *, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int, interval_bytes: int
+    ) -> None:
+        """Take notice of a batch that lies at `position`, behind all others so far."""
+        if max_timestamp_ms > self.max_timestamp.timestamp_ms:
+            self.max_timestamp = TimestampOffset(max_timestamp_ms, last_offset)
+        if self.bytes_since_entry > interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self.max_timestamp)
+            self.bytes_since_entry = 0
+        self.bytes_since_entry += size_bytes
+
+    def resume_with(self, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
+        """Take notice, after loading, of a batch that the files already know: of the last indexed one and
+        those behind."""
+        self.bytes_since_entry += size_bytes
+        if max_timestamp_ms > self.max_timestamp.timestamp_ms:
+            self.max_timestamp = TimestampOffset(max_timestamp_ms, last_offset)
+
+    def is_full(self, max_index_bytes: int) -> bool:
+        """One slot of the time index is kept for the entry that closes it."""
+        return (
+            self.offset_index.size_bytes + 8 > max_index_bytes
+            or self.time_index.size_bytes + 2 * TIME_ENTRY_SIZE > max_index_bytes
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the entries take."""
+        return self.offset_index.size_bytes + self.time_index.size_bytes
+
+    def check(self, *, end_offset: int, log_size_bytes: int) -> None:
+        """Raises CorruptRecordError where an index is damaged or points beyond the log."""
+        self.offset_index.check()
+        self.time_index.check()
+        last = self.offset_index.last
+        if last is not None and (last.offset >= end_offset or last.position >= log_size_bytes):
+            raise CorruptRecordError(
+                "an offset index points beyond its log", offset=last.offset, end=end_offset
+            )
+        newest = self.time_index.last
+        if newest is not None and newest.offset >= end_offset:
+            raise CorruptRecordError(
+                "a time index points beyond its log", offset=newest.offset, end=end_offset
+            )
+
+
+def _write(filesystem: FileSystem, path: str, data: bytes) -> None:
+    file = filesystem.open_append(path)
+    try:
+        file.truncate(0)
+        file.append([data])
+    finally:
+        file.close()
