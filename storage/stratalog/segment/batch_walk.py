@@ -1,0 +1,131 @@
+"""Walking over the batches of a log file, header by header, without holding more of it than a chunk.
+
+Three walks, by what they may assume:
+
+* `walk` trusts the file (its bytes were validated when they were appended) and looks at headers only; the
+  bodies of batches that are larger than a chunk are not even read.
+* `walk_valid` trusts nothing: it stops before the first batch that is not whole, not a batch, not in order or
+  not what its checksum says, and so finds the end of what a crash left.
+* `whole_batches` is the fetch path: it measures and checks batches in bytes that were just read, with no
+  object made for any of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import AppendFile
+from stratalog.record.batch import crc_matches
+from stratalog.record.header import (
+    ATTRIBUTES_POSITION,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    parse_header,
+)
+
+_HEADER_CHUNK_BYTES = 16 * 1024
+_BODY_CHUNK_BYTES = 1024 * 1024
+# base_offset, batch_length, leader_epoch, magic, crc, attributes, last_offset_delta: all that a fetch looks
+# at.
+_FETCH_FIELDS = struct.Struct(">qiibIhi")
+assert _FETCH_FIELDS.size <= HEADER_SIZE
+
+
+class LocatedBatch(NamedTuple):
+    """A batch's header and where the batch begins in its file."""
+
+    position: int
+    header: BatchHeader
+
+
+class WholeBatches(NamedTuple):
+    """What `whole_batches` found: how many bytes, and the offset behind them."""
+
+    size_bytes: int
+    next_offset: int
+
+
+def walk(file: AppendFile, position: int, end_position: int) -> Iterator[LocatedBatch]:
+    """The batches of a validated file from `position`, which is a batch's beginning, to `end_position`.
+
+    Raises CorruptRecordError where a header is wrong all the same, OSError where the file cannot be read.
+    """
+    chunk, chunk_position = b"", position
+    while position < end_position:
+        if position + HEADER_SIZE > chunk_position + len(chunk):
+            chunk = file.read_at(position, min(_HEADER_CHUNK_BYTES, end_position - position))
+            chunk_position = position
+        header = parse_header(chunk, position - chunk_position)
+        yield LocatedBatch(position, header)
+        position += header.size_in_bytes
+    if position > end_position:
+        raise CorruptRecordError("the last batch ends behind its file", path=file.path, position=position)
+
+
+def walk_valid(file: AppendFile, end_position: int, first_offset: int) -> Iterator[LocatedBatch]:
+    """The batches from the beginning up to the first that is not valid: torn, nonsense, out of order or
+    altered.
+
+    Raises OSError where the file cannot be read: that is no statement about its contents.
+    """
+    chunk, chunk_position = b"", 0
+    position, next_offset = 0, first_offset
+    while position + HEADER_SIZE <= end_position:
+        if position + HEADER_SIZE > chunk_position + len(chunk):
+            chunk, chunk_position = file.read_at(position, _BODY_CHUNK_BYTES), position
+        header = _header_or_none(chunk, position - chunk_position)
+        if (
+            header is None
+            or header.base_offset < next_offset
+            or position + header.size_in_bytes > end_position
+        ):
+            return
+        if position + header.size_in_bytes > chunk_position + len(chunk):
+            chunk, chunk_position = (
+                file.read_at(position, max(_BODY_CHUNK_BYTES, header.size_in_bytes)),
+                position,
+            )
+        if header.size_in_bytes > len(chunk) - (position - chunk_position):
+            return
+        if not crc_matches(chunk, position - chunk_position, header):
+            return
+        yield LocatedBatch(position, header)
+        position += header.size_in_bytes
+        next_offset = header.next_offset
+
+
+def _header_or_none(chunk: bytes, position: int) -> BatchHeader | None:
+    try:
+        return parse_header(chunk, position)
+    except CorruptRecordError:
+        return None
+
+
+def whole_batches(data: bytes, end_offset: int) -> WholeBatches:
+    """How much of `data`, which begins with a batch, is whole batches that end below `end_offset`.
+
+    Raises CorruptRecordError where a batch is not what its checksum says.
+    """
+    view = memoryview(data)
+    position, next_offset = 0, -1
+    readable_bytes = len(data) - _FETCH_FIELDS.size
+    while position <= readable_bytes:
+        base_offset, batch_length, _, magic, crc, _, last_offset_delta = _FETCH_FIELDS.unpack_from(
+            data, position
+        )
+        batch_end = position + LOG_OVERHEAD + batch_length
+        if magic != MAGIC or batch_length < HEADER_SIZE - LOG_OVERHEAD:
+            raise CorruptRecordError("a stored batch has no valid header", base_offset=base_offset)
+        if batch_end > len(data) or base_offset + last_offset_delta >= end_offset:
+            break
+        if crc32c(view[position + ATTRIBUTES_POSITION : batch_end]) != crc:
+            raise CorruptRecordError("a stored batch does not match its checksum", base_offset=base_offset)
+        position, next_offset = batch_end, base_offset + last_offset_delta + 1
+    return WholeBatches(position, next_offset)

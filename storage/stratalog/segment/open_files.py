@@ -1,0 +1,120 @@
+"""The files that are open: as few as allowed, shared by everybody who reads them.
+
+Thousands of partitions with many segments each would need more descriptors than a process has. So nobody
+keeps a file open: `use` lends it for one operation, and the one that was not used for longest is closed when
+there are too many. A file that is lent stays open until it is given back, whatever happens to its name in
+between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from types import TracebackType
+
+from stratalog.base.filesystem import AppendFile, FileSystem
+
+DEFAULT_MAX_OPEN = 512
+
+
+class LentFile:
+    """An open file and how many use it. Guarded by `OpenFiles`; a context manager that gives itself back."""
+
+    __slots__ = ("_owner", "file", "is_forgotten", "is_writable", "user_count")
+
+    def __init__(self, owner: OpenFiles, file: AppendFile, *, is_writable: bool) -> None:
+        self._owner = owner
+        self.file = file
+        self.is_writable = is_writable
+        self.is_forgotten = False
+        self.user_count = 0
+
+    def __enter__(self) -> AppendFile:
+        return self.file
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._owner.give_back(self)
+
+
+class OpenFiles:
+    """A bounded set of open files, by path. Thread-safe."""
+
+    def __init__(self, filesystem: FileSystem, max_open: int = DEFAULT_MAX_OPEN) -> None:
+        assert max_open > 0
+        self.filesystem = filesystem
+        self._max_open = max_open
+        self._guard = threading.Lock()
+        self._files: OrderedDict[str, LentFile] = OrderedDict()
+
+    def use(self, path: str, *, for_writing: bool = False) -> LentFile:
+        """Lend the file: `with files.use(path) as file`. Created where it is missing, if for writing.
+
+        Raises FileNotFoundError for reading, OSError.
+        """
+        with self._guard:
+            lent = self._files.get(path)
+            if lent is None or (for_writing and not lent.is_writable):
+                lent = self._open(path, for_writing=for_writing)
+            lent.user_count += 1
+            self._files.move_to_end(path)
+            return lent
+
+    def give_back(self, lent: LentFile) -> None:
+        with self._guard:
+            lent.user_count -= 1
+            if lent.is_forgotten and lent.user_count == 0:
+                lent.file.close()
+
+    def forget(self, path: str) -> None:
+        """Close the file, or let its last user close it. For a file whose name is about to change or to
+        go."""
+        with self._guard:
+            self._forget(path)
+
+    def forget_below(self, directory: str) -> None:
+        """The same for all files in a directory."""
+        with self._guard:
+            for path in [path for path in self._files if path.startswith(directory + "/")]:
+                self._forget(path)
+
+    def close(self) -> None:
+        with self._guard:
+            for path in list(self._files):
+                self._forget(path)
+
+    @property
+    def open_count(self) -> int:
+        return len(self._files)
+
+    def check(self) -> None:
+        """Invariant: what is forgotten is not in the set, and only files in use exceed the bound."""
+        with self._guard:
+            assert not any(lent.is_forgotten for lent in self._files.values())
+            idle_count = sum(lent.user_count == 0 for lent in self._files.values())
+            assert len(self._files) <= self._max_open or idle_count == 0
+
+    def _open(self, path: str, *, for_writing: bool) -> LentFile:
+        self._forget(path)
+        opened = self.filesystem.open_append(path) if for_writing else self.filesystem.open_read(path)
+        lent = LentFile(self, opened, is_writable=for_writing)
+        self._files[path] = lent
+        if len(self._files) > self._max_open:
+            self._close_idle(keep=path)
+        return lent
+
+    def _close_idle(self, keep: str) -> None:
+        """Close those that were idle for longest, until the bound holds; files in use stay."""
+        for path in list(self._files):
+            if len(self._files) <= self._max_open:
+                return
+            if path != keep and self._files[path].user_count == 0:
+                self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        lent = self._files.pop(path, None)
+        if lent is not None:
+            lent.is_forgotten = True
+            if lent.user_count == 0:
+                lent.file.close()
