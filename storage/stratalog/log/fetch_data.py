@@ -1,0 +1,16 @@
+"""What a read found."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class FetchData(NamedTuple):
+    """Whole batches, and where to go on.
+
+    The first batch may begin below the offset that was asked for. `next_offset` is the offset behind the last
+    batch; it may be larger than what was asked for where there is no batch, and is equal to it at the end.
+    """
+
+    batches: bytes
+    next_offset: int

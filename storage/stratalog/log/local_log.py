@@ -1,0 +1,238 @@
+"""The segments of one partition on this disk, and where they end.
+
+The list of segments is an immutable tuple that is replaced as a whole: readers take it once and walk it
+without a lock, whatever is rolled or dropped beside them. The last segment is active. Segments tile: each
+one's base offset is the end of the one before it, except where a later log was put behind a gap on purpose.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from stratalog.base.filesystem import Buffer
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.log_config import LogConfig
+from stratalog.record.header import NO_TIMESTAMP
+from stratalog.segment.log_segment import AppendedBatch, LogSegment, SegmentResources
+
+_MAX_HINTS = 64
+
+
+class UnsyncedWork(NamedTuple):
+    """What has to be synced before the log is durable up to its end. Each sealed segment comes with its
+    indexes."""
+
+    sealed: tuple[LogSegment, ...]
+    active: LogSegment | None
+    directories: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.sealed and self.active is None and not self.directories
+
+
+class LocalLog:
+    """Changes are guarded by UnifiedLog.lock; reads are thread-safe beside them."""
+
+    def __init__(
+        self,
+        resources: SegmentResources,
+        directory: str,
+        segments: Sequence[LogSegment],
+        *,
+        unsynced: Sequence[str],
+    ) -> None:
+        """`unsynced`: directories in which names were made that are not durable yet."""
+        assert segments
+        self.resources = resources
+        self.directory = directory
+        self.segments = tuple(segments)
+        self._unsynced_sealed: list[LogSegment] = []
+        self._unsynced_directories = list(unsynced)
+        # Where a read ended: the next one of the same reader begins there. Lost hints cost a look-up.
+        self._hints: dict[int, tuple[LogSegment, int]] = {}
+
+    @property
+    def active(self) -> LogSegment:
+        return self.segments[-1]
+
+    @property
+    def start_offset(self) -> int:
+        return self.segments[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    def append(self, parts: Sequence[Buffer], batches: Sequence[AppendedBatch]) -> None:
+        """Raises as LogSegment.append does."""
+        self.active.append(parts, batches)
+
+    def should_roll(
+        self, config: LogConfig, *, size_bytes: int, last_offset: int, max_timestamp_ms: int, now_ms: int
+    ) -> bool:
+        """The active segment must be rolled before it takes so many bytes more, up to that offset and
+        timestamp."""
+        active = self.active
+        if not active.fits(last_offset):
+            return True
+        if active.size_bytes == 0:
+            return size_bytes > config.segment_bytes
+        return (
+            active.size_bytes + size_bytes > config.segment_bytes
+            or _waited_ms(active, max_timestamp_ms, now_ms) > config.segment_ms
+            or active.is_index_full(config.segment_index_bytes)
+        )
+
+    def roll(self, config: LogConfig, now_ms: int, base_offset: int | None = None) -> None:
+        """Seal the active segment and begin another one at the end, or at `base_offset` behind it.
+
+        An empty one stays, unless it must begin elsewhere. Raises OSError: nothing has changed then.
+        """
+        old = self.active
+        base_offset = self.end_offset if base_offset is None else base_offset
+        assert base_offset >= self.end_offset
+        if old.size_bytes == 0 and old.base_offset == base_offset:
+            return
+        new = self._create(config, now_ms, base_offset)
+        if old.size_bytes == 0:
+            old.mark_deleted()
+            self.segments = (*self.segments[:-1], new)
+            old.unlink_deleted()
+            return
+        old.seal()
+        self._unsynced_sealed.append(old)
+        self.segments = (*self.segments, new)
+
+    def _create(self, config: LogConfig, now_ms: int, base_offset: int) -> LogSegment:
+        segment = LogSegment.create(
+            self.resources,
+            self.directory,
+            base_offset,
+            created_ms=now_ms,
+            index_interval_bytes=config.index_interval_bytes,
+        )
+        self._unsynced_directories.append(self.directory)
+        return segment
+
+    def take_unsynced(self, recovery_point: int) -> UnsyncedWork:
+        """What to sync for durability up to the end; it counts as synced from now on, so a failure is
+        final."""
+        work = UnsyncedWork(
+            tuple(self._unsynced_sealed),
+            self.active if self.end_offset > max(recovery_point, self.active.base_offset) else None,
+            tuple(dict.fromkeys(self._unsynced_directories)),
+        )
+        self._unsynced_sealed.clear()
+        self._unsynced_directories.clear()
+        return work
+
+    def sync(self, work: UnsyncedWork) -> None:
+        """Needs no lock. Raises OSError."""
+        for segment in work.sealed:
+            segment.sync(with_indexes=True)
+        if work.active is not None:
+            work.active.sync(with_indexes=False)
+        # Names last: whatever is durable of them then stands for durable contents.
+        for directory in work.directories:
+            self.resources.filesystem.sync_directory(directory)
+
+    def drop_oldest(self, count: int) -> tuple[LogSegment, ...]:
+        """Take the first `count` segments out of the log and rename their files; durable when it returns.
+        Raises OSError.
+
+        The caller unlinks them later.
+        """
+        assert 0 < count < len(self.segments), "a log always keeps its active segment"
+        dropped, self.segments = self.segments[:count], self.segments[count:]
+        self._unsynced_sealed = [segment for segment in self._unsynced_sealed if segment not in dropped]
+        # Oldest first: a crash in between leaves a log without a gap.
+        for segment in dropped:
+            segment.mark_deleted()
+        self.resources.filesystem.sync_directory(self.directory)
+        return dropped
+
+    def restart_at(self, offset: int, config: LogConfig, now_ms: int) -> tuple[LogSegment, ...]:
+        """Replace all segments by an empty one at `offset`; durable when it returns. Returns the old ones,
+        renamed."""
+        dropped = self.segments
+        self._hints = {}
+        self._unsynced_sealed.clear()
+        # Newest first, so that a crash in between leaves a beginning of the old log; and the new segment only
+        # when all of them are gone for good, because it may lie anywhere among their offsets.
+        for segment in reversed(dropped):
+            segment.mark_deleted()
+        self.resources.filesystem.sync_directory(self.directory)
+        self.segments = (self._create(config, now_ms, offset),)
+        self.resources.filesystem.sync_directory(self.directory)
+        return dropped
+
+    def read(self, offset: int, max_bytes: int, *, end_offset: int, min_one: bool) -> FetchData:
+        """From the first batch that ends at or above `offset`, in one segment.
+
+        Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped meanwhile).
+        """
+        segments = self.segments
+        for segment in segments[max(0, _floor_ordinal(segments, offset)) :]:
+            if segment.base_offset >= end_offset:
+                break
+            if offset >= segment.end_offset:
+                continue
+            hinted, position = self._hints.get(offset, (None, 0))
+            if hinted is not segment:
+                found = segment.position_of(offset)
+                if found is None:
+                    continue
+                position = found
+            data, next_offset = segment.read(position, max_bytes, end_offset=end_offset, min_one=min_one)
+            if not data:
+                return FetchData(b"", offset)
+            if len(self._hints) >= _MAX_HINTS:
+                self._hints = {}
+            self._hints[next_offset] = (segment, position + len(data))
+            return FetchData(data, next_offset)
+        # Compaction left nothing from here on: the reader goes on behind the hole.
+        return FetchData(b"", end_offset)
+
+    def save_active_indexes(self) -> None:
+        """Write the active segment's indexes, so that the next process need not make them again. Raises
+        OSError."""
+        self.active.save_indexes()
+        self.active.sync(with_indexes=True)
+        self.resources.filesystem.sync_directory(self.directory)
+
+    def close(self) -> None:
+        """Let go of the files. Nothing is written."""
+        for segment in self.segments:
+            self.resources.index_cache.remove(segment.path)
+            self.resources.files.forget(segment.path)
+
+    def check(self) -> None:
+        """Prove each segment and their order. Raises CorruptRecordError, OSError."""
+        segments = self.segments
+        assert segments[-1].is_active
+        assert not any(segment.is_active for segment in segments[:-1])
+        for segment, follower in pairwise(segments):
+            assert segment.size_bytes > 0, "only the active segment may be empty"
+            assert segment.end_offset <= follower.base_offset
+        for segment in segments:
+            segment.check()
+
+
+def _floor_ordinal(segments: Sequence[LogSegment], offset: int) -> int:
+    """The last segment with a base offset at or below `offset`; -1 where there is none."""
+    return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+
+
+def _waited_ms(active: LogSegment, max_timestamp_ms: int, now_ms: int) -> int:
+    """How long the segment has been filled: in the time of its records where they have one, else in ours."""
+    if NO_TIMESTAMP not in (active.first_timestamp_ms, max_timestamp_ms):
+        return max_timestamp_ms - active.first_timestamp_ms
+    return now_ms - active.created_ms
