@@ -1,0 +1,74 @@
+"""A segment as others see it: for descriptions, and as a source of bytes for the object store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stratalog.segment.log_segment import LogSegment
+
+
+class SegmentInfo(NamedTuple):
+    """A local segment. Offsets in [base_offset, end_offset); `max_timestamp_ms` is -1 where it has none."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    max_timestamp_ms: int
+    is_active: bool
+
+
+class SegmentSource(NamedTuple):
+    """A run of whole batches in one sealed, fsynced segment, which may be uploaded.
+
+    It stands for the offsets in [base_offset, end_offset). Its bytes are [first_position, first_position +
+    size_bytes) of the segment's file. The first batch may begin below `base_offset`, where the run begins
+    inside of what an earlier upload ended with.
+    """
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    first_position: int
+    segment_base_offset: int
+
+
+def describe_segment(segment: LogSegment) -> SegmentInfo:
+    """Raises CorruptRecordError, OSError."""
+    return SegmentInfo(
+        segment.base_offset,
+        segment.end_offset,
+        segment.size_bytes,
+        segment.max_timestamp().timestamp_ms,
+        segment.is_active,
+    )
+
+
+def upload_sources(
+    sealed: Sequence[LogSegment], first_offset: int, end_offset: int
+) -> tuple[SegmentSource, ...]:
+    """What the sealed segments hold of [first_offset, end_offset), as whole segments except for the
+    beginning.
+
+    Raises CorruptRecordError, OSError.
+    """
+    return tuple(
+        _source(segment, first_offset)
+        for segment in sealed
+        if first_offset < segment.end_offset <= end_offset and segment.size_bytes > 0
+    )
+
+
+def _source(segment: LogSegment, first_offset: int) -> SegmentSource:
+    position = 0
+    if first_offset > segment.base_offset:
+        found = segment.position_of(first_offset)
+        # Only a hole at the segment's end leaves nothing at or above the offset: then the run is empty.
+        position = segment.size_bytes if found is None else found
+    return SegmentSource(
+        base_offset=max(segment.base_offset, first_offset),
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes - position,
+        first_position=position,
+        segment_base_offset=segment.base_offset,
+    )
