@@ -1,0 +1,66 @@
+"""Kafka's offset checkpoint: a small text file with one number for each partition.
+
+::
+
+    0                       version
+    2                       how many lines follow
+    orders 0 105823         topic, partition, offset
+    orders 1 105640
+
+A write replaces the whole file atomically, so a crash leaves the old one or the new one. A file that cannot
+be read counts as empty: what it would have told is then found in the logs, with more work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stratalog.base.atomic_file import replace_file
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+
+RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
+_VERSION = 0
+
+
+class OffsetCheckpoint:
+    """One checkpoint file. Guarded by LogManager: one caller at a time."""
+
+    def __init__(self, filesystem: FileSystem, path: str) -> None:
+        self._filesystem = filesystem
+        self._path = path
+
+    def read(self) -> dict[TopicPartition, int]:
+        """All entries; none where the file is missing or damaged. Raises OSError where it cannot be read."""
+        try:
+            return parse_checkpoint(self._filesystem.read_file(self._path).decode())
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Durable when it returns. Raises OSError."""
+        replace_file(self._filesystem, self._path, format_checkpoint(offsets).encode())
+
+
+def format_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
+    """The text of a checkpoint file, partitions in order."""
+    lines = [str(_VERSION), str(len(offsets))]
+    lines += [
+        f"{partition.topic} {partition.partition} {offset}" for partition, offset in sorted(offsets.items())
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def parse_checkpoint(text: str) -> dict[TopicPartition, int]:
+    """The entries of a checkpoint's text. Raises ValueError where anything about it is wrong."""
+    lines = text.split("\n")
+    if lines.pop() != "" or len(lines) < 2 or int(lines[0]) != _VERSION or int(lines[1]) != len(lines) - 2:
+        raise ValueError("not a checkpoint of this version, or not all of it")
+    offsets: dict[TopicPartition, int] = {}
+    for line in lines[2:]:
+        topic, partition, offset = line.split(" ")
+        if not topic or int(partition) < 0 or int(offset) < 0:
+            raise ValueError("a checkpoint entry is out of range")
+        offsets[TopicPartition(topic, int(partition))] = int(offset)
+    return offsets

@@ -1,0 +1,146 @@
+"""The directory that holds the logs: who has it, whose it is, and how it was left.
+
+Besides one directory for each partition it has::
+
+    .lock                               held by the process that has the directory open meta.properties
+    directory.id, and store.id of the object store that its logs are tiered to
+    recovery-point-offset-checkpoint    see `checkpoint` log-start-offset-checkpoint .kafka_cleanshutdown
+    there if the last process closed every log; removed before anything changes TOPIC-N.UUID-delete
+    a deleted partition, to be removed TOPIC-N.UUID-REASON                 set aside, for a human: `stray`,
+    `fenced`
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from stratalog.base.atomic_file import replace_file
+from stratalog.base.errors import DataDirectoryError, DataDirectoryInUseError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+
+LOCK_FILE = ".lock"
+META_FILE = "meta.properties"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+DELETE_REASON = "delete"
+_VERSION = "1"
+_DIRECTORY_ID = "directory.id"
+_STORE_ID = "store.id"
+# The longest name that all usual file systems take.
+_MAX_NAME_BYTES = 255
+
+
+class DataDirectory:
+    """One data directory, locked. Guarded by LogManager: one caller at a time."""
+
+    def __init__(self, filesystem: FileSystem, path: str, directory_id: UUID) -> None:
+        """Create it where it is missing, and lock it. `directory_id`: for a new one.
+
+        Raises DataDirectoryInUseError, DataDirectoryError, OSError.
+        """
+        self.path = path
+        self._filesystem = filesystem
+        filesystem.make_directories(path)
+        lock = filesystem.try_lock(f"{path}/{LOCK_FILE}")
+        if lock is None:
+            raise DataDirectoryInUseError(
+                "another process has this data directory open; stop it or use another directory", path=path
+            )
+        self._lock = lock
+        try:
+            self._properties = self._read_properties()
+            if not self._properties:
+                self._write_properties({"version": _VERSION, _DIRECTORY_ID: str(directory_id)})
+        except BaseException:
+            lock.release()
+            raise
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def bind_store(self, store_id: str) -> None:
+        """Tie the directory to a store for good. Raises DataDirectoryError where it is tied to another one,
+        OSError."""
+        bound_id = self._properties.get(_STORE_ID)
+        if bound_id is not None and bound_id != store_id:
+            raise DataDirectoryError(
+                "this data directory belongs to another object store; use that store, or another directory",
+                path=self.path,
+                store_id=bound_id,
+                wanted_store_id=store_id,
+            )
+        if bound_id is None:
+            self._write_properties({**self._properties, _STORE_ID: store_id})
+
+    def take_clean_shutdown(self) -> bool:
+        """Whether the last process closed every log. Asked once: from now on a crash counts as a crash.
+        Raises OSError."""
+        path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
+        if not self._filesystem.exists(path):
+            return False
+        self._filesystem.unlink(path)
+        self._filesystem.sync_directory(self.path)
+        return True
+
+    def mark_clean_shutdown(self) -> None:
+        """Everything is closed and durable. Raises OSError."""
+        replace_file(self._filesystem, f"{self.path}/{CLEAN_SHUTDOWN_FILE}", b'{"version":0}')
+
+    def partition_path(self, partition: TopicPartition) -> str:
+        return f"{self.path}/{partition}"
+
+    def partitions(self) -> list[TopicPartition]:
+        """Those that have a directory, in order. Raises OSError."""
+        found = (parse_partition_name(name) for name in self._directory_names())
+        return sorted(partition for partition in found if partition is not None)
+
+    def leftovers(self) -> list[str]:
+        """Paths of deleted partitions that were not removed yet. Raises OSError."""
+        suffix = f"-{DELETE_REASON}"
+        return [
+            f"{self.path}/{name}" for name in self._directory_names() if name.endswith(suffix) and "." in name
+        ]
+
+    def move_aside(self, partition: TopicPartition, unique: UUID, reason: str) -> str:
+        """Give the partition's directory a name that no partition has; durable. Returns the path. Raises
+        OSError."""
+        suffix = f".{unique.hex}-{reason}"
+        target = f"{self.path}/{str(partition)[: _MAX_NAME_BYTES - len(suffix)]}{suffix}"
+        self._filesystem.rename(self.partition_path(partition), target)
+        self._filesystem.sync_directory(self.path)
+        return target
+
+    def _directory_names(self) -> list[str]:
+        names = self._filesystem.list_directory(self.path)
+        return [name for name in names if self._filesystem.is_directory(f"{self.path}/{name}")]
+
+    def _read_properties(self) -> dict[str, str]:
+        try:
+            text = self._filesystem.read_file(f"{self.path}/{META_FILE}").decode()
+        except FileNotFoundError:
+            return {}
+        except UnicodeDecodeError:
+            text = ""
+        lines = [
+            line.partition("=") for line in text.splitlines() if line.strip() and not line.startswith("#")
+        ]
+        properties = {name.strip(): value.strip() for name, _, value in lines}
+        if properties.get("version") != _VERSION or _DIRECTORY_ID not in properties:
+            raise DataDirectoryError(
+                f"{META_FILE} is damaged or of another version; restore it, or use another directory",
+                path=self.path,
+            )
+        return properties
+
+    def _write_properties(self, properties: dict[str, str]) -> None:
+        text = "".join(f"{name}={value}\n" for name, value in properties.items())
+        replace_file(self._filesystem, f"{self.path}/{META_FILE}", text.encode())
+        self._properties = properties
+
+
+def parse_partition_name(name: str) -> TopicPartition | None:
+    """The partition whose directory has that name; None where it is another kind of directory."""
+    topic, dash, number = name.rpartition("-")
+    if not dash or not topic or not number.isascii() or not number.isdigit() or str(int(number)) != number:
+        return None
+    return TopicPartition(topic, int(number))

@@ -1,0 +1,358 @@
+"""All logs of a data directory.
+
+A log is created or loaded when it is asked for, by `open_log`. What is known to be durable about the logs is
+kept in two checkpoint files; they are written by `checkpoint` (call it now and then: it bounds the work of a
+recovery), and at once where a log must not go on before they are right. Checkpoints of partitions that were
+not opened yet are carried over.
+
+A crash finds the logs as `log_loader` describes it. A clean stop leaves a marker, written last; it is there
+only if every log was closed and none was left in a state that still needs recovery. Threads: any; opening,
+deleting and setting aside take turns. Lock order: a log's locks before this class's.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from uuid import UUID
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import DataDirectoryError, LogStoreError, UnknownTopicOrPartitionError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.scheduler import Scheduler
+from stratalog.base.types import TopicPartition
+from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
+from stratalog.log.data_directory import DELETE_REASON, DataDirectory
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_loader import LogLoader
+from stratalog.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.segment.file_names import LOG_SUFFIX
+from stratalog.segment.index_cache import DEFAULT_MAX_BYTES, IndexCache
+from stratalog.segment.log_segment import SegmentResources
+from stratalog.segment.open_files import DEFAULT_MAX_OPEN, OpenFiles
+
+STRAY_REASON = "stray"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogManagerSettings:
+    """Immutable, hence thread-safe."""
+
+    data_dir: str
+    """Where the logs are; absolute. Created where it is missing."""
+    max_open_files: int = DEFAULT_MAX_OPEN
+    """Log files that are kept open at most; more descriptors are needed only while more are in use at
+    once."""
+    index_cache_bytes: int = DEFAULT_MAX_BYTES
+    """Memory for the indexes of old segments."""
+    file_delete_delay_ms: int = 60 * 1000
+    """Directories of deleted partitions are removed after this long."""
+
+
+class LogManager:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        clock: Clock,
+        scheduler: Scheduler,
+        ids: IdGenerator,
+        directory: DataDirectory,
+        settings: LogManagerSettings,
+    ) -> None:
+        """Use `open`."""
+        self._filesystem = filesystem
+        self._clock = clock
+        self._scheduler = scheduler
+        self._ids = ids
+        self._directory = directory
+        self._settings = settings
+        self._resources = SegmentResources(
+            filesystem,
+            OpenFiles(filesystem, settings.max_open_files),
+            IndexCache(settings.index_cache_bytes),
+        )
+        self._guard = threading.RLock()
+        self._checkpoint_lock = threading.Lock()
+        self._logs: dict[TopicPartition, UnifiedLog] = {}
+        self._recovery_checkpoint = OffsetCheckpoint(filesystem, f"{settings.data_dir}/{RECOVERY_POINT_FILE}")
+        self._start_checkpoint = OffsetCheckpoint(filesystem, f"{settings.data_dir}/{LOG_START_OFFSET_FILE}")
+        self._recovery_points = self._recovery_checkpoint.read()
+        self._start_offsets = self._start_checkpoint.read()
+        # Found in the directory and not opened yet: these are as the former process left them.
+        self._unopened = set(directory.partitions())
+        self._was_clean = directory.take_clean_shutdown()
+        self._is_closed = False
+
+    @staticmethod
+    def open(
+        filesystem: FileSystem,
+        clock: Clock,
+        scheduler: Scheduler,
+        ids: IdGenerator,
+        settings: LogManagerSettings,
+    ) -> LogManager:
+        """Lock the data directory and read what is known about its logs.
+
+        Raises DataDirectoryInUseError, DataDirectoryError.
+        """
+        try:
+            directory = DataDirectory(filesystem, settings.data_dir, ids.uuid())
+            try:
+                manager = LogManager(filesystem, clock, scheduler, ids, directory, settings)
+                for path in directory.leftovers():
+                    manager._remove_later(path)
+            except BaseException:
+                directory.release()
+                raise
+        except OSError as failure:
+            raise DataDirectoryError(
+                "the data directory cannot be used; check its disk and its permissions",
+                path=settings.data_dir,
+                reason=str(failure),
+            ) from failure
+        return manager
+
+    @property
+    def data_dir(self) -> str:
+        return self._settings.data_dir
+
+    @property
+    def was_clean(self) -> bool:
+        """The former process closed all logs, so that none has to be recovered."""
+        return self._was_clean
+
+    def bind_store(self, store_id: str) -> None:
+        """Tie the data directory to an object store. Raises DataDirectoryError where it is tied to another
+        one."""
+        with self._guard:
+            try:
+                self._directory.bind_store(store_id)
+            except OSError as failure:
+                raise self._disk_error(failure) from failure
+
+    def partitions_on_disk(self) -> tuple[tuple[TopicPartition, UUID | None], ...]:
+        """Partitions that have a directory, opened or not, with their topic ids where these are known."""
+        with self._guard:
+            try:
+                return tuple(
+                    (
+                        partition,
+                        read_partition_metadata(self._filesystem, self._directory.partition_path(partition)),
+                    )
+                    for partition in self._directory.partitions()
+                )
+            except OSError as failure:
+                raise self._disk_error(failure) from failure
+
+    def open_log(
+        self, partition: TopicPartition, topic_id: UUID, config: LogConfig, *, start_offset: int = 0
+    ) -> UnifiedLog:
+        """The partition's log, loaded and recovered, or created, empty, at `start_offset`.
+
+        A directory that belongs to another topic of the same name is set aside. Raises DataDirectoryError.
+        """
+        with self._guard:
+            assert not self._is_closed
+            assert partition not in self._logs, f"{partition} is open already"
+            try:
+                log = self._load(partition, topic_id, config, start_offset)
+            except OSError as failure:
+                raise self._disk_error(failure) from failure
+            self._unopened.discard(partition)
+            self._logs[partition] = log
+        if log.log_end_offset < log.log_start_offset:
+            # Records were deleted up to an offset that the log, which had not been flushed, has lost. Offsets
+            # below it are spent all the same.
+            log.truncate_fully_and_start_at(log.log_start_offset)
+        return log
+
+    def _load(
+        self, partition: TopicPartition, topic_id: UUID, config: LogConfig, start_offset: int
+    ) -> UnifiedLog:
+        path = self._directory.partition_path(partition)
+        if self._filesystem.exists(path) and not self._belongs_to(path, topic_id):
+            self._directory.move_aside(partition, self._ids.uuid(), STRAY_REASON)
+        is_new = not self._filesystem.exists(path)
+        if is_new:
+            self._forget(partition)
+            self._filesystem.make_directories(path)
+        if read_partition_metadata(self._filesystem, path) is None:
+            write_partition_metadata(self._filesystem, path, topic_id)
+        loader = LogLoader(
+            self._resources,
+            path,
+            config,
+            now_ms=self._clock.now_ms(),
+            recovery_point=self._recovery_points.get(partition, 0),
+        )
+        log_start_offset = self._start_offsets.get(partition, 0)
+        loaded = loader.load(
+            was_clean=self._was_clean and partition in self._unopened,
+            first_offset=max(start_offset, log_start_offset),
+        )
+        if loaded.recovery_point < self._recovery_points.get(partition, 0):
+            # The files that the checkpoint spoke of are gone; it must not be believed of what is written next.
+            with self._checkpoint_lock:
+                self._recovery_points[partition] = loaded.recovery_point
+                self._write_checkpoints()
+        if not config.remote_storage_enable:
+            log_start_offset = max(log_start_offset, loaded.local_log.start_offset)
+        return UnifiedLog(
+            self._clock,
+            self._scheduler,
+            loaded,
+            self._checkpoint_of,
+            partition,
+            topic_id,
+            config,
+            log_start_offset=log_start_offset,
+        )
+
+    def _belongs_to(self, path: str, topic_id: UUID) -> bool:
+        """The directory is that of the topic, or was left by a creation that a crash cut off before the first
+        record."""
+        found_id = read_partition_metadata(self._filesystem, path)
+        if found_id is not None:
+            return found_id == topic_id
+        return not any(name.endswith(LOG_SUFFIX) for name in self._filesystem.list_directory(path))
+
+    def log(self, partition: TopicPartition) -> UnifiedLog:
+        """Raises UnknownTopicOrPartitionError where it is not open."""
+        log = self._logs.get(partition)
+        if log is None:
+            raise UnknownTopicOrPartitionError(
+                "the partition has no log here; create the topic or correct the name",
+                topic=partition.topic,
+                partition=partition.partition,
+            )
+        return log
+
+    def logs(self) -> tuple[UnifiedLog, ...]:
+        """All open logs, in order."""
+        with self._guard:
+            return tuple(self._logs[partition] for partition in sorted(self._logs))
+
+    def delete_log(self, partition: TopicPartition) -> None:
+        """Delete the partition's log, open or not: out of the way at once, removed later. Raises
+        DataDirectoryError."""
+        path = self._take_out(partition, DELETE_REASON, flush=False)
+        if path is not None:
+            self._remove_later(path)
+
+    def set_aside(self, partition: TopicPartition, reason: str) -> str | None:
+        """Close the partition's log and give its directory another name, for a human to look at. It is never
+        deleted.
+
+        Returns the path, None where there was no directory. Raises DataDirectoryError.
+        """
+        assert reason not in ("", DELETE_REASON)
+        return self._take_out(partition, reason, flush=True)
+
+    def _take_out(self, partition: TopicPartition, reason: str, *, flush: bool) -> str | None:
+        log = self._logs.get(partition)
+        if log is not None:
+            try:
+                log.close(flush=flush)
+            except DataDirectoryError:
+                # It is offline. What can be saved is saved by whoever looks at the directory.
+                pass
+        with self._guard:
+            self._logs.pop(partition, None)
+            self._unopened.discard(partition)
+            path = self._directory.partition_path(partition)
+            try:
+                moved_to = None
+                if self._filesystem.exists(path):
+                    moved_to = self._directory.move_aside(partition, self._ids.uuid(), reason)
+                # A reader may have opened a file again after the log let go of it.
+                self._resources.files.forget_below(path)
+                self._forget(partition)
+            except OSError as failure:
+                raise self._disk_error(failure) from failure
+            return moved_to
+
+    def _remove_later(self, path: str) -> None:
+        self._scheduler.once(
+            f"remove {path}", lambda: self._filesystem.remove_tree(path), self._settings.file_delete_delay_ms
+        )
+
+    def _forget(self, partition: TopicPartition) -> None:
+        """What the checkpoints say about the partition must not be believed of a later one of the same
+        name."""
+        with self._checkpoint_lock:
+            known = self._recovery_points.pop(partition, None), self._start_offsets.pop(partition, None)
+            if known != (None, None):
+                self._write_checkpoints()
+
+    def checkpoint(self) -> None:
+        """Write recovery points and start offsets of all logs. Raises DataDirectoryError."""
+        logs = self.logs()
+        with self._checkpoint_lock:
+            try:
+                for log in logs:
+                    self._note(log)
+                self._write_checkpoints()
+            except OSError as failure:
+                raise self._disk_error(failure) from failure
+
+    def _checkpoint_of(self, log: UnifiedLog) -> None:
+        with self._checkpoint_lock:
+            self._note(log)
+            self._write_checkpoints()
+
+    def _note(self, log: UnifiedLog) -> None:
+        self._recovery_points[log.topic_partition] = log.recovery_point
+        self._start_offsets[log.topic_partition] = log.log_start_offset
+
+    def _write_checkpoints(self) -> None:
+        self._recovery_checkpoint.write(self._recovery_points)
+        self._start_checkpoint.write(
+            {key: offset for key, offset in self._start_offsets.items() if offset > 0}
+        )
+
+    def close(self) -> None:
+        """Flush and close all logs, write the checkpoints, leave the marker, release the directory.
+
+        Raises the first error that a log or the directory gave; everything else is closed all the same, and
+        the next process recovers.
+        """
+        failures: list[LogStoreError] = []
+        with self._guard:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        for log in self.logs():
+            try:
+                log.close()
+            except LogStoreError as failure:
+                failures.append(failure)
+        try:
+            self.checkpoint()
+            # A log that was not opened is as it was found: clean only if all were.
+            if not failures and (self._was_clean or not self._unopened):
+                self._directory.mark_clean_shutdown()
+        except DataDirectoryError as failure:
+            failures.append(failure)
+        except OSError as failure:
+            failures.append(self._disk_error(failure))
+        finally:
+            self._resources.files.close()
+            self._directory.release()
+        if failures:
+            raise failures[0]
+
+    def check(self) -> None:
+        """Prove every log and the shared resources."""
+        for log in self.logs():
+            log.check()
+        self._resources.files.check()
+        self._resources.index_cache.check()
+
+    def _disk_error(self, failure: OSError) -> DataDirectoryError:
+        return DataDirectoryError(
+            "the local disk failed; repair it and restart the server", path=self.data_dir, reason=str(failure)
+        )

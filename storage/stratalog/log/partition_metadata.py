@@ -1,0 +1,56 @@
+"""`partition.metadata`: which topic a partition's directory belongs to, in Kafka's format.
+
+Names of topics are used again, ids are not: a directory whose id is not that of the topic is from an older
+one of the same name, and its data must not be served. The id is Kafka's text form of a UUID, URL-safe base64
+without padding::
+
+    version: 0
+    topic_id: wY5xjfy1QX6vvP2GN2VY_w
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from uuid import UUID
+
+from stratalog.base.atomic_file import replace_file
+from stratalog.base.filesystem import FileSystem
+
+PARTITION_METADATA_FILE = "partition.metadata"
+_VERSION = 0
+
+
+def format_partition_metadata(topic_id: UUID) -> str:
+    """The text of the file."""
+    text = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+    return f"version: {_VERSION}\ntopic_id: {text}"
+
+
+def parse_partition_metadata(text: str) -> UUID:
+    """Raises ValueError where it is anything else."""
+    lines = [line.partition(":") for line in text.splitlines() if line.strip()]
+    fields = {name.strip(): value.strip() for name, _, value in lines}
+    if set(fields) != {"version", "topic_id"} or int(fields["version"]) != _VERSION:
+        raise ValueError("not the metadata of a partition in a known version")
+    try:
+        raw = base64.b64decode(fields["topic_id"] + "==", altchars=b"-_", validate=True)
+    except binascii.Error as failure:
+        raise ValueError(str(failure)) from None
+    return UUID(bytes=raw)
+
+
+def read_partition_metadata(filesystem: FileSystem, directory: str) -> UUID | None:
+    """The topic that the directory belongs to; None where the file is missing or damaged. Raises OSError."""
+    try:
+        return parse_partition_metadata(
+            filesystem.read_file(f"{directory}/{PARTITION_METADATA_FILE}").decode()
+        )
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def write_partition_metadata(filesystem: FileSystem, directory: str, topic_id: UUID) -> None:
+    """Durable when it returns, as far as the directory's own name is. Raises OSError."""
+    text = format_partition_metadata(topic_id)
+    replace_file(filesystem, f"{directory}/{PARTITION_METADATA_FILE}", text.encode())
