@@ -1,0 +1,176 @@
+"""Taking a shard over, and deciding what the local logs are still worth.
+
+The data directory keeps the uuids of the claims that were made from it, one a line, in `claims-NNNN` (NNNN
+is the shard). A uuid is written and fsynced before its claim is committed, so that a claim of one's own is
+always known; one that never landed does no harm.
+
+A local log goes on only where all of this holds:
+
+* the shard's previous claim came from this directory (or there was none): nobody else has owned it in
+  between, and a directory that was copied is told from the one that went on;
+* the log reaches the tiered end;
+* where the log still has the batch of the end mark (the last that was tiered), it is the same one.
+
+Otherwise the whole local log of the partition is set aside, never deleted, and an empty one begins at the
+tiered end. What it held beyond the tiered end was acknowledged at levels that do not outlive a change of
+owner.
+
+A crash at any point is harmless: claims only accumulate, and setting aside is one rename.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.types import TopicIdPartition
+from stratalog.log.log_manager import LogManager
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.header import parse_header
+from stratalog.remote.metadata_log import MetadataLog
+from stratalog.remote.partition_state import PartitionState
+
+FENCED_SUFFIX = "fenced"
+
+
+class ClaimsFile:
+    """The claims that were made from a data directory. Not thread-safe: the directory's lock makes it one
+    process's own.
+    """
+
+    def __init__(self, filesystem: FileSystem, data_directory: str, shard: int) -> None:
+        self._filesystem = filesystem
+        self._directory = data_directory
+        self._path = f"{data_directory}/claims-{shard:04d}"
+
+    def read(self) -> frozenset[UUID]:
+        """Raises DataDirectoryError where the file holds anything else."""
+        if not self._filesystem.exists(self._path):
+            return frozenset()
+        try:
+            lines = self._filesystem.read_file(self._path).decode("ascii").splitlines()
+            return frozenset(UUID(line) for line in lines)
+        except ValueError as error:
+            raise DataDirectoryError(
+                "the file of claims is damaged; move it away, and local logs will be set aside",
+                path=self._path,
+            ) from error
+
+    def add(self, claim: UUID) -> None:
+        """The claim is on disk when this returns: whole or, after a crash, not at all."""
+        claims = sorted(self.read() | {claim})
+        new_path = self._path + ".new"
+        if self._filesystem.exists(new_path):
+            self._filesystem.unlink(new_path)
+        file = self._filesystem.open_append(new_path)
+        try:
+            file.append(["".join(f"{uuid}\n" for uuid in claims).encode("ascii")])
+            file.sync()
+        finally:
+            file.close()
+        self._filesystem.rename(new_path, self._path)
+        self._filesystem.sync_directory(self._directory)
+
+
+class ClaimedShard(NamedTuple):
+    """The epoch that this process owns, and whether it owned the one before."""
+
+    epoch: int
+    is_continued: bool
+    """The previous claim was made from the same data directory, or there was none."""
+
+
+class ReconciledLog(NamedTuple):
+    """A log that is fit to go on."""
+
+    log: UnifiedLog
+    set_aside_path: str | None
+    """Where its predecessor lies, for the operator; None where the log itself goes on."""
+    reason: str
+    """Why it was set aside; empty where it was not."""
+
+
+def claim_shard(
+    filesystem: FileSystem,
+    ids: IdGenerator,
+    metadata: MetadataLog,
+    data_directory: str,
+    *,
+    shard: int,
+    owner: str,
+    at_least: int = 0,
+) -> ClaimedShard:
+    """Become the owner of the shard; whoever was it finds out at its next commit.
+
+    `at_least` keeps the leader epochs of imported logs growing. Raises StoreError, DataDirectoryError,
+    OSError.
+    """
+    claims = ClaimsFile(filesystem, data_directory, shard)
+    own_claims = claims.read()
+    claim = ids.uuid()
+    claims.add(claim)
+    epoch = metadata.claim(owner, claim, at_least)
+    previous = metadata.state().claim_before(epoch)
+    return ClaimedShard(epoch, previous is None or previous.uuid in own_claims)
+
+
+def reconcile_log(
+    log_manager: LogManager, log: UnifiedLog, metadata: MetadataLog, claimed: ClaimedShard
+) -> ReconciledLog:
+    """Compare a log that was just opened with the bucket; nothing has been appended to it since.
+
+    The log that is returned begins at or below the tiered end, reaches it, and knows it. A log of a topic
+    that is not tiered is returned as it is. Raises OSError, DataDirectoryError.
+    """
+    if not log.config.remote_storage_enable:
+        return ReconciledLog(log, None, "")
+    tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
+    partition = metadata.state().partition(tip)
+    reason = _why_not(log, partition, claimed)
+    path: str | None = None
+    if reason:
+        name, topic_id, config = log.topic_partition, log.topic_id, log.config
+        if _is_empty(log):
+            # Nothing would be kept for anybody.
+            log.truncate_fully_and_start_at(partition.tiered_end_offset)
+        else:
+            path = log_manager.set_aside(name, FENCED_SUFFIX)
+            log = log_manager.open_log(name, topic_id, config, start_offset=partition.tiered_end_offset)
+    log.update_tiered_end_offset(partition.tiered_end_offset)
+    # The global start may lie above the local one where retention moved it while this log was away.
+    log.increment_log_start_offset(min(partition.log_start_offset, log.high_watermark))
+    return ReconciledLog(log, path, reason)
+
+
+def _why_not(log: UnifiedLog, partition: PartitionState, claimed: ClaimedShard) -> str:
+    """Why the log cannot go on; empty where it can."""
+    tiered_end_offset = partition.tiered_end_offset
+    if _is_empty(log):
+        return "" if log.log_end_offset == tiered_end_offset else "it is empty and ends elsewhere"
+    if not claimed.is_continued:
+        return "another data directory has owned the shard since"
+    if log.log_end_offset < tiered_end_offset:
+        return "it ends before the tiered end"
+    return "" if _has_end_mark(log, partition) else "its last tiered batch is another one"
+
+
+def _has_end_mark(log: UnifiedLog, partition: PartitionState) -> bool:
+    """Whether the log agrees with the bucket about the last batch that was tiered, as far as it still has
+    it.
+    """
+    mark = partition.end_mark
+    if mark is None or mark.base_offset < log.local_log_start_offset:
+        return True
+    try:
+        data = log.read(mark.base_offset, 1, end_offset=log.log_end_offset).batches
+        header = parse_header(data)
+    except CorruptRecordError:
+        return False
+    return (header.base_offset, header.leader_epoch, header.crc) == (mark.base_offset, mark.epoch, mark.crc)
+
+
+def _is_empty(log: UnifiedLog) -> bool:
+    return log.local_log_start_offset == log.log_end_offset

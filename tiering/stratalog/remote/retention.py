@@ -1,0 +1,147 @@
+"""Retention over all tiers: how far the log start of each partition moves, by time and by size.
+
+A partition is looked at as a row of units, oldest first: its live slices, then the rolled local segments
+behind the tiered end. `retention.ms` takes units from the front while each one's newest record is too old;
+`retention.bytes` takes them while what is left is at least the limit, so at least that much always stays.
+Both stop at the first unit that stays. The active segment never goes, and the log start never passes the
+high watermark.
+
+The new log start is committed first, with the catalog seq whose configuration was used; a configuration
+older than one that was used before is refused there and deletes nothing. Local segments go afterwards,
+objects once a collector finds them dropped. Only what is committed counts: an upload that never was has no
+size.
+
+Segments that were never uploaded are taken too. A disk must not grow without end because a bucket is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from stratalog.base.clock import Clock
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.log_config import UNLIMITED, LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.remote.metadata_log import MetadataLog
+from stratalog.remote.partition_state import PartitionState
+from stratalog.remote.store_clock import MAX_CLOCK_SKEW_MS, clock_skew_ms
+
+
+class RetentionUnit(NamedTuple):
+    """What goes or stays as a whole."""
+
+    end_offset: int
+    size_bytes: int
+    max_timestamp: int
+    """Milliseconds; -1 where no record says."""
+    is_empty: bool = False
+    """No records are left in it: it is as old as what precedes it."""
+    is_active: bool = False
+    """Still written to: it has a size, and stays."""
+
+
+class AdvancedLogStart(NamedTuple):
+    """A partition whose log start moved."""
+
+    topic_partition: TopicPartition
+    log_start_offset: int
+
+
+class RetentionReport(NamedTuple):
+    """What a pass did."""
+
+    advanced: tuple[AdvancedLogStart, ...] = ()
+    clock_skew_ms: int = 0
+    """Own clock minus the store's; beyond the bound nothing was expired by time."""
+
+
+def log_start_after(units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None) -> int | None:
+    """Where the log would start if `config` were applied to `units`; None where it does not move. Pure.
+
+    `now_ms` is None where the time is not known well enough to expire anything by it.
+    """
+    if not config.is_deleted:
+        return None
+    left_bytes = sum(unit.size_bytes for unit in units)
+    offset: int | None = None
+    for unit in units:
+        left_bytes -= unit.size_bytes
+        is_over_size = config.retention_bytes != UNLIMITED and left_bytes >= config.retention_bytes
+        if unit.is_active or not (is_over_size or _is_expired(unit, config.retention_ms, now_ms)):
+            break
+        offset = unit.end_offset
+    return offset
+
+
+class RemoteRetention:
+    """Thread-safe: it keeps nothing between calls."""
+
+    def __init__(self, clock: Clock, metadata: MetadataLog) -> None:
+        self._clock = clock
+        self._metadata = metadata
+
+    def run(self, logs: Sequence[UnifiedLog], *, epoch: int, catalog_seq: int) -> RetentionReport:
+        """Move the log start of tiered partitions as their configuration says, in one commit.
+
+        `catalog_seq` is that of the catalog from which the logs have their configuration. When this returns
+        the moves are committed and the logs know them; deleting local segments is the caller's next step.
+        Raises FencedError, PreconditionFailedError (the configuration is not the newest that was used: read
+        the catalog, try again), StoreError.
+        """
+        state = self._metadata.refresh(dated=True)
+        skew_ms = clock_skew_ms(self._clock, self._metadata)
+        now_ms = self._metadata.store_date_ms if abs(skew_ms) <= MAX_CLOCK_SKEW_MS else None
+        starts: dict[TopicIdPartition, int] = {}
+        moved: dict[TopicIdPartition, UnifiedLog] = {}
+        for log in logs:
+            if not log.config.remote_storage_enable:
+                continue
+            tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
+            offset = self._new_start(log, state.partition(tip), now_ms)
+            if offset is not None:
+                starts[tip] = offset
+                moved[tip] = log
+        if starts:
+            self._metadata.advance_log_start(starts, epoch=epoch, catalog_seq=catalog_seq)
+        advanced: list[AdvancedLogStart] = []
+        for tip, log in moved.items():
+            partition = self._metadata.state().partition(tip)
+            log.update_tiered_end_offset(partition.tiered_end_offset)
+            log.increment_log_start_offset(partition.log_start_offset)
+            advanced.append(AdvancedLogStart(log.topic_partition, partition.log_start_offset))
+        return RetentionReport(tuple(advanced), skew_ms)
+
+    @staticmethod
+    def _new_start(log: UnifiedLog, partition: PartitionState, now_ms: int | None) -> int | None:
+        units = [*_slice_units(partition), *_local_units(log, partition)]
+        offset = log_start_after(units, log.config, now_ms)
+        if not partition.slices and log.local_log_start_offset > partition.tiered_end_offset:
+            # Tiering was switched on after the log had been cut: nothing was ever committed below its start.
+            offset = max(offset or 0, log.local_log_start_offset)
+        if offset is None:
+            return None
+        offset = min(offset, log.high_watermark)
+        return offset if offset > partition.log_start_offset else None
+
+
+def _slice_units(partition: PartitionState) -> Iterator[RetentionUnit]:
+    for live in partition.slices:
+        entry = live.entry
+        yield RetentionUnit(live.end_offset, entry.data_bytes, entry.max_timestamp, entry.record_count == 0)
+
+
+def _local_units(log: UnifiedLog, partition: PartitionState) -> Iterator[RetentionUnit]:
+    """Segments wholly behind the tiered end, in order. One that straddles it is left out: its size is
+    counted twice nowhere, at the price of keeping a little more."""
+    for segment in log.segments():
+        if segment.base_offset >= partition.tiered_end_offset:
+            yield RetentionUnit(
+                segment.end_offset, segment.size_bytes, segment.max_timestamp_ms, is_active=segment.is_active
+            )
+
+
+def _is_expired(unit: RetentionUnit, retention_ms: int, now_ms: int | None) -> bool:
+    if retention_ms == UNLIMITED or now_ms is None:
+        return False
+    return unit.is_empty or 0 <= unit.max_timestamp < now_ms - retention_ms
