@@ -1,0 +1,315 @@
+"""An object says of its slices what an independent look at their records says, however its pieces arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.batch import batches, decode, decode_all
+from stratalog.record.builder import encode_batch
+from stratalog.record.compression import Codec
+from stratalog.record.header import parse_header
+from stratalog.record.kernels import siphash128
+from stratalog.record.record import Record
+from stratalog.remote.key_stream import KeyHashing, key_blocks
+from stratalog.remote.object_directory import describe_object, read_slice_index
+from stratalog.remote.object_format import ObjectHeader, ObjectKind, crc_of
+from stratalog.remote.object_ref import format_object_name
+from stratalog.remote.object_verifier import verify_object
+from stratalog.remote.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
+from stratalog.remote.slice_builder import SliceEnd
+from stratalog.remote.slice_entry import KeyStrategy, LeaderEpoch, OpenTransaction, SliceEntry
+from stratalog.remote.store_layout import StoreLayout
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+
+LAYOUT = StoreLayout(0)
+NAME = format_object_name(7, UUID(int=99))
+TOPIC_ID = UUID(int=5)
+HASHING = KeyHashing(b"sixteen secret b")
+
+keys = st.sampled_from([b"a", b"b", b"c", b"dd"])
+records = st.builds(
+    Record,
+    st.just(0),
+    st.integers(-5, 50),
+    keys,
+    st.none() | st.binary(max_size=20),
+)
+Slices = dict[int, list[bytes]]
+
+
+@st.composite
+def batch_runs(draw: st.DrawFn) -> list[bytes]:
+    """Batches of a partition with holes between them, codecs and epochs of all sorts, timestamps out of
+    order.
+    """
+    offset = draw(st.integers(0, 100))
+    epoch = 0
+    run: list[bytes] = []
+    for _ in range(draw(st.integers(1, 6))):
+        offset += draw(st.integers(0, 3))
+        epoch += draw(st.integers(0, 1))
+        found = draw(st.lists(records, min_size=1, max_size=6))
+        codec = draw(st.sampled_from([Codec.NONE, Codec.ZSTD, Codec.GZIP]))
+        run.append(encode_batch(found, codec=codec, base_offset=offset, leader_epoch=epoch))
+        offset += len(found)
+    return run
+
+
+def header() -> ObjectHeader:
+    return ObjectHeader(store_id=UUID(int=1), shard=0, epoch=3, kind=ObjectKind.UPLOAD, name=NAME)
+
+
+def filesystem() -> MemoryFileSystem:
+    made = MemoryFileSystem()
+    made.make_directories("/spool")
+    return made
+
+
+def settings(memory_bytes: int = 1 << 20, index_interval_bytes: int = 100) -> ObjectWriterSettings:
+    return ObjectWriterSettings(
+        spool_directory="/spool", memory_bytes=memory_bytes, index_interval_bytes=index_interval_bytes
+    )
+
+
+def next_offset(run: Sequence[bytes]) -> int:
+    return parse_header(run[-1]).next_offset
+
+
+def write(
+    writer: ObjectWriter, slices: Slices, *, hashing: KeyHashing | None = HASHING, batches_a_piece: int = 100
+) -> FinishedObject:
+    for partition, run in sorted(slices.items()):
+        base_offset = parse_header(run[0]).base_offset
+        writer.begin_slice(TOPIC_ID, "t", partition, base_offset=base_offset, key_hashing=hashing)
+        for start in range(0, len(run), batches_a_piece):
+            writer.append(b"".join(run[start : start + batches_a_piece]))
+        writer.end_slice(SliceEnd(next_offset(run)))
+    return writer.finish()
+
+
+def content(finished: FinishedObject) -> bytes:
+    return b"".join(bytes(part) for part in finished.parts)
+
+
+def expected_keys(run: Sequence[bytes]) -> list[tuple[int, int, int, bool]]:
+    """(hash, ordinal, tombstone) of the last record of each key, by hash: straight from the definition."""
+    last: dict[bytes, tuple[int, bool]] = {}
+    for ordinal, record in enumerate(decode_all(b"".join(run))):
+        if record.key is not None:
+            last[record.key] = (ordinal, record.value is None)
+    found = [(*siphash128(HASHING.hash_key, key), *value) for key, value in last.items()]
+    return sorted(found)
+
+
+def found_keys(store: MemoryObjectStore, entry: SliceEntry) -> list[tuple[int, int, int, bool]]:
+    stream = entry.key_stream
+    assert stream is not None
+    data = (
+        store.get_range(LAYOUT.data_key(NAME), stream.position, stream.size_bytes)
+        if stream.size_bytes
+        else b""
+    )
+    found: list[tuple[int, int, int, bool]] = []
+    for block in key_blocks(data, stream, entry.record_count):
+        columns = (
+            block.hash_high.cast("Q").tolist(),
+            block.hash_low.cast("Q").tolist(),
+            block.ordinal.cast("I").tolist(),
+            map(bool, block.tombstone.tolist()),
+        )
+        found += zip(*columns, strict=True)
+    return found
+
+
+def check_entry(store: MemoryObjectStore, entry: SliceEntry, run: Sequence[bytes]) -> None:
+    """Compare an entry with the records that it is about."""
+    data = b"".join(run)
+    found = decode_all(data)
+    timestamps = [record.timestamp_ms for record in found]
+    headers = [batch for _, batch in batches(data)]
+    assert store.get_range(LAYOUT.data_key(NAME), entry.data_position, entry.data_bytes) == data
+    assert entry.data_crc == crc_of(data)
+    assert entry.record_count == len(found)
+    assert (entry.base_offset, entry.end_offset) == (headers[0].base_offset, headers[-1].next_offset)
+    assert (entry.min_timestamp, entry.max_timestamp) == (min(timestamps), max(timestamps))
+    first_latest = next(record for record in found if record.timestamp_ms == max(timestamps))
+    assert entry.max_timestamp_offset == first_latest.offset
+    assert entry.codec_mask == sum({1 << batch.codec for batch in headers})
+    assert entry.tombstone_count == sum(record.value is None for record in found)
+    epochs = {batch.leader_epoch for batch in headers}
+    assert entry.leader_epochs == tuple(
+        LeaderEpoch(epoch, min(batch.base_offset for batch in headers if batch.leader_epoch == epoch))
+        for epoch in sorted(epochs)
+    )
+    last = headers[-1]
+    assert entry.last_batch == (last.base_offset, last.leader_epoch, last.crc)
+    assert found_keys(store, entry) == expected_keys(run)
+
+
+def check_index(
+    store: MemoryObjectStore, entry: SliceEntry, run: Sequence[bytes], interval_bytes: int
+) -> None:
+    index = read_slice_index(store, LAYOUT, NAME, entry)
+    data = b"".join(run)
+    for number in range(index.interval_count):
+        interval = index.interval(number)
+        piece = data[interval.position : interval.end_position]
+        assert parse_header(piece).base_offset == interval.base_offset
+        assert index.max_timestamps[number] == max(record.timestamp_ms for record in decode_all(piece))
+        last_bytes = [batch.size_in_bytes for _, batch in batches(piece)][-1]
+        assert len(piece) - last_bytes < interval_bytes, "an interval ends with the batch that fills it"
+        assert number + 1 == index.interval_count or len(piece) >= interval_bytes
+
+
+@given(st.dictionaries(st.integers(0, 5), batch_runs(), min_size=1, max_size=4), st.integers(1, 400))
+def test_an_object_describes_what_it_holds(slices: Slices, interval_bytes: int) -> None:
+    store = MemoryObjectStore(ManualClock())
+    with ObjectWriter(filesystem(), header(), settings(index_interval_bytes=interval_bytes)) as writer:
+        finished = write(writer, slices)
+        finished.store(store, LAYOUT)
+    described = describe_object(store, LAYOUT, NAME, finished.ref.size_bytes)
+    assert described == (header(), finished.ref, finished.entries)
+    verify_object(store, LAYOUT, finished.ref)
+    assert [entry.partition for entry in finished.entries] == sorted(slices)
+    for entry in finished.entries:
+        check_entry(store, entry, slices[entry.partition])
+        check_index(store, entry, slices[entry.partition], interval_bytes)
+
+
+@given(st.dictionaries(st.integers(0, 5), batch_runs(), min_size=1, max_size=3), st.integers(1, 3))
+def test_pieces_and_spools_make_no_difference(slices: Slices, batches_a_piece: int) -> None:
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        expected = content(write(writer, slices))
+    disk = filesystem()
+    with ObjectWriter(disk, header(), settings(memory_bytes=0)) as writer:
+        finished = write(writer, slices, batches_a_piece=batches_a_piece)
+        assert content(finished) == expected
+        assert content(finished) == expected, "parts can be read again"
+    assert disk.list_directory("/spool") == []
+
+
+def test_plain_topics_have_no_key_stream() -> None:
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        finished = write(writer, {0: [encode_batch([Record(0, 1, b"k", b"v")])]}, hashing=None)
+    assert finished.entries[0].key_stream is None
+    assert finished.ref.key_streams_end == finished.ref.directory_position + finished.ref.directory_bytes
+
+
+def test_a_slice_whose_records_are_all_gone_still_covers_its_range() -> None:
+    store = MemoryObjectStore(ManualClock())
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=10, key_hashing=HASHING)
+        writer.end_slice(SliceEnd(20, leader_epochs=(LeaderEpoch(1, 12),)))
+        finished = writer.finish()
+        finished.store(store, LAYOUT)
+    (entry,) = finished.entries
+    assert (entry.base_offset, entry.end_offset, entry.data_bytes, entry.record_count) == (10, 20, 0, 0)
+    assert (entry.min_timestamp, entry.max_timestamp, entry.max_timestamp_offset) == (-1, -1, -1)
+    assert entry.leader_epochs == (LeaderEpoch(1, 12),)
+    assert entry.key_stream is not None, "an empty stream is as usable as any"
+    verify_object(store, LAYOUT, finished.ref)
+
+
+def test_a_damaged_batch_is_not_taken_and_those_before_it_are() -> None:
+    good = encode_batch([Record(0, 1, b"k", b"first")], base_offset=0)
+    bad = bytearray(encode_batch([Record(0, 2, b"k", b"second")], base_offset=1))
+    bad[-3] ^= 1
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0, key_hashing=HASHING)
+        with pytest.raises(CorruptRecordError, match="checksum"):
+            writer.append(good + bytes(bad))
+        assert (writer.next_offset, writer.data_bytes) == (1, len(good))
+        writer.end_slice(SliceEnd(writer.next_offset))
+        writer.begin_slice(TOPIC_ID, "t", 1, base_offset=1)
+        with pytest.raises(CorruptRecordError):
+            writer.append(bytes(bad))
+        writer.cancel_slice()
+        finished = writer.finish()
+    (entry,) = finished.entries
+    assert (entry.end_offset, entry.record_count, entry.data_crc) == (1, 1, crc_of(good))
+
+
+@pytest.mark.parametrize("second_offset", [0, 1])
+def test_batches_that_do_not_ascend_are_refused(second_offset: int) -> None:
+    two = [Record(0, 1, b"k", b"v")] * 2
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0)
+        writer.append(encode_batch(two, base_offset=0))
+        with pytest.raises(CorruptRecordError, match="ascend"):
+            writer.append(encode_batch(two, base_offset=second_offset))
+
+
+def test_the_first_batch_may_begin_below_the_slice_but_not_end_there() -> None:
+    two = encode_batch([Record(0, 1, b"k", b"v")] * 2, base_offset=4)
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=5)
+        writer.append(two)
+        writer.end_slice(SliceEnd(6))
+        writer.begin_slice(TOPIC_ID, "t", 1, base_offset=6)
+        with pytest.raises(CorruptRecordError, match="ascend"):
+            writer.append(two)
+
+
+def test_more_records_than_ordinals_are_refused_before_they_count() -> None:
+    small = ObjectWriterSettings(spool_directory="/spool", max_slice_record_count=3)
+    two = [Record(0, 1, b"k", b"v")] * 2
+    with ObjectWriter(filesystem(), header(), small) as writer:
+        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0, key_hashing=HASHING)
+        writer.append(encode_batch(two, base_offset=0))
+        with pytest.raises(UnsupportedOperationError, match="another object"):
+            writer.append(encode_batch(two, base_offset=2))
+        writer.end_slice(SliceEnd(writer.next_offset))
+        assert writer.finish().entries[0].record_count == 2
+
+
+def test_an_undecided_transaction_leaves_the_slice_without_a_key_stream() -> None:
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0, key_hashing=HASHING)
+        writer.append(encode_batch([Record(0, 1, b"k", b"v")] * 4, base_offset=0))
+        writer.end_slice(SliceEnd(4, open_transactions=(OpenTransaction(9, 3), OpenTransaction(8, 1))))
+        (entry,) = writer.finish().entries
+    assert entry.key_stream is None
+    assert entry.stable_end_offset == 1
+
+
+def test_a_strategy_that_cannot_be_written_is_refused() -> None:
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        hashing = KeyHashing(HASHING.hash_key, KeyStrategy.HIGHEST_VERSION, "v")
+        with pytest.raises(UnsupportedOperationError, match="version"):
+            writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0, key_hashing=hashing)
+
+
+def test_a_stream_is_known_by_what_it_was_made_with() -> None:
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        finished = write(writer, {0: [encode_batch([Record(0, 1, b"k", b"v")])]})
+    stream = finished.entries[0].key_stream
+    assert stream is not None
+    assert HASHING.made(stream)
+    assert not KeyHashing(b"another secret b").made(stream)
+    assert not KeyHashing(HASHING.hash_key, KeyStrategy.HIGHEST_VERSION, "v").made(stream)
+    assert HASHING.hash_key not in content(finished), "the key itself never leaves the catalog"
+
+
+def test_the_callers_buffer_may_change_afterwards() -> None:
+    batch = bytearray(encode_batch([Record(0, 7, b"k", b"v")], base_offset=0))
+    expected = bytes(batch)
+    store = MemoryObjectStore(ManualClock())
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0, key_hashing=HASHING)
+        writer.append(batch)
+        batch[:] = bytes(len(batch))
+        writer.end_slice(SliceEnd(1))
+        finished = writer.finish()
+        finished.store(store, LAYOUT)
+    entry = finished.entries[0]
+    data = store.get_range(LAYOUT.data_key(NAME), entry.data_position, entry.data_bytes)
+    assert data == expected
+    assert decode(data)[0].timestamp_ms == entry.max_timestamp == 7
