@@ -10,7 +10,9 @@ import os
 import re
 import shutil
 import subprocess
-from contextlib import suppress
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,15 +54,19 @@ def start_local_session(application: str, scratch_directory: str, *, cores: int 
     """Start Spark in this process's own JVM on the loopback interface; `scratch_directory` takes what it
     spills.
 
-    The caller stops it. `stratalog` is registered as a data source, installed or not.
+    The caller stops it. `stratalog` is registered as a data source, installed or not. What the JVM says goes
+    to `spark.log` in that directory.
     """
+    os.makedirs(scratch_directory, exist_ok=True)
     # A host name that does not resolve stops the JVM at its start; the loopback address never fails.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Workers are this interpreter, with what is installed for it, not whatever `python3` is on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
     from stratalog.pipeline.data_source import StratalogDataSource
 
-    session = (
+    builder = (
         SparkSession.builder.master(f"local[{cores}]")
         .appName(application)
         .config("spark.ui.enabled", "false")
@@ -73,7 +79,26 @@ def start_local_session(application: str, scratch_directory: str, *, cores: int 
         .config("spark.local.dir", scratch_directory)
         .config("spark.sql.warehouse.dir", os.path.join(scratch_directory, "warehouse"))
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .getOrCreate()
     )
+    with _standard_error_in(os.path.join(scratch_directory, "spark.log")):
+        session = builder.getOrCreate()
     session.dataSource.register(StratalogDataSource)
     return session
+
+
+@contextmanager
+def _standard_error_in(path: str) -> Generator[None, None, None]:
+    """Whatever starts meanwhile writes its standard error to the file: the JVM's greetings are of no use to a
+    reader.
+    """
+    sys.stderr.flush()
+    saved = os.dup(2)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 2)
+    os.close(log)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(saved, 2)
+        os.close(saved)
