@@ -29,7 +29,7 @@ COMMANDS = {
     "log": ("stratalog.cli.log_commands:log", "Look at partitions: offsets, segments, slices."),
     "tier": ("stratalog.cli.tier_commands:tier", "Look at the object store, and upload now."),
     "compaction": ("stratalog.cli.compaction_commands:compaction", "Compact tiered data now."),
-    "demo": ("stratalog.cli.demo:demo", "Replay real data through everything and check it."),
+    "demo": ("stratalog.cli.demo.command:demo", "Replay real data through everything and check it."),
 }
 
 
