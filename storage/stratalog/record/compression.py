@@ -93,7 +93,8 @@ def _unzstd(data: Buffer, max_bytes: int) -> bytes:
         raise _malformed(Codec.ZSTD) from error
     if size_bytes > max_bytes:
         raise _too_large(Codec.ZSTD, max_bytes)
-    if size_bytes >= 0:
+    # A frame that says it is empty is believed by the decompressor without a look at the rest of it.
+    if size_bytes > 0:
         try:
             return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
         except zstandard.ZstdError:

@@ -60,7 +60,6 @@ cdef list as_encoded(object headers, size_t *size):
 
 
 cdef int encode_record(sink *target, object record, int64_t offset_delta, int64_t base_timestamp) except -1:
-    cdef int overflow = 0
     cdef int64_t timestamp_delta
     cdef size_t size, headers_size = 0
     cdef Py_ssize_t headers_count
@@ -70,8 +69,7 @@ cdef int encode_record(sink *target, object record, int64_t offset_delta, int64_
         _, timestamp_ms, key, value, headers = <tuple> record
     else:
         timestamp_ms, key, value, headers = record.timestamp_ms, record.key, record.value, record.headers
-    timestamp_delta = PyLong_AsLongLongAndOverflow(timestamp_ms, &overflow)
-    if overflow != 0 or subtract_overflows(timestamp_delta, base_timestamp, &timestamp_delta):
+    if subtract_overflows(timestamp_of(timestamp_ms), base_timestamp, &timestamp_delta):
         raise InvalidRequestError("a record's timestamp is out of range", timestamp=timestamp_ms)
     if key is not None and type(key) is not bytes:
         key = as_bytes(key)
@@ -99,15 +97,24 @@ cdef int encode_record(sink *target, object record, int64_t offset_delta, int64_
     return 0
 
 
-def encode_records(records, int64_t base_timestamp):
+cdef int64_t timestamp_of(object number) except? -1:
+    cdef int overflow = 0
+    cdef int64_t timestamp_ms = PyLong_AsLongLongAndOverflow(number, &overflow)
+    if overflow != 0:
+        raise InvalidRequestError("a record's timestamp is out of range", timestamp=number)
+    return timestamp_ms
+
+
+def encode_records(records, base_timestamp):
     """See ``kernels.encode_records``."""
     cdef sink target
+    cdef int64_t base_ms = timestamp_of(base_timestamp)
     cdef int64_t offset_delta = 0
     memset(&target, 0, sizeof(target))
     try:
         make_room(&target, 4096)
         for record in records:
-            encode_record(&target, record, offset_delta, base_timestamp)
+            encode_record(&target, record, offset_delta, base_ms)
             offset_delta += 1
         return PyBytes_FromStringAndSize(<char *> target.data, <Py_ssize_t> target.size)
     finally:

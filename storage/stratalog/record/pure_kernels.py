@@ -53,6 +53,8 @@ def scan_records(payload: Buffer, records_count: int, last_offset_delta: int) ->
 
 def encode_records(records: Sequence[RecordLike], base_timestamp: int) -> bytes:
     """See ``kernels.encode_records``."""
+    if not _is_int64(base_timestamp):
+        raise InvalidRequestError("a record's timestamp is out of range", timestamp=base_timestamp)
     payload = bytearray()
     for offset_delta, record in enumerate(records):
         timestamp_delta = record.timestamp_ms - base_timestamp
