@@ -1,0 +1,122 @@
+"""Codecs: what comes out is what went in, bombs and broken data are refused, memory stays bounded."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
+from stratalog.record.compression import Codec, compress, decompress
+
+WORKING = [Codec.NONE, Codec.GZIP, Codec.ZSTD]
+SQUEEZING = [Codec.GZIP, Codec.ZSTD]
+
+each_working = pytest.mark.parametrize("codec", WORKING)
+each_squeezing = pytest.mark.parametrize("codec", SQUEEZING)
+
+
+def streamed_zstd(data: bytes) -> bytes:
+    """A frame that does not tell its size, as Kafka's Java client writes it."""
+    compressor = zstandard.ZstdCompressor().compressobj()
+    return compressor.compress(data) + compressor.flush()
+
+
+@each_working
+@given(data=st.binary(max_size=5_000), level=st.one_of(st.none(), st.integers(1, 9)))
+def test_round_trip(codec: Codec, data: bytes, level: int | None) -> None:
+    squeezed = compress(codec, data, level)
+    assert decompress(codec, squeezed, len(data)) == data
+    if data:
+        with pytest.raises(CorruptRecordError, match="fewer records"):
+            decompress(codec, squeezed, len(data) - 1)
+
+
+@each_squeezing
+def test_members_follow_each_other(codec: Codec) -> None:
+    parts = [b"one" * 700, b"", b"three"]
+    whole = b"".join(compress(codec, part) for part in parts)
+    assert decompress(codec, whole) == b"".join(parts)
+    assert decompress(Codec.ZSTD, streamed_zstd(b"x" * 70_000) + streamed_zstd(b"y")) == b"x" * 70_000 + b"y"
+
+
+@each_squeezing
+@given(data=st.binary(max_size=300), cut=st.integers(1, 400))
+def test_what_is_cut_short_is_refused(codec: Codec, data: bytes, cut: int) -> None:
+    for squeezed in {
+        compress(codec, data),
+        streamed_zstd(data) if codec is Codec.ZSTD else gzip.compress(data),
+    }:
+        with pytest.raises(CorruptRecordError):
+            decompress(codec, squeezed[:-cut])
+
+
+@each_squeezing
+@given(st.data())
+def test_garbage_is_refused_or_bounded(codec: Codec, data: st.DataObject) -> None:
+    squeezed = bytearray(compress(codec, data.draw(st.binary(max_size=200))))
+    for _ in range(data.draw(st.integers(0, 3))):
+        squeezed[data.draw(st.integers(0, len(squeezed) - 1))] = data.draw(st.integers(0, 255))
+    squeezed += data.draw(st.binary(max_size=10))
+    try:
+        assert len(decompress(codec, bytes(squeezed), 1_000)) <= 1_000
+    except CorruptRecordError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("codec", "bomb"),
+    [
+        (Codec.GZIP, gzip.compress(bytes(300 * 2**20), 9)),
+        (Codec.ZSTD, zstandard.ZstdCompressor(level=19).compress(bytes(300 * 2**20))),
+        (Codec.ZSTD, streamed_zstd(bytes(300 * 2**20))),
+    ],
+    ids=["gzip", "zstd", "zstd without size"],
+)
+def test_a_bomb_does_not_go_off(codec: Codec, bomb: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecordError, match="fewer records"):
+            decompress(codec, bomb, 2**20)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # zstandard's own memory is not traced; what it hands out is.
+    assert peak_bytes < 48 * 2**20
+
+
+def test_a_frame_that_lies_about_its_size_is_refused() -> None:
+    honest = compress(Codec.ZSTD, bytes(100_000))
+    size_position = honest.index((100_000 - 0).to_bytes(4, "little"))
+    lying = bytearray(honest)
+    lying[size_position : size_position + 4] = (2**32 - 1).to_bytes(4, "little")
+    with pytest.raises(CorruptRecordError):
+        decompress(Codec.ZSTD, bytes(lying), 2**20)
+    lying[size_position : size_position + 4] = (99_999).to_bytes(4, "little")
+    with pytest.raises(CorruptRecordError):
+        decompress(Codec.ZSTD, bytes(lying), 2**20)
+
+
+def test_many_empty_members_take_no_quadratic_time() -> None:
+    """A megabyte of members; copying the rest for each of them would take minutes."""
+    for codec in SQUEEZING:
+        member = compress(codec, b"")
+        assert decompress(codec, member * (2**20 // len(member))) == b""
+
+
+@pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.LZ4])
+def test_other_codecs_are_refused_by_name(codec: Codec) -> None:
+    with pytest.raises(UnsupportedOperationError, match=codec.name):
+        compress(codec, b"")
+    with pytest.raises(UnsupportedOperationError, match=codec.name):
+        decompress(codec, b"")
+
+
+@each_squeezing
+def test_nothing_is_not_a_frame(codec: Codec) -> None:
+    with pytest.raises(CorruptRecordError):
+        decompress(codec, b"")

@@ -1,0 +1,133 @@
+"""Batches that a real broker wrote: headers as its own tool prints them, records as its consumer got them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from stratalog.base.errors import UnsupportedOperationError
+from stratalog.record.batch import batches, complete_prefix_size, crc_matches, decode, decode_all, verify
+from stratalog.record.builder import encode_batch, rebuild_batch
+from stratalog.record.compression import Codec
+from stratalog.record.header import HEADER_SIZE, BatchHeader, TimestampType
+from stratalog.record.record import Record
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "record"
+READABLE = {Codec.NONE, Codec.GZIP, Codec.ZSTD}
+
+each_log = pytest.mark.parametrize("name", ["appendtime", "codecs", "compacted", "recompressed", "txn"])
+
+
+def log_of(name: str) -> bytes:
+    return (GOLDEN / f"{name}.bin").read_bytes()
+
+
+def records_of(name: str) -> dict[int, tuple[Record, int]]:
+    """By offset: the record that the consumer got, and its timestamp type."""
+    found: dict[int, tuple[Record, int]] = {}
+    for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        headers = tuple((header, from_base64(value)) for header, value in row["headers"])
+        key, value = from_base64(row["key"]), from_base64(row["value"])
+        record = Record(row["offset"], row["timestamp"], key, value, headers)
+        found[record.offset] = (record, row["timestamp_type"])
+    return found
+
+
+def from_base64(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def dumped(name: str) -> list[str]:
+    """The lines of `DumpLogSegments` that tell of a batch, without its position in the segment."""
+    lines = (GOLDEN / f"{name}.dump.txt").read_text().splitlines()
+    return [re.sub(r" position: \d+", "", line) for line in lines if line.startswith("baseOffset: ")]
+
+
+def as_dumped(header: BatchHeader) -> str:
+    """A header as `DumpLogSegments` prints it."""
+    is_create_time = header.timestamp_type is TimestampType.CREATE_TIME
+    horizon = header.delete_horizon_ms
+    time_type = "CreateTime" if is_create_time else "LogAppendTime"
+    last_sequence = header.base_sequence + header.last_offset_delta if header.base_sequence >= 0 else -1
+    return (
+        f"baseOffset: {header.base_offset} lastOffset: {header.last_offset} count: {header.records_count}"
+        f" baseSequence: {header.base_sequence} lastSequence: {last_sequence}"
+        f" producerId: {header.producer_id} producerEpoch: {header.producer_epoch}"
+        f" partitionLeaderEpoch: {header.leader_epoch}"
+        f" isTransactional: {str(header.is_transactional).lower()}"
+        f" isControl: {str(header.is_control).lower()}"
+        f" deleteHorizonMs: OptionalLong{'.empty' if horizon is None else f'[{horizon}]'}"
+        f" {time_type}: {header.max_timestamp}"
+        f" size: {header.size_in_bytes} magic: {header.magic}"
+        f" compresscodec: {header.codec.name.lower()} crc: {header.crc} isvalid: true"
+    )
+
+
+@each_log
+def test_headers_are_what_kafka_prints(name: str) -> None:
+    data = log_of(name)
+    headers = [header for _, header in batches(data)]
+    assert [as_dumped(header) for header in headers] == dumped(name)
+    assert complete_prefix_size(data) == len(data) == sum(header.size_in_bytes for header in headers)
+    assert all(crc_matches(data, position, header) for position, header in batches(data))
+    assert all(data[position : position + HEADER_SIZE] == header.pack() for position, header in batches(data))
+
+
+@each_log
+def test_records_are_what_the_consumer_got(name: str) -> None:
+    data, expected = log_of(name), records_of(name)
+    log_start_offset = min(expected)
+    seen: set[int] = set()
+    for position, header in batches(data):
+        if header.is_control or header.codec not in READABLE:
+            continue
+        verify(data, position, header)
+        for record in decode(data, position):
+            if record.offset >= log_start_offset:
+                assert (record, header.timestamp_type + 1) == expected[record.offset]
+                seen.add(record.offset)
+    unreadable = [header for _, header in batches(data) if header.codec not in READABLE]
+    missing = set(expected) - seen
+    assert len(seen) > 0
+    assert all(any(h.base_offset <= offset <= h.last_offset for h in unreadable) for offset in missing)
+
+
+@each_log
+def test_markers_are_not_records(name: str) -> None:
+    data = log_of(name)
+    for position, header in batches(data):
+        one = data[position : position + header.size_in_bytes]
+        if header.codec in READABLE:
+            assert decode_all(one) == ([] if header.is_control else decode(one))
+        else:
+            with pytest.raises(UnsupportedOperationError, match="use none, gzip or zstd"):
+                decode_all(one)
+
+
+@each_log
+def test_rebuilding_a_batch_changes_nothing(name: str) -> None:
+    data = log_of(name)
+    for position, header in batches(data):
+        one = data[position : position + header.size_in_bytes]
+        if header.codec is Codec.NONE:
+            sizes = {"records_count": header.records_count, "max_timestamp": header.max_timestamp}
+            assert rebuild_batch(header, one[HEADER_SIZE:], **sizes) == one
+
+
+def test_our_bytes_are_those_of_librdkafka() -> None:
+    """A batch that a client sent without compression and idempotence: its records encode to its bytes."""
+    data = log_of("codecs")
+    plain = [
+        (data[position : position + header.size_in_bytes], header)
+        for position, header in batches(data)
+        if header.codec is Codec.NONE and not header.has_producer_id
+    ]
+    assert plain
+    for one, header in plain:
+        encoded = encode_batch(decode(one), base_offset=header.base_offset, leader_epoch=header.leader_epoch)
+        assert encoded == one
