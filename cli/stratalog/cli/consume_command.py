@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import click
 
-from stratalog.base.errors import UnknownTopicOrPartitionError
+from stratalog.base.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.connection import json_option, server_option, with_client
 from stratalog.cli.record_json import line_of
@@ -125,6 +125,7 @@ async def _positions(
     if start == "latest":
         return await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST)
     if isinstance(start, int):
+        await _require_inside(client, partitions, start)
         return dict.fromkeys(partitions, start)
     assert isinstance(start, datetime)
     timestamp_ms = int(start.timestamp() * 1000)
@@ -135,6 +136,21 @@ async def _positions(
         partition: latest[partition] if answer.offset < 0 else answer.offset
         for partition, answer in zip(partitions, answers, strict=True)
     }
+
+
+async def _require_inside(client: Client, partitions: list[TopicPartition], offset: int) -> None:
+    """Without this an offset behind the end would look like a partition without records."""
+    earliest = await client.offsets(partitions, log_pb2.OFFSET_SPEC_EARLIEST)
+    latest = await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST)
+    for partition in partitions:
+        if not earliest[partition] <= offset <= latest[partition]:
+            raise OffsetOutOfRangeError(
+                "the offset lies outside the partition, choose another one or a --partition that has it",
+                partition=partition,
+                offset=offset,
+                log_start_offset=earliest[partition],
+                log_end_offset=latest[partition],
+            )
 
 
 def _start(text: str) -> str | int | datetime:

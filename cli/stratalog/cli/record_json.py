@@ -11,10 +11,12 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stratalog.base.errors import InvalidRequestError
 from stratalog.record.record import Record
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
 _FIELDS = frozenset({"key", "value", "partition", "offset", "timestamp", "headers", "topic"})
 
@@ -29,7 +31,7 @@ class InputRecord(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-def bytes_to_json(data: bytes | None) -> object:
+def bytes_to_json(data: bytes | None) -> JsonValue:
     """Text where it is UTF-8, ``{"base64": …}`` where it is not."""
     if data is None:
         return None
@@ -39,16 +41,17 @@ def bytes_to_json(data: bytes | None) -> object:
         return {"base64": base64.b64encode(data).decode("ascii")}
 
 
-def bytes_from_json(value: object, field: str) -> bytes | None:
+def bytes_from_json(value: JsonValue, field: str) -> bytes | None:
     """The inverse. Raises InvalidRequestError."""
     if value is None:
         return None
     if isinstance(value, str):
         return _encoded(value, field)
-    if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
+    text = value.get("base64") if isinstance(value, dict) and len(value) == 1 else None
+    if isinstance(text, str):
         try:
-            return base64.b64decode(value["base64"], validate=True)
-        except binascii.Error:
+            return base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
             raise InvalidRequestError(f"the base64 of {field} is malformed") from None
     raise InvalidRequestError(f'{field} must be a string, null, or {{"base64": "…"}}')
 
@@ -69,7 +72,7 @@ def line_of(partition: int, record: Record) -> str:
 def parse_line(line: str) -> InputRecord:
     """Raises InvalidRequestError that says what is wrong with the line."""
     try:
-        document: Any = json.loads(line)
+        document: JsonValue = json.loads(line)
     except json.JSONDecodeError as error:
         raise InvalidRequestError(f"not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError):
@@ -102,7 +105,7 @@ def _encoded(text: str, field: str) -> bytes:
         raise InvalidRequestError(message) from None
 
 
-def _integer(document: dict[str, Any], field: str) -> int | None:
+def _integer(document: dict[str, JsonValue], field: str) -> int | None:
     value = document.get(field)
     if value is None:
         return None
@@ -111,19 +114,16 @@ def _integer(document: dict[str, Any], field: str) -> int | None:
     return value
 
 
-def _headers(value: object) -> tuple[tuple[str, bytes | None], ...]:
+def _headers(value: JsonValue) -> tuple[tuple[str, bytes | None], ...]:
     if value is None:
         return ()
     if not isinstance(value, list):
         raise InvalidRequestError('headers must be a list of {"key": …, "value": …}')
     headers: list[tuple[str, bytes | None]] = []
     for header in value:
-        if (
-            not isinstance(header, dict)
-            or not isinstance(header.get("key"), str)
-            or set(header) - {"key", "value"}
-        ):
+        name = header.get("key") if isinstance(header, dict) else None
+        if not isinstance(header, dict) or not isinstance(name, str) or set(header) - {"key", "value"}:
             raise InvalidRequestError('headers must be a list of {"key": …, "value": …}')
-        _encoded(header["key"], "a header's key")
-        headers.append((header["key"], bytes_from_json(header.get("value"), "a header's value")))
+        _encoded(name, "a header's key")
+        headers.append((name, bytes_from_json(header.get("value"), "a header's value")))
     return tuple(headers)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from stratalog.server.app import Server
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -81,7 +85,6 @@ def start(
     address.
     """
     from stratalog.server.app import serve
-
     from stratalog.server.settings import ServerSettings
 
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
@@ -93,4 +96,14 @@ def start(
         upload_ms=upload_s * 1000,
     )
     logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
-    serve(settings)
+    serve(settings, _announce)
+
+
+def _announce(server: Server) -> None:
+    """One line on standard output once requests are answered: scripts wait for it, and port 0 is known from
+    it.
+    """
+    host = server.settings.listen.rpartition(":")[0]
+    click.echo(
+        f"stratalog serves {host}:{server.port} from {server.settings.data_dir} and {server.engine.store_url}"
+    )

@@ -1,0 +1,3 @@
+"""The gRPC server: settings, servicers, concurrency and the composition root. The only layer that owns
+threads.
+"""

@@ -1,0 +1,110 @@
+"""The control plane over gRPC. Everything that touches disk or store runs on the task pool."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from stratalog.server.admin_convert import compaction_job_message, partition_log_message, topic_message
+from stratalog.server.call_guard import Context, unary
+from stratalog.server.hosted_partition import HostedPartition
+from stratalog.server.partition_registry import PartitionRegistry
+from stratalog.server.tier_manager import TierManager
+from stratalog.server.tier_status import TierStatusReporter
+from stratalog.server.topic_manager import TopicManager
+from stratalog.server.worker_pools import WorkerPools
+from stratalog.v1 import admin_pb2, admin_pb2_grpc
+
+
+class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        registry: PartitionRegistry,
+        topics: TopicManager,
+        tiers: TierManager,
+        status: TierStatusReporter,
+        pools: WorkerPools,
+    ) -> None:
+        self._registry = registry
+        self._topics = topics
+        self._tiers = tiers
+        self._status = status
+        self._pools = pools
+
+    @unary
+    async def CreateTopic(
+        self, request: admin_pb2.CreateTopicRequest, context: Context
+    ) -> admin_pb2.CreateTopicResponse:
+        create = partial(self._topics.create, request.name, request.partition_count, dict(request.config))
+        return admin_pb2.CreateTopicResponse(topic=topic_message(await self._pools.task(create)))
+
+    @unary
+    async def ListTopics(
+        self, request: admin_pb2.ListTopicsRequest, context: Context
+    ) -> admin_pb2.ListTopicsResponse:
+        return admin_pb2.ListTopicsResponse(
+            topics=[topic_message(topic) for topic in self._registry.topics()]
+        )
+
+    @unary
+    async def DescribeTopics(
+        self, request: admin_pb2.DescribeTopicsRequest, context: Context
+    ) -> admin_pb2.DescribeTopicsResponse:
+        topics = [self._registry.topic(name) for name in request.names] or self._registry.topics()
+        return admin_pb2.DescribeTopicsResponse(topics=[topic_message(topic) for topic in topics])
+
+    @unary
+    async def DeleteTopic(
+        self, request: admin_pb2.DeleteTopicRequest, context: Context
+    ) -> admin_pb2.DeleteTopicResponse:
+        await self._pools.task(partial(self._topics.delete, request.name))
+        return admin_pb2.DeleteTopicResponse()
+
+    @unary
+    async def DescribeLog(
+        self, request: admin_pb2.DescribeLogRequest, context: Context
+    ) -> admin_pb2.DescribeLogResponse:
+        partitions = self._named(request)
+        messages = await self._pools.task(
+            lambda: [partition_log_message(partition) for partition in partitions]
+        )
+        return admin_pb2.DescribeLogResponse(partitions=messages)
+
+    @unary
+    async def DeleteRecords(
+        self, request: admin_pb2.DeleteRecordsRequest, context: Context
+    ) -> admin_pb2.DeleteRecordsResponse:
+        partition = self._registry.partition(request.topic, request.partition)
+        delete = partial(self._tiers.delete_records, partition, request.before_offset)
+        return admin_pb2.DeleteRecordsResponse(log_start_offset=await self._pools.task(delete))
+
+    @unary
+    async def Upload(self, request: admin_pb2.UploadRequest, context: Context) -> admin_pb2.UploadResponse:
+        upload = partial(self._tiers.upload_now, list(request.topics), delete_local=request.delete_local)
+        uploaded = await self._pools.task(upload)
+        return admin_pb2.UploadResponse(
+            objects=uploaded.object_count,
+            slices=uploaded.slice_count,
+            bytes=uploaded.data_bytes,
+            local_segments_deleted=uploaded.local_segments_deleted,
+        )
+
+    @unary
+    async def TierStatus(
+        self, request: admin_pb2.TierStatusRequest, context: Context
+    ) -> admin_pb2.TierStatusResponse:
+        return await self._pools.task(self._status.report)
+
+    @unary
+    async def RunCompaction(
+        self, request: admin_pb2.RunCompactionRequest, context: Context
+    ) -> admin_pb2.RunCompactionResponse:
+        reports = await self._pools.task(partial(self._tiers.compact, list(request.topics)))
+        return admin_pb2.RunCompactionResponse(jobs=[compaction_job_message(report) for report in reports])
+
+    def _named(self, request: admin_pb2.DescribeLogRequest) -> list[HostedPartition]:
+        topic = self._registry.topic(request.topic)
+        if not request.partitions:
+            return list(topic.partitions)
+        return [self._registry.partition(request.topic, number) for number in request.partitions]

@@ -1,0 +1,215 @@
+"""The server: a gRPC endpoint on top of a storage engine, and the order in which both start and stop.
+
+Start: take the port (so that a mistyped address fails before anything is claimed), open the engine, register
+the services, start tasks, serve, report healthy. Stop: report unhealthy, end calls that wait, let others
+finish within the grace, end the tasks, wait for the writers, close the engine, which marks the shutdown as
+clean as the last thing.
+
+Threads: the event loop runs handlers and never blocks; `WorkerPools` and `ThreadScheduler` own all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from stratalog.base.clock import Clock, SystemClock
+from stratalog.base.errors import InvalidConfigError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.randomness import IdGenerator, SystemIdGenerator
+from stratalog.objectstore.open_store import open_store
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.server.admin_servicer import AdminServicer
+from stratalog.server.background_tasks import start_background_tasks
+from stratalog.server.closing import Closing
+from stratalog.server.log_servicer import LogServicer
+from stratalog.server.partition_host import PartitionHost
+from stratalog.server.settings import ServerSettings, listen_address
+from stratalog.server.storage_engine import StorageEngine, StorageEngineBuilder
+from stratalog.server.thread_scheduler import ThreadScheduler
+from stratalog.server.worker_pools import WorkerPools
+from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+SERVICE_NAMES = (
+    log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name,
+    admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
+)
+
+
+class Server:
+    """One server in this process. Belongs to the event loop on which it is started.
+
+    async with Server(settings) as server:
+        ... server.port ...
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        filesystem: FileSystem | None = None,
+        store: ObjectStore | None = None,
+        clock: Clock | None = None,
+        ids: IdGenerator | None = None,
+    ) -> None:
+        """What is not handed in is the operating system's; the store comes from the settings. Raises
+        InvalidConfigError.
+        """
+        if not __debug__:
+            raise InvalidConfigError(
+                "python -O strips the assertions that protect the data; start without it",
+                name="-O",
+                value="set",
+            )
+        self.settings = settings
+        self._filesystem = filesystem or PosixFileSystem()
+        self._clock = clock or SystemClock()
+        self._ids = ids or SystemIdGenerator()
+        self._store = store or open_store(
+            settings.effective_store_url, filesystem=self._filesystem, clock=self._clock, ids=self._ids
+        )
+        self._engine: StorageEngine | None = None
+        self.port = 0
+        """The port that is served, once started."""
+
+    @property
+    def engine(self) -> StorageEngine:
+        """What is served; only between `start` and `stop`."""
+        assert self._engine is not None, "the server is started"
+        return self._engine
+
+    async def start(self) -> None:
+        """Serve when this returns. Raises InvalidConfigError (port in use), DataDirectoryError, StoreError;
+        nothing is left running then.
+        """
+        loop = asyncio.get_running_loop()
+        self._grpc = grpc.aio.server(options=_server_options(self.settings))
+        self.port = self._take_port()
+        self._pools = WorkerPools(self.settings)
+        self._scheduler = ThreadScheduler(self.settings.task_thread_count)
+        self._closing = Closing(loop)
+        self._health = health.aio.HealthServicer()
+        builder = StorageEngineBuilder(
+            self._filesystem, self._store, self._clock, self._scheduler, self._ids, self.settings
+        )
+        hosts = PartitionHost(loop, self._pools.append)
+        try:
+            engine = await self._pools.task(lambda: builder.open(hosts, lambda: self._hop_to_tell(loop)))
+        except BaseException:
+            await self._grpc.stop(None)
+            await asyncio.to_thread(self._close_threads)
+            raise
+        self._engine = engine
+        self._register(engine)
+        start_background_tasks(self._scheduler, engine, self.settings)
+        await self._grpc.start()
+        await self._report(is_serving=True)
+
+    async def stop(self) -> None:
+        """Stop cleanly, see the module's description. Nothing that was acknowledged is lost. May be called
+        twice.
+        """
+        if self._engine is None:
+            return
+        engine, self._engine = self._engine, None
+        await self._report(is_serving=False)
+        self._closing.set()
+        await self._grpc.stop(self.settings.shutdown_grace_s)
+        await asyncio.to_thread(self._close_threads)
+        await asyncio.to_thread(engine.close)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _take_port(self) -> int:
+        try:
+            return self._grpc.add_insecure_port(self.settings.listen)
+        except RuntimeError:
+            raise InvalidConfigError(
+                "cannot listen there, the port is in use or not on this machine; choose another",
+                name="listen",
+                value=self.settings.listen,
+            ) from None
+
+    def _register(self, engine: StorageEngine) -> None:
+        log_servicer = LogServicer(self._clock, engine.registry, self._pools, self._closing, self.settings)
+        admin_servicer = AdminServicer(
+            engine.registry, engine.topics, engine.tiers, engine.status, self._pools
+        )
+        log_pb2_grpc.add_LogServiceServicer_to_server(log_servicer, self._grpc)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin_servicer, self._grpc)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        reflection.enable_server_reflection(
+            (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
+        )
+
+    def _hop_to_tell(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Another server has taken over, which a task found out on its thread."""
+        loop.call_soon_threadsafe(self._tell_fenced)
+
+    def _tell_fenced(self) -> None:
+        """Tell load balancers, and wake readers so that they see the error."""
+        if self._engine is None:
+            return
+        for partition in self._engine.registry.partitions():
+            partition.signal.notify()
+        self._reporting = asyncio.ensure_future(self._report(is_serving=False))
+
+    async def _report(self, *, is_serving: bool) -> None:
+        response = health_pb2.HealthCheckResponse
+        status = response.SERVING if is_serving else response.NOT_SERVING
+        for name in ("", *SERVICE_NAMES):
+            await self._health.set(name, status)
+
+    def _close_threads(self) -> None:
+        self._scheduler.close()
+        self._pools.close()
+
+
+def serve(settings: ServerSettings, on_ready: Callable[[Server], None] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then stop cleanly. Raises what `Server.start` raises."""
+    asyncio.run(_serve(settings, on_ready))
+
+
+async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | None) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = Server(settings)
+    await server.start()
+    try:
+        if on_ready is not None:
+            on_ready(server)
+        logger.info("listening on %s:%d", listen_address(settings.listen)[0], server.port)
+        await stopping.wait()
+        logger.info("stopping")
+    finally:
+        await server.stop()
+
+
+def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", settings.max_receive_bytes),
+        # What is sent is bounded by what was asked for, but one batch may always be larger.
+        ("grpc.max_send_message_length", -1),
+        # Without this two servers share a port in silence, and clients reach the one or the other.
+        ("grpc.so_reuseport", 0),
+    ]

@@ -1,0 +1,50 @@
+"""What a server does by itself, and how often. All tasks run on the scheduler's threads; none overlaps
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stratalog.base.errors import FencedError
+from stratalog.base.scheduler import Scheduler
+from stratalog.server.settings import ServerSettings
+from stratalog.server.storage_engine import StorageEngine
+
+
+def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings: ServerSettings) -> None:
+    """Schedule everything; closing the scheduler ends it. Each task first waits for one of its periods."""
+    tiers = engine.tiers
+    tasks: list[tuple[str, Callable[[], None], int]] = [
+        ("head-refresh", tiers.refresh_pass, settings.head_refresh_ms),
+        ("upload", tiers.upload_pass, settings.upload_ms),
+        ("local-retention", tiers.local_retention_pass, settings.local_retention_ms),
+        ("remote-retention", tiers.remote_retention_pass, settings.remote_retention_ms),
+        ("dropped-topics", engine.topics.drop_leftovers, settings.remote_retention_ms),
+        ("collector", tiers.collect_pass, settings.collector_ms),
+        ("fold", tiers.fold_pass, settings.fold_ms),
+        ("checkpoint", engine.logs.checkpoint, settings.checkpoint_ms),
+    ]
+    if settings.compaction_ms:
+        tasks.append(("compaction", lambda: _compact(engine), settings.compaction_ms))
+    for name, task, period_ms in tasks:
+        scheduler.every(name, _unless_fenced(engine, task), period_ms, delay_ms=period_ms)
+
+
+def _compact(engine: StorageEngine) -> None:
+    engine.tiers.compact(())
+
+
+def _unless_fenced(engine: StorageEngine, task: Callable[[], None]) -> Callable[[], None]:
+    """A server that was replaced does nothing any more, and does not fill its log with saying so."""
+
+    def run() -> None:
+        if engine.shards.is_fenced:
+            return
+        try:
+            task()
+        except FencedError:
+            if not engine.shards.is_fenced:
+                raise
+
+    return run

@@ -1,0 +1,93 @@
+"""Between messages of the wire and values of the engine, for the data plane. No decisions are made here
+beyond what makes a message meaningless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratalog.base.errors import InvalidRequestError
+from stratalog.base.types import Durability
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.server.fetch_cursor import FetchCursor, ReadablePartition
+from stratalog.server.pending_append import Appended
+from stratalog.server.status import error_info
+from stratalog.v1 import log_pb2
+
+_DURABILITIES = {
+    Durability.OS: log_pb2.DURABILITY_OS,
+    Durability.DISK: log_pb2.DURABILITY_DISK,
+    Durability.OBJECT: log_pb2.DURABILITY_OBJECT,
+}
+
+
+def durability(level: log_pb2.Durability.ValueType) -> Durability | None:
+    """The requested level; None where the topic's is meant. Raises InvalidRequestError."""
+    if level == log_pb2.DURABILITY_UNSPECIFIED:
+        return None
+    try:
+        return Durability(level)
+    except ValueError:
+        raise InvalidRequestError(
+            "the acks level is unknown, use OS, DISK or OBJECT", acks=int(level)
+        ) from None
+
+
+def plain_records(records: Sequence[log_pb2.Record], now_ms: int) -> bytes:
+    """Encode plain records into one uncompressed batch. Raises InvalidRequestError where there is none."""
+    if not records:
+        raise InvalidRequestError("an append of plain records needs at least one record")
+    return encode_batch([_record(record, now_ms) for record in records])
+
+
+def _record(record: log_pb2.Record, now_ms: int) -> Record:
+    if record.HasField("timestamp_ms") and record.timestamp_ms < 0:
+        raise InvalidRequestError(
+            "a timestamp is not negative, leave it out for the server's time",
+            timestamp_ms=record.timestamp_ms,
+        )
+    return Record(
+        offset=0,
+        timestamp_ms=record.timestamp_ms if record.HasField("timestamp_ms") else now_ms,
+        key=record.key if record.HasField("key") else None,
+        value=record.value if record.HasField("value") else None,
+        headers=tuple(
+            (header.key, header.value if header.HasField("value") else None) for header in record.headers
+        ),
+    )
+
+
+def append_response(appended: Appended) -> log_pb2.AppendResponse:
+    """The acknowledgement of an append."""
+    return log_pb2.AppendResponse(
+        base_offset=appended.base_offset,
+        last_offset=appended.last_offset,
+        log_start_offset=appended.log_start_offset,
+        durability=_DURABILITIES[appended.durability],
+    )
+
+
+def fetched_partition(cursor: FetchCursor) -> log_pb2.FetchedPartition:
+    """The answer of one cursor, which goes on from there."""
+    partition: ReadablePartition | None = cursor.partition
+    answer = log_pb2.FetchedPartition(
+        topic=cursor.topic_partition.topic,
+        partition=cursor.topic_partition.partition,
+        batches=cursor.take(),
+        next_fetch_offset=cursor.position,
+    )
+    if partition is not None:
+        marks = partition.watermarks()
+        answer.log_start_offset = marks.log_start_offset
+        answer.local_log_start_offset = marks.local_log_start_offset
+        answer.high_watermark = marks.high_watermark
+        answer.last_stable_offset = marks.last_stable_offset
+    if cursor.error is not None:
+        answer.error.CopyFrom(error_info(cursor.error))
+    return answer
+
+
+def fetch_response(cursors: Sequence[FetchCursor]) -> log_pb2.FetchResponse:
+    """The answers of all cursors, which go on from there."""
+    return log_pb2.FetchResponse(partitions=[fetched_partition(cursor) for cursor in cursors])

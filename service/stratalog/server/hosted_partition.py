@@ -1,0 +1,115 @@
+"""One partition as the server sees it: the local log, what lies in the object store, its writer and its
+signal.
+
+This is where the two tiers meet. For a tiered partition the global log start is the metadata's, because it
+survives the local disk; the local log only follows. Everything else is the local log's own.
+"""
+
+from __future__ import annotations
+
+from stratalog.base.errors import UnsupportedOperationError
+from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.remote.partition_state import PartitionState
+from stratalog.remote.remote_reader import RemoteReader
+from stratalog.segment.timestamp_offset import TimestampOffset
+from stratalog.server.fetch_cursor import FetchData, Watermarks
+from stratalog.server.hosted_shard import HostedShard
+from stratalog.server.partition_signal import PartitionSignal
+from stratalog.server.partition_writer import PartitionWriter
+
+
+class HostedPartition:
+    """Thread-safe: its parts are, and none is ever replaced."""
+
+    def __init__(
+        self,
+        log: UnifiedLog,
+        shard: HostedShard,
+        reader: RemoteReader,
+        writer: PartitionWriter,
+        signal: PartitionSignal,
+    ) -> None:
+        self.log = log
+        self.shard = shard
+        self.writer = writer
+        self.signal = signal
+        self._reader = reader
+        self.topic_partition: TopicPartition = log.topic_partition
+        self.topic_id_partition = TopicIdPartition(log.topic_id, log.topic_partition.partition)
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether the topic's data goes to the object store."""
+        return self.log.config.remote_storage_enable
+
+    def tier_state(self) -> PartitionState | None:
+        """What is committed in the object store; None where the topic is not tiered or nothing was committed
+        yet.
+        """
+        return self.shard.metadata.state().partitions.get(self.topic_id_partition) if self.is_tiered else None
+
+    @property
+    def log_start_offset(self) -> int:
+        """First readable offset in any tier."""
+        state = self.tier_state()
+        return self.log.log_start_offset if state is None else state.log_start_offset
+
+    @property
+    def tiered_end_offset(self) -> int:
+        state = self.tier_state()
+        return 0 if state is None else state.tiered_end_offset
+
+    @property
+    def compacted_upto(self) -> int:
+        """Below it a reader meets at most one record a key.
+
+        The metadata speaks of the tiered data; where the range is still on local disk it is served from
+        there, uncompacted, so the local log start caps it.
+        """
+        state = self.tier_state()
+        return 0 if state is None else min(state.compacted_upto, self.log.local_log_start_offset)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    def ensure_owned(self) -> None:
+        """Raises FencedError once another server has taken over: what lies here may not be what it serves."""
+        self.shard.leader_epoch()
+
+    def watermarks(self) -> Watermarks:
+        # The local start is read first: it may move up to the tiered end meanwhile, never back, and the data
+        # that it leaves behind is committed. A global start read later may be the larger one: take it for
+        # both.
+        local_log_start_offset = self.log.local_log_start_offset
+        log_start_offset = self.log_start_offset
+        return Watermarks(
+            log_start_offset=log_start_offset,
+            local_log_start_offset=max(local_log_start_offset, log_start_offset),
+            high_watermark=self.log.high_watermark,
+            last_stable_offset=self.log.last_stable_offset,
+        )
+
+    def read_local(self, offset: int, max_bytes: int, *, min_one_message: bool) -> FetchData:
+        return self.log.read(offset, max_bytes, min_one_message=min_one_message)
+
+    def read_tiered(self, offset: int, max_bytes: int) -> FetchData:
+        return self._reader.read(self.topic_id_partition, offset, max_bytes)
+
+    def tiered_offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        return self._reader.offset_for_timestamp(self.topic_id_partition, timestamp_ms)
+
+    def tiered_max_timestamp(self) -> TimestampOffset | None:
+        return self._reader.max_timestamp(self.topic_id_partition)
+
+    def effective_durability(self, requested: Durability | None) -> Durability:
+        """The stronger of the request's level and the topic's. Raises UnsupportedOperationError."""
+        level = max(requested or Durability.OS, self.log.config.min_durability)
+        if level is Durability.OBJECT:
+            raise UnsupportedOperationError(
+                "acknowledging once committed in the object store is not supported yet, ask for disk",
+                acks=level.config_value,
+                topic=self.topic_partition.topic,
+            )
+        return level

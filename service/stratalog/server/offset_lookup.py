@@ -1,0 +1,113 @@
+"""Answers ListOffsets: offsets by name, by timestamp, and of the largest timestamp, across both tiers.
+
+By timestamp the answer is the first record, in the order of offsets, whose timestamp is at or behind the
+wanted one. The object store is asked for what lies below the local log start, the local log for the rest, so
+at most one bounded look into each tier is needed, and a range that lies in both is searched once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from stratalog.base.errors import InvalidRequestError
+from stratalog.server.hosted_partition import HostedPartition
+from stratalog.server.partition_registry import PartitionRegistry
+from stratalog.server.status import error_info, log_if_unexpected
+from stratalog.v1 import log_pb2
+
+NO_OFFSET = -1
+NO_TIMESTAMP = -1
+
+
+class Found(NamedTuple):
+    """An offset, and the timestamp of its record where it is a record's."""
+
+    offset: int
+    timestamp_ms: int = NO_TIMESTAMP
+
+
+NOT_FOUND = Found(NO_OFFSET)
+
+
+class OffsetLookup:
+    """Thread-safe: holds nothing of its own. Reads disk and object store: call it on a pool."""
+
+    def __init__(self, partitions: PartitionRegistry) -> None:
+        self._partitions = partitions
+
+    def answer_all(self, queries: Sequence[log_pb2.OffsetQuery]) -> list[log_pb2.OffsetAnswer]:
+        """An answer for each query, in order; a failure is inside its answer."""
+        return [self._answer(query) for query in queries]
+
+    def _answer(self, query: log_pb2.OffsetQuery) -> log_pb2.OffsetAnswer:
+        answer = log_pb2.OffsetAnswer(
+            topic=query.topic, partition=query.partition, offset=NO_OFFSET, timestamp_ms=NO_TIMESTAMP
+        )
+        try:
+            found = self._find(self._partitions.partition(query.topic, query.partition), query)
+            answer.offset, answer.timestamp_ms = found
+        except Exception as error:  # noqa: BLE001 - a failure is inside its answer
+            log_if_unexpected(error, "ListOffsets")
+            answer.error.CopyFrom(error_info(error))
+        return answer
+
+    def _find(self, partition: HostedPartition, query: log_pb2.OffsetQuery) -> Found:
+        if query.WhichOneof("at") == "timestamp_ms":
+            return at_timestamp(partition, query.timestamp_ms)
+        find = _BY_SPEC.get(query.spec)
+        if find is None:
+            raise InvalidRequestError("a query names an offset or a timestamp", spec=int(query.spec))
+        return find(partition)
+
+
+def at_timestamp(partition: HostedPartition, timestamp_ms: int) -> Found:
+    """The first record at or above the log start whose timestamp is at least `timestamp_ms`."""
+    if timestamp_ms < 0:
+        raise InvalidRequestError(
+            "a timestamp is not negative, name an offset instead", timestamp_ms=timestamp_ms
+        )
+    local_log_start_offset = partition.log.local_log_start_offset
+    if partition.log_start_offset < local_log_start_offset:
+        tiered = partition.tiered_offset_for_timestamp(timestamp_ms)
+        if tiered is not None and tiered.offset < local_log_start_offset:
+            return Found(tiered.offset, tiered.timestamp_ms)
+    local = partition.log.offset_for_timestamp(timestamp_ms)
+    if local is None or local.offset >= partition.log.high_watermark:
+        return NOT_FOUND
+    return Found(local.offset, local.timestamp_ms)
+
+
+def max_timestamp(partition: HostedPartition) -> Found:
+    """The first record with the largest timestamp of either tier."""
+    candidates: list[Found] = []
+    if partition.log_start_offset < partition.log.local_log_start_offset:
+        tiered = partition.tiered_max_timestamp()
+        if tiered is not None:
+            candidates.append(Found(tiered.offset, tiered.timestamp_ms))
+    local = partition.log.max_timestamp()
+    if local is not None and local.offset < partition.log.high_watermark:
+        candidates.append(Found(local.offset, local.timestamp_ms))
+    return max(candidates, key=lambda found: (found.timestamp_ms, -found.offset), default=NOT_FOUND)
+
+
+def _latest_tiered(partition: HostedPartition) -> Found:
+    """The inclusive form: -1 where nothing is committed in the object store."""
+    return Found(partition.tiered_end_offset - 1)
+
+
+def _earliest_pending_upload(partition: HostedPartition) -> Found:
+    return Found(partition.log.earliest_pending_upload_offset) if partition.is_tiered else NOT_FOUND
+
+
+_BY_SPEC: dict[int, Callable[[HostedPartition], Found]] = {
+    log_pb2.OFFSET_SPEC_EARLIEST: lambda partition: Found(partition.log_start_offset),
+    log_pb2.OFFSET_SPEC_LATEST: lambda partition: Found(partition.log.high_watermark),
+    log_pb2.OFFSET_SPEC_MAX_TIMESTAMP: max_timestamp,
+    log_pb2.OFFSET_SPEC_EARLIEST_LOCAL: lambda partition: Found(
+        partition.watermarks().local_log_start_offset
+    ),
+    log_pb2.OFFSET_SPEC_LATEST_TIERED: _latest_tiered,
+    log_pb2.OFFSET_SPEC_EARLIEST_PENDING_UPLOAD: _earliest_pending_upload,
+    log_pb2.OFFSET_SPEC_COMPACTED_UPTO: lambda partition: Found(partition.compacted_upto),
+}

@@ -1,0 +1,27 @@
+"""Makes hosted partitions: gives a log its writer, its signal, and the reader of its tiered data."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.remote.remote_reader import RemoteReader
+from stratalog.server.hosted_partition import HostedPartition
+from stratalog.server.hosted_shard import HostedShard
+from stratalog.server.partition_signal import PartitionSignal
+from stratalog.server.partition_writer import PartitionWriter
+
+
+class PartitionHost:
+    """Thread-safe: it keeps nothing of what it makes. Its writers use `executor` and answer on `loop`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
+        self._loop = loop
+        self._executor = executor
+
+    def host(self, log: UnifiedLog, shard: HostedShard, reader: RemoteReader) -> HostedPartition:
+        """A partition that is ready to serve."""
+        signal = PartitionSignal(self._loop)
+        writer = PartitionWriter(self._loop, self._executor, log, shard.leader_epoch, signal.notify)
+        return HostedPartition(log, shard, reader, writer, signal)

@@ -1,0 +1,80 @@
+"""Which partitions this server hosts, by name.
+
+A topic is published whole, once all its partitions are open, and withdrawn whole before any of them is
+deleted, so a request finds either all partitions of a topic or none.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from uuid import UUID
+
+from stratalog.base.errors import UnknownTopicOrPartitionError
+from stratalog.base.types import TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.server.fetch_cursor import unknown_partition
+from stratalog.server.hosted_partition import HostedPartition
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTopic:
+    """A topic that is open here. Immutable."""
+
+    name: str
+    topic_id: UUID
+    config_overrides: Mapping[str, str]
+    config: LogConfig
+    partitions: tuple[HostedPartition, ...]
+
+
+class PartitionRegistry:
+    """Thread-safe: `_lock` guards changes, which replace the mapping; look-ups read it without the lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._topics: Mapping[str, HostedTopic] = MappingProxyType({})
+
+    def publish(self, topic: HostedTopic) -> None:
+        """Make a topic visible to requests. Its name must be free."""
+        with self._lock:
+            assert topic.name not in self._topics, "a name belongs to one topic at a time"
+            self._topics = MappingProxyType({**self._topics, topic.name: topic})
+
+    def withdraw(self, name: str) -> HostedTopic | None:
+        """Hide a topic from requests; None where it is hidden already."""
+        with self._lock:
+            topics = dict(self._topics)
+            topic = topics.pop(name, None)
+            self._topics = MappingProxyType(topics)
+            return topic
+
+    def topics(self) -> tuple[HostedTopic, ...]:
+        """All topics, sorted by name."""
+        topics = self._topics
+        return tuple(topics[name] for name in sorted(topics))
+
+    def find(self, name: str) -> HostedTopic | None:
+        return self._topics.get(name)
+
+    def topic(self, name: str) -> HostedTopic:
+        """Raises UnknownTopicOrPartitionError."""
+        topic = self._topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(
+                "there is no such topic, create it or correct the name", topic=name
+            )
+        return topic
+
+    def partition(self, topic: str, partition: int) -> HostedPartition:
+        """Raises UnknownTopicOrPartitionError."""
+        hosted = self._topics.get(topic)
+        if hosted is None or not 0 <= partition < len(hosted.partitions):
+            raise unknown_partition(TopicPartition(topic, partition))
+        return hosted.partitions[partition]
+
+    def partitions(self) -> tuple[HostedPartition, ...]:
+        """All partitions of all topics."""
+        return tuple(partition for topic in self.topics() for partition in topic.partitions)

@@ -1,0 +1,59 @@
+"""Wakes those who wait for a partition's high watermark, or its log start, to move.
+
+Writers work on threads, waiters on the event loop. ``notify`` may be called from any thread and costs one hop
+to the loop, and none where nobody waits or a hop is under way already. A waiter enters *before* it looks at
+the log and waits afterwards, so a change between the look and the wait is never lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+
+
+class PartitionSignal:
+    """`notify` is thread-safe; everything else belongs to the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiters: set[asyncio.Event] = set()
+        self._is_hop_pending = False
+
+    def notify(self) -> None:
+        """Something moved: wake all who wait now. Any thread."""
+        # Both reads race with the loop, harmlessly: a waiter that enters after the first read looks at the
+        # log after that, and a hop that is pending has not woken anybody yet. Neither order loses a change.
+        if self._waiters and not self._is_hop_pending:
+            self._is_hop_pending = True
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        # First: a change from here on needs a hop of its own.
+        self._is_hop_pending = False
+        for waiter in self._waiters:
+            waiter.set()
+
+    def enter(self, waiter: asyncio.Event) -> None:
+        self._waiters.add(waiter)
+
+    def leave(self, waiter: asyncio.Event) -> None:
+        self._waiters.discard(waiter)
+
+    @property
+    def waiter_count(self) -> int:
+        return len(self._waiters)
+
+
+@contextmanager
+def waiting_for(signals: Iterable[PartitionSignal]) -> Generator[asyncio.Event]:
+    """An event that any of the signals sets, for as long as the block lasts."""
+    waiter = asyncio.Event()
+    entered = tuple(signals)
+    for signal in entered:
+        signal.enter(waiter)
+    try:
+        yield waiter
+    finally:
+        for signal in entered:
+            signal.leave(waiter)

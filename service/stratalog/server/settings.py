@@ -1,0 +1,156 @@
+"""What a server can be told, parsed once at the edge.
+
+Settings hold values, never components. Defaults suit a small machine; every field says what it does and when
+to change it. The command line fills them from options and from ``STRATALOG_*`` environment variables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from stratalog.base.errors import InvalidConfigError
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+DEFAULT_LISTEN = "127.0.0.1:9190"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Everything `stratalog.server.app` needs to know. Raises InvalidConfigError where a value is out of
+    range.
+    """
+
+    data_dir: str
+    """Local logs live here. One process at a time; empty or missing is fine, also on a store that has data.
+    """
+
+    listen: str = DEFAULT_LISTEN
+    """HOST:PORT. Port 0 takes a free one, which `Server.port` tells. There is no authentication yet: keep it
+    private.
+    """
+
+    store_url: str = ""
+    """`file:///dir`, `s3://bucket/prefix` or `memory://`. Empty: a directory beside the data directory,
+    `DATA_DIR.store`, so that losing or wiping the data directory leaves the store alone.
+    """
+
+    max_request_bytes: int = 32 * MIB
+    """Largest request message. No topic may set `max.message.bytes` above it."""
+
+    default_fetch_bytes: int = 2 * MIB
+    """A fetch that names no `max_bytes`. Below the 4 MiB that gRPC clients accept unless told otherwise."""
+
+    default_fetch_partition_bytes: int = MIB
+    """A partition of a fetch that names no `max_bytes`."""
+
+    max_fetch_bytes: int = 32 * MIB
+    """Larger wishes are cut to this."""
+
+    max_fetch_wait_ms: int = 60_000
+    """Longer long polls are cut to this."""
+
+    default_partition_count: int = 1
+    """Of a topic that is created without saying."""
+
+    max_partition_count: int = 10_000
+    """Of one topic: each partition costs two open files and a directory."""
+
+    append_thread_count: int = 4
+    """Threads that write local logs; one partition uses one at a time. More help where fsync is slow and
+    partitions many.
+    """
+
+    read_thread_count: int = 4
+    """Threads that read local logs."""
+
+    cold_read_thread_count: int = 8
+    """Threads that read tiered data, apart from the others so that a slow store never delays hot reads."""
+
+    cold_read_queue_count: int = 256
+    """Reads of tiered data that may wait for a thread; one more is refused as retriable."""
+
+    task_thread_count: int = 2
+    """Threads of background tasks and administrative calls."""
+
+    head_refresh_ms: int = 5_000
+    """How often the metadata heads are read, and how soon a replaced owner stops accepting."""
+
+    upload_ms: int = 5_000
+    """Between passes of the uploader."""
+
+    local_retention_ms: int = 30_000
+    """Between passes that delete local segments."""
+
+    remote_retention_ms: int = 300_000
+    """Between passes of retention over tiered data."""
+
+    collector_ms: int = 300_000
+    """Between passes that delete objects which a commit dropped longer ago than the grace."""
+
+    fold_ms: int = 30_000
+    """Between looks at whether a metadata head needs folding."""
+
+    checkpoint_ms: int = 60_000
+    """Between writes of the local checkpoint files."""
+
+    compaction_ms: int = 0
+    """Between compactions of tiered data; 0 leaves it to `stratalog compaction run`."""
+
+    shutdown_grace_s: float = 5.0
+    """Calls that are under way at a shutdown may finish for so long."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int):
+                _require(field.name, value, 0 if field.name == "compaction_ms" else 1)
+        if self.shutdown_grace_s < 0:
+            raise InvalidConfigError(
+                "a setting is out of range",
+                name="shutdown_grace_s",
+                value=self.shutdown_grace_s,
+                allowed=">= 0",
+            )
+        listen_address(self.listen)
+
+    @property
+    def effective_store_url(self) -> str:
+        """`store_url`, or the directory beside the data directory."""
+        return self.store_url or default_store_url(self.data_dir)
+
+    @property
+    def max_receive_bytes(self) -> int:
+        """What the transport accepts: a little more than a request may hold, so that our own error explains
+        the rest.
+        """
+        return self.max_request_bytes + MIB
+
+
+def default_store_url(data_dir: str) -> str:
+    """The embedded store that belongs to `data_dir`: a `file://` URL of the directory `DATA_DIR.store` beside
+    it.
+    """
+    return "file://" + quote(os.path.abspath(data_dir) + ".store")
+
+
+def listen_address(listen: str) -> tuple[str, int]:
+    """Split HOST:PORT ([HOST]:PORT for IPv6). Raises InvalidConfigError."""
+    host, separator, port = listen.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > 65_535:
+        raise InvalidConfigError(
+            "the listen address must be HOST:PORT, for example " + DEFAULT_LISTEN,
+            name="listen",
+            value=listen,
+            allowed="HOST:PORT with a port from 0 to 65535",
+        )
+    return host, int(port)
+
+
+def _require(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InvalidConfigError("a setting is out of range", name=name, value=value, allowed=f">= {least}")

@@ -1,0 +1,210 @@
+"""Everything below the servicers, put together: the one place that knows which component gets which.
+
+Opening, in this order, because each step protects the next:
+
+1. Lock the data directory. Nobody else writes the local logs from here on. 2. Read or create the store's
+identity; probe that the store keeps its promise on conditional writes; bind the data directory to this store.
+A directory that belongs to another store stops here, before anything is claimed. 3. Read the catalog and the
+shards' metadata, and claim every shard. A former owner is fenced from here on. 4. Open the local logs,
+compare each with the bucket, set aside what cannot go on, and publish the topics.
+
+A step that fails undoes the ones before it (the lock is released) and leaves the store as the step left it: a
+claim without a server is harmless.
+
+Closing: the caller has stopped all requests and tasks before. The log manager flushes, writes its checkpoints
+and, as the very last thing, the marker of a clean shutdown.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+
+from stratalog.log.log_manager import LogManager, LogManagerSettings
+
+from stratalog.base.clock import Clock
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator, system_random
+from stratalog.base.scheduler import Scheduler
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.compactor import Compactor
+from stratalog.objectstore.probe import require_conditional_writes
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.catalog import Catalog
+from stratalog.remote.collector import Collector
+from stratalog.remote.commit import Writer
+from stratalog.remote.metadata_log import MetadataLog
+from stratalog.remote.object_directory import read_directory
+from stratalog.remote.object_writer import ObjectWriterSettings
+from stratalog.remote.ownership import claim_shard
+from stratalog.remote.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
+from stratalog.remote.remote_reader import RemoteReader
+from stratalog.remote.retention import RemoteRetention
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import StoreLayout
+from stratalog.server.hosted_shard import HostedShard
+from stratalog.server.partition_host import PartitionHost
+from stratalog.server.partition_registry import PartitionRegistry
+from stratalog.server.settings import ServerSettings
+from stratalog.server.shard_set import ShardSet
+from stratalog.server.tier_manager import ShardTier, TierManager
+from stratalog.server.tier_status import TierStatusReporter
+from stratalog.server.topic_manager import TopicManager
+
+logger = logging.getLogger(__name__)
+
+
+class StorageEngine:
+    """Thread-safe once open; `open` and `close` are for one caller. Owns no threads."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        logs: LogManager,
+        catalog: Catalog,
+        shards: ShardSet,
+        registry: PartitionRegistry,
+        topics: TopicManager,
+        tiers: TierManager,
+        status: TierStatusReporter,
+    ) -> None:
+        """Use `open`."""
+        self.store = store
+        self.logs = logs
+        self.catalog = catalog
+        self.shards = shards
+        self.registry = registry
+        self.topics = topics
+        self.tiers = tiers
+        self.status = status
+
+    @property
+    def store_url(self) -> str:
+        return self.store.url
+
+    def close(self) -> None:
+        """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store."""
+        self.logs.close()
+        self.store.close()
+
+
+class StorageEngineBuilder:
+    """Opens an engine. One use; belongs to one thread."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        store: ObjectStore,
+        clock: Clock,
+        scheduler: Scheduler,
+        ids: IdGenerator,
+        settings: ServerSettings,
+    ) -> None:
+        self._filesystem = filesystem
+        self._store = store
+        self._clock = clock
+        self._scheduler = scheduler
+        self._ids = ids
+        self._random = system_random()
+        self._settings = settings
+        self._data_dir = os.path.abspath(settings.data_dir)
+        self._owner = f"{socket.gethostname()}:{os.getpid()}"
+        self._registry = PartitionRegistry()
+
+    def open(self, host: PartitionHost, on_fenced: Callable[[], None]) -> StorageEngine:
+        """Open everything; takes disk and network for as long as recovery needs. Raises DataDirectoryError
+        (in use, or bound to another store), StoreError.
+        """
+        with ExitStack() as undo:
+            undo.callback(self._store.close)
+            settings = LogManagerSettings(data_dir=self._data_dir)
+            logs = LogManager.open(self._filesystem, self._clock, self._scheduler, self._ids, settings)
+            undo.callback(logs.close)
+            identity = StoreIdentity.open_or_create(self._store, self._ids)
+            require_conditional_writes(self._store, self._ids)
+            logs.bind_store(str(identity.store_id))
+            engine = self._assemble(logs, identity, host, on_fenced)
+            engine.topics.open_all()
+            undo.pop_all()
+        logger.info(
+            "opened store %s, id %s, with %d topics",
+            self._store.url,
+            identity.store_id,
+            len(self._registry.topics()),
+        )
+        return engine
+
+    def _assemble(
+        self, logs: LogManager, identity: StoreIdentity, host: PartitionHost, on_fenced: Callable[[], None]
+    ) -> StorageEngine:
+        catalog = Catalog.open(
+            self._store, self._clock, self._random, self._ids, identity, Writer("owner", self._owner)
+        )
+        tiers: list[ShardTier] = []
+        readers: dict[HostedShard, RemoteReader] = {}
+        for number in range(identity.shard_count):
+            shard = self._claim(identity, number, on_fenced)
+            tiers.append(self._tier(shard, identity, catalog))
+            readers[shard] = RemoteReader(self._store, shard.metadata)
+        shards = ShardSet([tier.shard for tier in tiers])
+        manager = TierManager(self._clock, catalog, tiers, self._registry)
+        topics = TopicManager(
+            self._ids,
+            catalog,
+            shards,
+            logs,
+            self._registry,
+            lambda log, shard: host.host(log, shard, readers[shard]),
+            self._settings,
+        )
+        status = TierStatusReporter(self._store.url, identity, catalog, shards, self._registry, manager)
+        return StorageEngine(self._store, logs, catalog, shards, self._registry, topics, manager, status)
+
+    def _claim(self, identity: StoreIdentity, number: int, on_fenced: Callable[[], None]) -> HostedShard:
+        metadata = MetadataLog.open(
+            self._store,
+            self._clock,
+            self._random,
+            self._ids,
+            identity,
+            number,
+            Writer("owner", self._owner),
+            partial(read_directory, self._store, StoreLayout(number)),
+        )
+        claimed = claim_shard(
+            self._filesystem, self._ids, metadata, self._data_dir, shard=number, owner=self._owner
+        )
+        return HostedShard(metadata, claimed, on_fenced)
+
+    def _tier(self, shard: HostedShard, identity: StoreIdentity, catalog: Catalog) -> ShardTier:
+        scratch = f"{self._data_dir}/scratch-{shard.metadata.layout.shard:04d}"
+        writer = ObjectWriterSettings(spool_directory=f"{scratch}/upload")
+        uploader = RemoteLogManager(
+            self._filesystem,
+            self._store,
+            self._clock,
+            shard.metadata,
+            identity.store_id,
+            RemoteLogManagerSettings(writer=writer),
+        )
+        compactor = Compactor(
+            self._filesystem,
+            self._store,
+            self._clock,
+            self._ids,
+            shard.metadata,
+            catalog,
+            identity.store_id,
+            CompactionSettings(spool_directory=f"{scratch}/compaction"),
+        )
+        return ShardTier(
+            shard,
+            uploader,
+            RemoteRetention(self._clock, shard.metadata),
+            Collector(self._store, self._clock, shard.metadata),
+            compactor,
+        )

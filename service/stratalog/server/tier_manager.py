@@ -1,0 +1,238 @@
+"""Moves data between the tiers and out of them: uploads, retention, deletion, compaction, folding.
+
+Every pass looks at the state as it is and does what is due; nothing is remembered from pass to pass but what
+people ask for (when the last upload succeeded, and why the last one failed). So a pass that fails is made up
+for by the next.
+
+Deletion goes in this order, always: the log start is committed, then local segments go, then, after the
+grace, objects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import FencedError, LogStoreError, OffsetOutOfRangeError
+from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.compactor import Compactor
+from stratalog.remote.catalog import Catalog
+from stratalog.remote.collector import Collector
+from stratalog.remote.key_stream import KeyHashing
+from stratalog.remote.remote_log_manager import RemoteLogManager
+from stratalog.remote.retention import RemoteRetention
+from stratalog.remote.upload_run import UploadCandidate
+from stratalog.server.hosted_partition import HostedPartition
+from stratalog.server.hosted_shard import HostedShard
+from stratalog.server.partition_registry import PartitionRegistry
+
+logger = logging.getLogger(__name__)
+
+NEVER_MS = -1
+HIGH_WATERMARK = -1
+"""As an offset to delete before: everything that there is."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShardTier:
+    """What works on one shard's objects."""
+
+    shard: HostedShard
+    uploader: RemoteLogManager
+    retention: RemoteRetention
+    collector: Collector
+    compactor: Compactor
+
+
+class Uploaded(NamedTuple):
+    """What an upload brought, over all shards."""
+
+    object_count: int = 0
+    slice_count: int = 0
+    data_bytes: int = 0
+    local_segments_deleted: int = 0
+
+
+class UploadStatus(NamedTuple):
+    """How the uploader is doing."""
+
+    last_success_ms: int
+    """-1: nothing was uploaded since the start."""
+    last_error: str
+    """Empty: the last pass succeeded."""
+
+
+class TierManager:
+    """Thread-safe: the components are, and `_lock` guards the status. Every method may take the network for
+    long.
+    """
+
+    def __init__(
+        self, clock: Clock, catalog: Catalog, tiers: Iterable[ShardTier], registry: PartitionRegistry
+    ) -> None:
+        self._clock = clock
+        self._catalog = catalog
+        self._tiers = tuple(tiers)
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._status = UploadStatus(NEVER_MS, "")
+
+    @property
+    def upload_status(self) -> UploadStatus:
+        return self._status
+
+    def upload_now(self, topics: Collection[str], *, delete_local: bool) -> Uploaded:
+        """Roll the active segments of the named topics (none: all) and upload what is rolled. Raises
+        UnknownTopicOrPartitionError, FencedError, StoreError, and the first failure of a partition."""
+        partitions = [partition for partition in self._partitions(topics) if partition.is_tiered]
+        for partition in partitions:
+            partition.shard.leader_epoch()
+            partition.log.roll()
+            partition.log.flush()
+        uploaded, failures = self._upload(partitions)
+        if failures:
+            raise failures[0]
+        deleted_count = 0
+        if delete_local:
+            for partition in partitions:
+                deleted_count += partition.log.delete_local_segments(ignore_retention=True)
+        return uploaded._replace(local_segments_deleted=deleted_count)
+
+    def upload_pass(self) -> None:
+        """Upload what is rolled. The periodic task; failures of partitions are logged and tried again."""
+        _, failures = self._upload([partition for partition in self._partitions(()) if partition.is_tiered])
+        for failure in failures:
+            logger.warning("a partition could not be uploaded, it is tried again: %s", failure)
+
+    def local_retention_pass(self) -> None:
+        """Delete local segments: of tiered topics what is committed in the object store, by local retention;
+        of others by retention. A failing partition does not stop the rest.
+        """
+        for partition in self._partitions(()):
+            try:
+                if partition.is_tiered:
+                    partition.log.delete_local_segments()
+                else:
+                    partition.log.delete_old_segments()
+                    partition.signal.notify()
+            except (LogStoreError, OSError) as error:
+                logger.warning("local retention of %s failed: %s", partition.topic_partition, error)
+
+    def remote_retention_pass(self) -> None:
+        """Move the log start of tiered topics as their retention says."""
+        for tier in self._tiers:
+            partitions = [partition for partition in self._partitions(()) if partition.shard is tier.shard]
+            if not partitions or tier.shard.is_fenced:
+                continue
+            topics = {partition.topic_id_partition.topic_id for partition in partitions}
+            entries = [entry for topic_id in topics if (entry := self._catalog.by_id(topic_id)) is not None]
+            seq = self._catalog.confirm(entries)
+            logs = [partition.log for partition in partitions]
+            report = tier.retention.run(logs, epoch=tier.shard.leader_epoch(), catalog_seq=seq)
+            moved = {advanced.topic_partition for advanced in report.advanced}
+            for partition in partitions:
+                if partition.topic_partition in moved:
+                    partition.signal.notify()
+
+    def collect_pass(self) -> None:
+        """Delete objects that commits dropped long enough ago."""
+        for tier in self._tiers:
+            if not tier.shard.is_fenced:
+                tier.collector.run()
+
+    def fold_pass(self) -> None:
+        """Fold heads that have outgrown their bounds."""
+        for tier in self._tiers:
+            if not tier.shard.is_fenced:
+                tier.shard.metadata.fold_if_needed()
+
+    def refresh_pass(self) -> None:
+        """Read the heads and the catalog, and notice another owner."""
+        for tier in self._tiers:
+            tier.shard.refresh()
+
+    def compact(self, topics: Collection[str]) -> list[CompactionReport]:
+        """Plan and run compaction of the named topics (none: all). Raises UnknownTopicOrPartitionError,
+        FencedError, StoreError; jobs that were refused say so in their reports.
+        """
+        for name in topics:
+            self._registry.topic(name)
+        reports: list[CompactionReport] = []
+        for tier in self._tiers:
+            tier.shard.leader_epoch()
+            reports += tier.compactor.run_once(topics or None)
+        return reports
+
+    def delete_records(self, partition: HostedPartition, before_offset: int) -> int:
+        """Move the log start to `before_offset` (-1: the high watermark); returns the log start. It is
+        committed in the object store first, then the local log follows. Raises OffsetOutOfRangeError,
+        FencedError, StoreError.
+        """
+        epoch = partition.shard.leader_epoch()
+        high_watermark = partition.log.high_watermark
+        offset = high_watermark if before_offset == HIGH_WATERMARK else before_offset
+        if not 0 <= offset <= high_watermark:
+            raise OffsetOutOfRangeError(
+                "records can be deleted up to the high watermark only",
+                offset=offset,
+                log_start_offset=partition.log_start_offset,
+                log_end_offset=high_watermark,
+            )
+        if partition.is_tiered:
+            starts = {partition.topic_id_partition: offset}
+            outcome = partition.shard.metadata.advance_log_start(starts, epoch=epoch, catalog_seq=None)
+            for refusal in outcome.refused:
+                logger.warning(
+                    "the log start of %s did not move: %s", partition.topic_partition, refusal.reason
+                )
+            state = partition.shard.metadata.state().partition(partition.topic_id_partition)
+            partition.log.update_tiered_end_offset(state.tiered_end_offset)
+            offset = min(state.log_start_offset, partition.log.high_watermark)
+        partition.log.increment_log_start_offset(offset)
+        partition.signal.notify()
+        return partition.log_start_offset
+
+    def _partitions(self, topics: Collection[str]) -> list[HostedPartition]:
+        if not topics:
+            return list(self._registry.partitions())
+        return [partition for name in topics for partition in self._registry.topic(name).partitions]
+
+    def _upload(self, partitions: Collection[HostedPartition]) -> tuple[Uploaded, list[Exception]]:
+        """Upload what is rolled and fsynced; the failures of single partitions are returned."""
+        uploaded, failures = Uploaded(), list[Exception]()
+        try:
+            for tier in self._tiers:
+                candidates = [_candidate(self._catalog, one) for one in partitions if one.shard is tier.shard]
+                report = tier.uploader.upload(candidates, epoch=tier.shard.leader_epoch())
+                failures += [failed.error for failed in report.failed]
+                uploaded = Uploaded(
+                    uploaded.object_count + report.object_count,
+                    uploaded.slice_count + report.slice_count,
+                    uploaded.data_bytes + report.data_bytes,
+                )
+        except FencedError:
+            for tier in self._tiers:
+                tier.shard.refresh()
+            raise
+        except Exception as error:
+            self._note(uploaded, error)
+            raise
+        self._note(uploaded, failures[0] if failures else None)
+        return uploaded, failures
+
+    def _note(self, uploaded: Uploaded, error: Exception | None) -> None:
+        with self._lock:
+            last_success_ms = self._clock.now_ms() if uploaded.object_count else self._status.last_success_ms
+            self._status = UploadStatus(last_success_ms, "" if error is None else str(error)[:500])
+
+
+def _candidate(catalog: Catalog, partition: HostedPartition) -> UploadCandidate:
+    """With the topic's hash key where its objects need key streams."""
+    entry = catalog.by_id(partition.topic_id_partition.topic_id)
+    assert entry is not None, "a hosted topic is in the catalog"
+    is_compacted = partition.log.config.is_compacted
+    return UploadCandidate(partition.log, KeyHashing(entry.hash_key) if is_compacted else None)

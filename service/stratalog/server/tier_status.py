@@ -1,0 +1,59 @@
+"""Sums up what the object store holds and how far the uploader is, over all shards."""
+
+from __future__ import annotations
+
+from stratalog.remote.catalog import Catalog
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.server.partition_registry import PartitionRegistry
+from stratalog.server.shard_set import ShardSet
+from stratalog.server.tier_manager import TierManager
+from stratalog.v1 import admin_pb2
+
+
+class TierStatusReporter:
+    """Thread-safe: reads snapshots only."""
+
+    def __init__(
+        self,
+        store_url: str,
+        identity: StoreIdentity,
+        catalog: Catalog,
+        shards: ShardSet,
+        registry: PartitionRegistry,
+        tiers: TierManager,
+    ) -> None:
+        self._store_url = store_url
+        self._identity = identity
+        self._catalog = catalog
+        self._shards = shards
+        self._registry = registry
+        self._tiers = tiers
+
+    def report(self) -> admin_pb2.TierStatusResponse:
+        """Counts of now, without asking the store. With several shards, the highest epoch and the sum of
+        commits.
+        """
+        status = admin_pb2.TierStatusResponse(
+            store=self._store_url,
+            store_id=str(self._identity.store_id),
+            shard_count=self._identity.shard_count,
+        )
+        for shard in self._shards:
+            state = shard.metadata.state()
+            status.epoch = max(status.epoch, shard.claimed.epoch)
+            status.metadata_seq += state.seq
+            for live in state.objects.values():
+                status.live_objects += 1
+                status.live_bytes += live.ref.size_bytes
+                status.live_slices += live.live_slices
+            for dropped in state.dropped:
+                status.dropped_objects += 1
+                status.dropped_bytes += dropped.size_bytes
+        for partition in self._registry.partitions():
+            if partition.is_tiered:
+                candidates = partition.log.upload_candidates(partition.tiered_end_offset)
+                status.pending_upload_bytes += sum(source.size_bytes for source in candidates)
+        upload = self._tiers.upload_status
+        status.last_successful_upload_ms = upload.last_success_ms
+        status.last_upload_error = upload.last_error
+        return status

@@ -1,0 +1,161 @@
+"""Creates, opens and deletes topics: the catalog says which exist, this makes it so on the local disk.
+
+Creating: check, commit to the catalog, open the logs, publish. Deleting: withdraw, commit to the catalog,
+drop the partitions from their shards, delete the local logs. A crash in between leaves a topic that is in the
+catalog and not yet on disk (its logs are opened at the next start), or one that is marked as deleted with
+data left (`drop_leftovers` finishes that, at the next start and with every pass of retention). The catalog
+decides, the rest follows.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from stratalog.log.log_manager import LogManager
+
+from stratalog.base.errors import InvalidConfigError, StoreUnavailableError, TopicAlreadyExistsError
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.remote.catalog import Catalog
+from stratalog.remote.ownership import reconcile_log
+from stratalog.remote.topic_entry import TopicEntry, require_partition_count, require_topic_name
+from stratalog.server.hosted_partition import HostedPartition
+from stratalog.server.hosted_shard import HostedShard
+from stratalog.server.partition_registry import HostedTopic, PartitionRegistry
+from stratalog.server.settings import ServerSettings
+from stratalog.server.shard_set import ShardSet
+
+logger = logging.getLogger(__name__)
+
+Host = Callable[[UnifiedLog, HostedShard], HostedPartition]
+"""Gives a log its writer and its signal."""
+
+
+class TopicManager:
+    """Thread-safe: `_lock` lets one change of topics run at a time. Every method may take disk and network
+    for long.
+    """
+
+    def __init__(
+        self,
+        ids: IdGenerator,
+        catalog: Catalog,
+        shards: ShardSet,
+        logs: LogManager,
+        registry: PartitionRegistry,
+        host: Host,
+        settings: ServerSettings,
+    ) -> None:
+        self._ids = ids
+        self._catalog = catalog
+        self._shards = shards
+        self._logs = logs
+        self._registry = registry
+        self._host = host
+        self._settings = settings
+        self._lock = threading.Lock()
+
+    def open_all(self) -> None:
+        """Open and publish every topic of the catalog. Local logs are compared with the bucket first."""
+        with self._lock:
+            for entry in self._catalog.topics().values():
+                self._publish(entry, LogConfig.from_overrides(entry.config))
+            self._drop_leftovers()
+
+    def create(self, name: str, partition_count: int, config: Mapping[str, str]) -> HostedTopic:
+        """Create a topic; 0 partitions: the default. Raises TopicAlreadyExistsError, InvalidRequestError,
+        InvalidConfigError, FencedError, StoreError; nothing is left of a topic that was not created."""
+        partition_count = partition_count or self._settings.default_partition_count
+        require_topic_name(name, ())
+        require_partition_count(partition_count)
+        if partition_count > self._settings.max_partition_count:
+            raise InvalidConfigError(
+                "the server does not allow so many partitions in one topic",
+                name="partition_count",
+                value=partition_count,
+                allowed=f"at most {self._settings.max_partition_count}",
+            )
+        resolved = LogConfig.from_overrides(config)
+        self._require_fits(resolved)
+        with self._lock:
+            for shard in self._shards:
+                shard.leader_epoch()
+            if self._registry.find(name) is not None:
+                raise TopicAlreadyExistsError("the topic is there already, choose another name", topic=name)
+            return self._publish(self._create(name, partition_count, config), resolved)
+
+    def delete(self, name: str) -> None:
+        """Delete a topic with all its records. Raises UnknownTopicOrPartitionError, FencedError, StoreError.
+
+        Where the store fails after the catalog has it, the topic is gone for everybody and the rest is done
+        later.
+        """
+        with self._lock:
+            topic = self._registry.topic(name)
+            for shard in self._shards:
+                shard.leader_epoch()
+            self._catalog.delete(topic.topic_id)
+            self._registry.withdraw(name)
+            for partition in topic.partitions:
+                partition.signal.notify()
+                self._logs.delete_log(partition.topic_partition)
+            try:
+                self._drop_leftovers()
+            except StoreUnavailableError as error:
+                logger.warning("slices of deleted topics are dropped by a later pass: %s", error)
+
+    def drop_leftovers(self) -> None:
+        """Drop from their shards what deleted topics still have there. Raises StoreError."""
+        with self._lock:
+            self._drop_leftovers()
+
+    def _create(self, name: str, partition_count: int, config: Mapping[str, str]) -> TopicEntry:
+        """Commit to the catalog. The id is ours, so a try after an unknown outcome finds its own topic."""
+        topic_id = self._ids.uuid()
+        try:
+            return self._catalog.create(name, partition_count, config, topic_id=topic_id)
+        except StoreUnavailableError:
+            return self._catalog.create(name, partition_count, config, topic_id=topic_id)
+
+    def _publish(self, entry: TopicEntry, config: LogConfig) -> HostedTopic:
+        partitions = tuple(self._open(entry, config, number) for number in range(entry.partition_count))
+        topic = HostedTopic(entry.name, entry.topic_id, entry.config, config, partitions)
+        self._registry.publish(topic)
+        return topic
+
+    def _open(self, entry: TopicEntry, config: LogConfig, number: int) -> HostedPartition:
+        topic_partition = TopicPartition(entry.name, number)
+        tip = TopicIdPartition(entry.topic_id, number)
+        shard = self._shards.of(tip)
+        tiered_end_offset = shard.metadata.state().partition(tip).tiered_end_offset
+        log = self._logs.open_log(topic_partition, entry.topic_id, config, start_offset=tiered_end_offset)
+        reconciled = reconcile_log(self._logs, log, shard.metadata, shard.claimed)
+        if reconciled.set_aside_path is not None:
+            logger.warning(
+                "the local log of %s cannot go on and was set aside for you to look at, path=`%s`: %s",
+                topic_partition,
+                reconciled.set_aside_path,
+                reconciled.reason,
+            )
+        return self._host(reconciled.log, shard)
+
+    def _drop_leftovers(self) -> None:
+        for shard in self._shards:
+            topic_ids = {tip.topic_id for tip in shard.metadata.state().partitions}
+            for topic_id in topic_ids:
+                entry = self._catalog.by_id(topic_id)
+                if entry is not None and entry.is_deleted:
+                    shard.metadata.drop_partitions(topic_id, self._catalog.confirm_deleted(topic_id))
+
+    def _require_fits(self, config: LogConfig) -> None:
+        if config.max_message_bytes > self._settings.max_request_bytes:
+            raise InvalidConfigError(
+                "the server does not accept requests of that size",
+                name="max.message.bytes",
+                value=config.max_message_bytes,
+                allowed=f"at most {self._settings.max_request_bytes}",
+            )

@@ -1,0 +1,67 @@
+"""The threads on which requests touch disk and network, so that the event loop never does.
+
+Three pools, apart from each other because they fail apart: a store that answers slowly fills the cold pool
+only, a disk that is slow to fsync fills the append pool only. The cold pool's queue is bounded; a read that
+finds it full is refused as retriable, so a crowd of catching-up readers costs memory in proportion to the
+pool, not to the crowd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import TypeVar
+
+from stratalog.base.errors import StoreUnavailableError
+from stratalog.server.settings import ServerSettings
+
+_T = TypeVar("_T")
+
+
+class WorkerPools:
+    """`read`, `cold` and `task` are called on the event loop; `append` is for `PartitionWriter`."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.append: Executor = ThreadPoolExecutor(
+            settings.append_thread_count, thread_name_prefix="stratalog-append"
+        )
+        self._read = ThreadPoolExecutor(settings.read_thread_count, thread_name_prefix="stratalog-read")
+        self._cold = ThreadPoolExecutor(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
+        self._task = ThreadPoolExecutor(settings.task_thread_count, thread_name_prefix="stratalog-admin")
+        self._cold_limit = settings.cold_read_thread_count + settings.cold_read_queue_count
+        self._cold_count = 0
+
+    async def read(self, function: Callable[[], _T]) -> _T:
+        """Run a read of the local disk."""
+        return await asyncio.get_running_loop().run_in_executor(self._read, function)
+
+    async def cold(self, function: Callable[[], _T]) -> _T:
+        """Run a read of the object store. Raises StoreUnavailableError (retriable) where too many wait
+        already.
+        """
+        if self._cold_count >= self._cold_limit:
+            raise StoreUnavailableError(
+                "too many reads of tiered data are waiting, try again later", waiting=self._cold_count
+            )
+        future = asyncio.get_running_loop().run_in_executor(self._cold, function)
+        # Counted until the thread is free again, not until the caller gives up: a cancelled call still
+        # occupies it.
+        self._cold_count += 1
+        future.add_done_callback(self._cold_done)
+        return await asyncio.shield(future)
+
+    async def task(self, function: Callable[[], _T]) -> _T:
+        """Run an administrative call, which may take the disk and the network for long."""
+        return await asyncio.get_running_loop().run_in_executor(self._task, function)
+
+    def close(self) -> None:
+        """Wait for everything that runs. Nothing may be submitted afterwards."""
+        for pool in (self.append, self._read, self._cold, self._task):
+            pool.shutdown(wait=True)
+
+    def _cold_done(self, future: asyncio.Future[_T]) -> None:
+        self._cold_count -= 1
+        # A failure that nobody awaits any more (the call was cancelled) is not worth asyncio's warning.
+        if not future.cancelled():
+            future.exception()
