@@ -55,6 +55,7 @@ class _FileStream:
         self._key = key
         self._position = position
         self._end_position = end_position
+        self._is_closed = False
 
     def read(self, size: int) -> bytes:
         wanted_bytes = min(size, self._end_position - self._position)
@@ -68,8 +69,11 @@ class _FileStream:
         return data
 
     def close(self) -> None:
-        self._end_position = self._position
-        self._file.close()
+        if not self._is_closed:
+            self._is_closed = True
+            self._end_position = self._position
+            with _os_errors(self._key):
+                self._file.close()
 
 
 class LocalObjectStore:
@@ -132,7 +136,15 @@ class LocalObjectStore:
 
     def delete_many(self, keys: Sequence[str]) -> None:
         paths = [self._path(key) for key in keys]
-        with _os_errors(""), self._exclusive():
+        with _os_errors("", is_write=True):
+            if self._filesystem.exists(self._root):
+                self._delete(paths)
+
+    def close(self) -> None:
+        """Nothing is held between calls."""
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        with self._exclusive():
             directories: set[str] = set()
             for path in paths:
                 with suppress(FileNotFoundError, NotADirectoryError):
@@ -141,29 +153,32 @@ class LocalObjectStore:
             for directory in sorted(directories):
                 self._filesystem.sync_directory(directory)
 
-    def close(self) -> None:
-        """Nothing is held between calls."""
-
     def _put(self, key: str, parts: Sequence[Buffer], if_match: str | None, if_absent: bool) -> str:
         path = self._path(key)
         with _os_errors(key, is_write=True):
-            self._make_directory(posixpath.dirname(path))
-            aside = self._write_aside(parts)
             try:
-                with self._exclusive():
-                    self._check_precondition(key, path, if_match, if_absent)
-                    self._filesystem.rename(aside, path)
-                    # Still under the lock: whoever sees this object next must not build on a name that can
-                    # vanish.
-                    self._filesystem.sync_directory(posixpath.dirname(path))
-            except (OSError, StoreError):
-                with suppress(OSError):
-                    self._filesystem.unlink(aside)
+                self._make_directory(posixpath.dirname(path))
+                aside = self._write_aside(parts)
+                self._give_name(aside, key, path, if_match, if_absent)
+            except OSError:
+                # Somebody may have removed a directory: the next write looks at them again.
                 with self._lock:
-                    # Whatever went wrong, the next write looks at the directories again.
                     self._durable_directories.clear()
                 raise
         return content_etag(parts)
+
+    def _give_name(self, aside: str, key: str, path: str, if_match: str | None, if_absent: bool) -> None:
+        try:
+            with self._exclusive():
+                self._check_precondition(key, path, if_match, if_absent)
+                self._filesystem.rename(aside, path)
+                # Still under the lock: whoever sees this object next must not build on a name that can
+                # vanish.
+                self._filesystem.sync_directory(posixpath.dirname(path))
+        except (OSError, StoreError):
+            with suppress(OSError):
+                self._filesystem.unlink(aside)
+            raise
 
     def _check_precondition(self, key: str, path: str, if_match: str | None, if_absent: bool) -> None:
         if if_absent and self._filesystem.exists(path):
@@ -242,26 +257,31 @@ class LocalObjectStore:
 
     def _walk(self, directory: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         """Depth first in byte order: a directory sorts by its name with the slash, so behind `.` and `-`."""
-        base = f"{self._root}/{directory}"
-        try:
-            names = self._filesystem.list_directory(base.rstrip("/"))
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        mine = [name for name in names if (directory + name).startswith(prefix[: len(directory + name)])]
-        entries = [f"{name}/" if self._filesystem.is_directory(base + name) else name for name in mine]
-        for entry in sorted(entries):
+        for entry in self._entries(directory, prefix):
             key = directory + entry
-            if not is_prefix(key):
-                continue
             if key.endswith("/"):
                 if key > start_after or start_after.startswith(key):
                     yield from self._walk(key, prefix, start_after)
             elif key > start_after and key.startswith(prefix):
-                with suppress(FileNotFoundError):
-                    path = base + entry
-                    yield ObjectInfo(
-                        key, self._filesystem.file_size(path), self._filesystem.modified_ms(path)
-                    )
+                path = f"{self._root}/{key}"
+                # Deleted meanwhile is as good as never listed.
+                with suppress(ObjectNotFoundError):
+                    with _os_errors(key):
+                        size = self._filesystem.file_size(path)
+                        modified_ms = self._filesystem.modified_ms(path)
+                    yield ObjectInfo(key, size, modified_ms)
+
+    def _entries(self, directory: str, prefix: str) -> Sequence[str]:
+        """What is in a directory and may lie below the prefix, in byte order; directories have a slash."""
+        base = f"{self._root}/{directory}"
+        with _os_errors(directory):
+            try:
+                names = self._filesystem.list_directory(base.rstrip("/"))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            mine = [name for name in names if (directory + name).startswith(prefix[: len(directory + name)])]
+            entries = [f"{name}/" if self._filesystem.is_directory(base + name) else name for name in mine]
+        return sorted(entry for entry in entries if is_prefix(directory + entry))
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{check_key(key)}"
@@ -272,7 +292,7 @@ def _os_errors(key: str, *, is_write: bool = False) -> Generator[None]:
     """Turn the operating system's errors into the tree's."""
     try:
         yield
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
         if not is_write:
             raise ObjectNotFoundError("no object has this key", key=key) from error
         if isinstance(error, FileNotFoundError):
