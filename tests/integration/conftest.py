@@ -1,0 +1,78 @@
+"""S3 servers for all integration tests: each is started once a session, and only if a test asks for it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator
+from contextlib import AbstractContextManager
+from uuid import uuid4
+
+import pytest
+
+from stratalog.objectstore.s3 import S3ObjectStore
+from stratalog.testing.s3_servers import SERVERS, S3Server, ServerMissingError
+
+_SESSION = uuid4().hex[:12]
+_PREFIXES = itertools.count(1)
+
+
+def _served(name: str) -> Generator[S3Server]:
+    server: AbstractContextManager[S3Server] = SERVERS[name]()
+    try:
+        running = server.__enter__()
+    except ServerMissingError as missing:
+        pytest.skip(str(missing))
+    try:
+        yield running
+    finally:
+        server.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Generator[S3Server]:
+    """In-process; no tests of races on it."""
+    yield from _served("moto")
+
+
+@pytest.fixture(scope="session")
+def seaweedfs_server() -> Generator[S3Server]:
+    yield from _served("seaweedfs")
+
+
+@pytest.fixture(scope="session")
+def minio_server() -> Generator[S3Server]:
+    yield from _served("minio")
+
+
+@pytest.fixture(scope="session")
+def external_server() -> Generator[S3Server]:
+    """Whatever S3_ENDPOINT_URL points at."""
+    yield from _served("external")
+
+
+@pytest.fixture(scope="session", params=list(SERVERS))
+def s3_server(request: pytest.FixtureRequest) -> S3Server:
+    """Every server that can be had, one after the other."""
+    server: S3Server = request.getfixturevalue(f"{request.param}_server")
+    return server
+
+
+@pytest.fixture
+def s3_prefix() -> str:
+    """Nobody else's part of the bucket; the uuid of the session is for servers that outlive it."""
+    return f"test-{_SESSION}/{next(_PREFIXES):05}"
+
+
+@pytest.fixture(scope="session")
+def shared_s3_store(s3_server: S3Server) -> Generator[S3ObjectStore]:
+    """Making a store takes boto3 a tenth of a second, emptying one a hundredth."""
+    store = s3_server.open_store(f"test-{_SESSION}/shared")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def s3_store(shared_s3_store: S3ObjectStore) -> Generator[S3ObjectStore]:
+    """An empty store on every server."""
+    yield shared_s3_store
+    shared_s3_store.delete_many([info.key for info in shared_s3_store.list("")])
