@@ -78,8 +78,8 @@ def _level_start(prefix: str, start_after: str) -> str:
     """Where the server may begin with a level so that nothing wanted is left out; empty for its beginning.
 
     In the order of names a directory comes earlier than its keys do in byte order: of the first segment
-    behind the level's directory, only what stands before a character below `/` is sure to lie before all that is
-    wanted, and a character less of it lies before the directory of that very name too.
+    behind the level's directory, only what stands before a character below `/` is sure to lie before all that
+    is wanted, and a character less of it lies before the directory of that very name too.
     """
     if start_after <= prefix:
         return ""
