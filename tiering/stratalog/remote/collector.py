@@ -15,15 +15,17 @@ which is no error. What never was committed (orphans) is not in the list and not
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from stratalog.base.clock import Clock
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.catalog import Catalog
 from stratalog.remote.document_ref import DroppedObject
+from stratalog.remote.log_state import LogState
 from stratalog.remote.metadata_log import MetadataLog
-from stratalog.remote.shard_state import ShardState
 from stratalog.remote.store_clock import MAX_CLOCK_SKEW_MS, clock_skew_ms
+from stratalog.remote.store_layout import StoreLayout
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,21 @@ class CollectReport(NamedTuple):
     """Nothing was deleted because the own clock is wrong or a pin holds everything."""
 
 
+class CollectedLog(Protocol):
+    """What a collector needs of a `MetadataLog` or a `Catalog`."""
+
+    @property
+    def layout(self) -> StoreLayout: ...
+
+    def state(self) -> LogState: ...
+
+    def refresh(self, *, dated: bool = False) -> LogState: ...
+
+    def fold(self) -> int | None: ...
+
+    def forget(self, names: Iterable[str]) -> tuple[str, ...]: ...
+
+
 class Collector:
     """Thread-safe: it keeps nothing between calls, and two runs at once do the same harmless work."""
 
@@ -58,39 +75,48 @@ class Collector:
         store: ObjectStore,
         clock: Clock,
         metadata: MetadataLog,
+        catalog: Catalog | None = None,
         settings: CollectorSettings | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._metadata = metadata
+        self._logs: tuple[CollectedLog, ...] = (metadata,) if catalog is None else (metadata, catalog)
         self._settings = settings or CollectorSettings()
 
     def run(self) -> CollectReport:
         """Delete what is due. Raises StoreError; what was done by then stays done."""
-        state = self._metadata.refresh(dated=True)
-        skew_ms = clock_skew_ms(self._clock, self._metadata)
-        if abs(skew_ms) > MAX_CLOCK_SKEW_MS or state.pins:
-            return CollectReport(waiting_count=len(state.dropped), clock_skew_ms=skew_ms, is_refused=True)
-        if any(not state.is_deletable(file) for file in self._due(state)):
-            self._metadata.fold()
-            state = self._metadata.state()
+        self._metadata.refresh(dated=True)
+        report = CollectReport(clock_skew_ms=clock_skew_ms(self._clock, self._metadata))
+        for log in self._logs:
+            state = log.refresh()
+            if abs(report.clock_skew_ms) > MAX_CLOCK_SKEW_MS or state.pins:
+                report = report._replace(
+                    is_refused=True, waiting_count=report.waiting_count + len(state.dropped_objects)
+                )
+                continue
+            deleted = self._collect(log, state)
+            report = report._replace(
+                deleted_count=report.deleted_count + len(deleted),
+                deleted_bytes=report.deleted_bytes + sum(file.size_bytes for file in deleted),
+                waiting_count=report.waiting_count + len(log.state().dropped_objects),
+            )
+        return report
+
+    def _collect(self, log: CollectedLog, state: LogState) -> Sequence[DroppedObject]:
+        if not all(map(state.is_deletable, self._due(state))):
+            log.fold()
+            state = log.state()
         due = [file for file in self._due(state) if state.is_deletable(file)][
             : self._settings.max_files_per_run
         ]
         for start in range(0, len(due), self._settings.batch_count):
-            self._delete(due[start : start + self._settings.batch_count])
-        return CollectReport(
-            deleted_count=len(due),
-            deleted_bytes=sum(file.size_bytes for file in due),
-            waiting_count=len(self._metadata.state().dropped),
-            clock_skew_ms=skew_ms,
-        )
+            files = due[start : start + self._settings.batch_count]
+            self._store.delete_many([file.key(log.layout) for file in files])
+            log.forget([file.name for file in files])
+        return due
 
-    def _due(self, state: ShardState) -> list[DroppedObject]:
+    def _due(self, state: LogState) -> list[DroppedObject]:
         """Dropped files whose grace is over, oldest drop first."""
         end_ms = self._metadata.store_date_ms - self._settings.grace_ms
         return [file for file in state.dropped if file.time_ms <= end_ms]
-
-    def _delete(self, files: Sequence[DroppedObject]) -> None:
-        self._store.delete_many([file.key(self._metadata.layout) for file in files])
-        self._metadata.forget([file.name for file in files])

@@ -8,7 +8,8 @@ at its low end, and then `LiveSlice.base_offset` is above `SliceEntry.base_offse
 Invariants (`SliceEntry.fault` names the first one that is broken):
 
 * ``base_offset <= end_offset``; every record's offset lies below `end_offset`; offsets may have holes.
-* No data means no records, no last batch, and timestamps of -1.
+* No data means no records and no last batch; data without records are batches that are kept for nobody any
+  more.
 * `record_count` counts every record in the bytes, control records and records below `base_offset` included:
   the ordinals of the key stream and the bits of a survivor bitmap run over ``[0, record_count)``.
 * ``stable_end_offset <= end_offset``; it is `end_offset` exactly where no transaction is open at the end.
@@ -146,8 +147,8 @@ class SliceEntry:
             < 0
         ):
             return "a count or position is negative"
-        if (self.data_bytes == 0) != (self.record_count == 0):
-            return "data and record count disagree about whether it is empty"
+        if self.data_bytes == 0 and self.record_count > 0:
+            return "it counts records without data"
         if (self.data_bytes == 0) != (self.last_batch is None):
             return "data and last batch disagree about whether it is empty"
         if self.tombstone_count + self.marker_count > self.record_count:

@@ -62,8 +62,8 @@ class UploadRun:
             )
         # The bucket must never hold what this disk could still lose.
         assert all(source.end_offset <= log.recovery_point for source in self._sources)
-        self._position = 0
-        """In the first source, from its own beginning."""
+        self._position = self._sources[0].first_position if self._sources else 0
+        """In the file of the first source."""
 
     @property
     def is_finished(self) -> bool:
@@ -120,17 +120,17 @@ class UploadRun:
 
     def _leave_finished_source(self) -> None:
         source = self._sources[0]
-        if self._position == source.size_bytes:
+        if self._position == _end_position(source):
             self._sources.popleft()
             self.next_offset = source.end_offset
-            self._position = 0
+            self._position = self._sources[0].first_position if self._sources else 0
 
     def _read(self, room_bytes: int, read_bytes: int, *, is_first: bool) -> Buffer:
         """Whole batches that fit into `room_bytes`, or the next one whatever its size; empty where there is
         no room.
         """
         source = self._sources[0]
-        left_bytes = source.size_bytes - self._position
+        left_bytes = _end_position(source) - self._position
         size_bytes = min(left_bytes, read_bytes, max(room_bytes, HEADER_SIZE if is_first else 0))
         try:
             data = self._read_exactly(size_bytes)
@@ -152,3 +152,7 @@ class UploadRun:
                 "a segment is shorter than the log says; restore the disk", position=self._position
             )
         return data
+
+
+def _end_position(source: SegmentSource) -> int:
+    return source.first_position + source.size_bytes
