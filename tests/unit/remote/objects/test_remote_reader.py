@@ -1,0 +1,312 @@
+"""Reads of the tiered part against a plain list of records: over many objects, with holes, with a log start
+inside a slice, with timestamps in any order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stratalog.base.errors import OffsetOutOfRangeError, StoreCorruptError
+from stratalog.base.types import TopicIdPartition
+from stratalog.objectstore.counting import CountingObjectStore
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.batch import decode_all, records_payload
+from stratalog.record.builder import encode_batch, rebuild_batch
+from stratalog.record.compression import Codec
+from stratalog.record.header import parse_header
+from stratalog.record.kernels import copy_records
+from stratalog.record.record import Record
+from stratalog.remote.object_format import ObjectHeader, ObjectKind
+from stratalog.remote.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.remote_reader import RemoteReader
+from stratalog.remote.remote_reader_settings import RemoteReaderSettings
+from stratalog.remote.slice_builder import SliceEnd
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.tiered_store import TieredStore
+
+SMALL = RemoteReaderSettings(read_ahead_bytes=64, data_cache_bytes=512, index_cache_bytes=4096)
+ROOMY = RemoteReaderSettings()
+
+
+class World(NamedTuple):
+    tiered: TieredStore
+    store: MemoryObjectStore
+    filesystem: MemoryFileSystem
+    tips: tuple[TopicIdPartition, ...]
+
+    def reader(self, reader_settings: RemoteReaderSettings = ROOMY) -> RemoteReader:
+        return RemoteReader(self.store, self.tiered.metadata, reader_settings)
+
+
+def world(store: MemoryObjectStore | None = None, partition_count: int = 3) -> World:
+    clock = ManualClock()
+    store = store or MemoryObjectStore(clock)
+    filesystem = MemoryFileSystem()
+    tiered = TieredStore(filesystem, store, clock, SequentialIds(1))
+    topic = tiered.catalog.create("t", partition_count, {})
+    tips = tuple(TopicIdPartition(topic.topic_id, partition) for partition in range(partition_count))
+    return World(tiered, store, filesystem, tips)
+
+
+def without_last(batch: bytes, dropped_count: int) -> bytes:
+    """The batch as a compaction leaves it that takes its last records: its last offset stays."""
+    header = parse_header(batch)
+    kept = header.records_count - dropped_count
+    copied = copy_records(
+        records_payload(batch, 0, header),
+        header.records_count,
+        bytes([0xFF] * 8),
+        0,
+        first_offset_delta=0,
+        end_offset_delta=kept,
+        drop_tombstones=False,
+        timestamp_shift=0,
+    )
+    latest = header.base_timestamp + copied.max_timestamp_delta
+    return rebuild_batch(header, copied.payload, records_count=copied.count, max_timestamp=latest)
+
+
+class Piece(NamedTuple):
+    """A slice to be: its batches and where it ends."""
+
+    batches: tuple[bytes, ...]
+    end_offset: int
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> list[Piece]:
+    """Successive slices of one partition."""
+    offset = 0
+    found: list[Piece] = []
+    timestamps = st.integers(0, 30)
+    for _ in range(draw(st.integers(1, 4))):
+        run: list[bytes] = []
+        for _ in range(draw(st.integers(0, 4))):
+            offset += draw(st.integers(0, 3))
+            records = [
+                Record(0, draw(timestamps), b"k", b"v" * draw(st.integers(0, 9)))
+                for _ in range(draw(st.integers(1, 4)))
+            ]
+            codec = draw(st.sampled_from([Codec.NONE, Codec.ZSTD]))
+            batch = encode_batch(records, codec=codec, base_offset=offset)
+            run.append(
+                without_last(batch, draw(st.integers(0, len(records)))) if draw(st.booleans()) else batch
+            )
+            offset += len(records)
+        offset += draw(st.integers(0 if run else 1, 3))
+        found.append(Piece(tuple(run), offset))
+    return found
+
+
+def upload_all(found: World, histories: Sequence[list[Piece]]) -> list[list[Record]]:
+    """Upload the pieces of all partitions side by side; returns what each partition holds then."""
+    for number in range(max(map(len, histories))):
+        parts = {
+            tip: history[number]
+            for tip, history in zip(found.tips, histories, strict=True)
+            if number < len(history)
+        }
+        found.tiered.upload(
+            {tip: piece.batches for tip, piece in parts.items()},
+            end_offsets={tip: piece.end_offset for tip, piece in parts.items()},
+        )
+    return [
+        [record for piece in history for record in decode_all(b"".join(piece.batches))]
+        for history in histories
+    ]
+
+
+def check_reads(
+    reader: RemoteReader,
+    tip: TopicIdPartition,
+    expected: Sequence[Record],
+    start: int,
+    end: int,
+    max_bytes: int,
+) -> None:
+    """Read from every offset: the records are those that the list has, and nothing is passed over."""
+    for offset in range(start, end + 1):
+        data = reader.read(tip, offset, max_bytes)
+        got = [record for record in decode_all(data.batches) if record.offset >= offset]
+        assert got == [record for record in expected if offset <= record.offset < data.next_offset]
+        assert offset < data.next_offset <= end or offset == data.next_offset == end
+
+
+@given(st.lists(pieces(), min_size=1, max_size=3), st.data())
+@settings(max_examples=30)
+def test_reads_give_what_a_list_of_records_gives(histories: list[list[Piece]], data: st.DataObject) -> None:
+    found = world(partition_count=len(histories))
+    contents = upload_all(found, histories)
+    reader = found.reader(data.draw(st.sampled_from([SMALL, ROOMY])))
+    for tip, history, records in zip(found.tips, histories, contents, strict=True):
+        end = history[-1].end_offset
+        start = data.draw(st.integers(0, end))
+        found.tiered.advance_log_start(tip, start)
+        expected = [record for record in records if record.offset >= start]
+        check_reads(reader, tip, expected, start, end, data.draw(st.sampled_from([0, 100, 1 << 20])))
+        check_times(reader, tip, expected)
+        for offset in (start - 1, end + 1):
+            with pytest.raises(OffsetOutOfRangeError):
+                reader.read(tip, offset, 1)
+
+
+def check_times(reader: RemoteReader, tip: TopicIdPartition, expected: Sequence[Record]) -> None:
+    for timestamp_ms in range(-1, 32):
+        first = next((record for record in expected if record.timestamp_ms >= timestamp_ms), None)
+        found = reader.offset_for_timestamp(tip, timestamp_ms)
+        assert found == (None if first is None else (first.timestamp_ms, first.offset))
+    latest = max((record.timestamp_ms for record in expected), default=None)
+    first = next((record for record in expected if record.timestamp_ms == latest), None)
+    assert reader.max_timestamp(tip) == (None if first is None else (first.timestamp_ms, first.offset))
+
+
+def test_the_whole_partition_is_read_by_following_next_offset() -> None:
+    found = world(partition_count=1)
+    (tip,) = found.tips
+    for first in range(0, 100, 10):
+        batch = encode_batch(
+            [Record(0, offset, b"k", b"v" * 40) for offset in range(first, first + 10)], base_offset=first
+        )
+        found.tiered.upload({tip: [batch]})
+    reader = found.reader()
+    offset = 0
+    read: list[int] = []
+    while offset < 100:
+        data = reader.read(tip, offset, 1000)
+        read += [record.offset for record in decode_all(data.batches) if record.offset >= offset]
+        offset = data.next_offset
+    assert read == list(range(100))
+
+
+def test_a_batch_that_is_larger_than_asked_for_comes_only_where_one_must_come() -> None:
+    found = world(partition_count=1)
+    (tip,) = found.tips
+    found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"v" * 1000)])]})
+    reader = found.reader()
+    assert reader.read(tip, 0, 10, min_one_message=False) == (b"", 0)
+    assert reader.read(tip, 0, 10).next_offset == 1
+
+
+def test_an_unknown_partition_is_empty_from_0_to_0() -> None:
+    found = world(partition_count=1)
+    other = TopicIdPartition(found.tips[0].topic_id, 7)
+    reader = found.reader()
+    assert reader.read(other, 0, 100) == (b"", 0)
+    assert reader.offset_for_timestamp(other, 0) is None
+    assert reader.max_timestamp(other) is None
+
+
+def test_a_clipped_slice_is_read_from_where_it_counts() -> None:
+    found = world(partition_count=1)
+    (tip,) = found.tips
+    first = [encode_batch([Record(0, 90, b"a", b"old"), Record(0, 80, b"b", b"old")], base_offset=0)]
+    second = [encode_batch([Record(0, 50, b"c", b"new"), Record(0, 60, b"d", b"new")], base_offset=2)]
+    names = (found.tiered.upload({tip: first}), found.tiered.upload({tip: second}))
+    inputs = found.tiered.partition(tip).slices
+    # A merge of both is under way when the first one goes below log start.
+    name = found.tiered.metadata.next_object_name()
+    header = ObjectHeader(
+        store_id=found.tiered.store_id, shard=0, epoch=1, kind=ObjectKind.REPLACEMENT, name=name, inputs=names
+    )
+    with ObjectWriter(
+        found.filesystem, header, ObjectWriterSettings(spool_directory="/tiered/uploads")
+    ) as writer:
+        writer.begin_slice(tip.topic_id, "t", 0, base_offset=0)
+        writer.append(first[0] + second[0])
+        writer.end_slice(SliceEnd(4))
+        finished = writer.finish()
+        finished.store(found.store, found.tiered.layout)
+    found.tiered.advance_log_start(tip, 3)
+    outcome = found.tiered.metadata.replace(
+        {tip: inputs},
+        names,
+        [(finished.ref, finished.entries)],
+        covers={tip: False},
+        catalog_seq=1,
+        drops_records=False,
+    )
+    assert [offset for _, offset in outcome.clipped] == [2]
+    reader = found.reader()
+    assert [record.offset for record in decode_all(reader.read(tip, 3, 100).batches)] == [2, 3]
+    assert reader.offset_for_timestamp(tip, 1) == (60, 3)
+    assert reader.offset_for_timestamp(tip, 61) is None
+    assert reader.max_timestamp(tip) == (60, 3)
+
+
+def test_an_object_that_is_gone_means_an_old_head_once() -> None:
+    found = world(partition_count=1)
+    (tip,) = found.tips
+    name = found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"old")])]})
+    stale = RemoteReader(found.store, found.tiered.open_metadata(found.store, "reader"), ROOMY)
+    found.tiered.advance_log_start(tip, 1)
+    found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"new")], base_offset=1)]})
+    found.store.delete_many([found.tiered.layout.data_key(name)])
+    with pytest.raises(OffsetOutOfRangeError):
+        stale.read(tip, 0, 100)
+    assert stale.read(tip, 1, 100).next_offset == 2
+
+
+def test_an_object_that_is_gone_under_a_fresh_head_is_corruption() -> None:
+    found = world(partition_count=1)
+    (tip,) = found.tips
+    name = found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"v")])]})
+    found.store.delete_many([found.tiered.layout.data_key(name)])
+    with pytest.raises(StoreCorruptError, match="missing"):
+        found.reader().read(tip, 0, 100)
+
+
+class GarblingStore(MemoryObjectStore):
+    """Changes a byte of the answers to chosen requests."""
+
+    garbled_gets = 0
+
+    def get_range(self, key: str, position: int, size: int) -> bytes:
+        data = super().get_range(key, position, size)
+        if self.garbled_gets > 0 and size > 500:
+            self.garbled_gets -= 1
+            return data[:200] + bytes([data[200] ^ 1]) + data[201:]
+        return data
+
+
+@pytest.mark.parametrize(("garbled_gets", "is_readable"), [(1, True), (2, False)])
+def test_a_garbled_answer_is_asked_for_again_once(garbled_gets: int, is_readable: bool) -> None:
+    store = GarblingStore(ManualClock())
+    found = world(store, partition_count=1)
+    (tip,) = found.tips
+    batch = encode_batch([Record(0, 1, b"k", b"v" * 1000)])
+    found.tiered.upload({tip: [batch]})
+    reader = found.reader()
+    store.garbled_gets = garbled_gets
+    if is_readable:
+        assert reader.read(tip, 0, 100).batches == batch
+    else:
+        with pytest.raises(StoreCorruptError, match="damaged"):
+            reader.read(tip, 0, 100)
+
+
+def test_few_large_requests() -> None:
+    """One GET for the index, one for each chunk of data; none for what is in the cache, neighbours
+    included.
+    """
+    found = world(partition_count=2)
+    batches = [encode_batch([Record(0, 1, b"k", b"v" * 990)], base_offset=offset) for offset in range(20)]
+    name = found.tiered.upload(dict.fromkeys(found.tips, batches))
+    counting = CountingObjectStore(found.store)
+    reader = RemoteReader(
+        counting, found.tiered.metadata, dataclasses.replace(ROOMY, read_ahead_bytes=10_000)
+    )
+    key = found.tiered.layout.data_key(name)
+    for offset in range(20):
+        reader.read(found.tips[0], offset, 1)
+    size_bytes = found.tiered.partition(found.tips[0]).tiered_bytes
+    assert counting.total("GET", key).requests == 1 + -(-size_bytes // 10_000)
+    for tip in found.tips:
+        reader.read(tip, 0, 1 << 20)
+    assert counting.total("GET", key).requests == 2 + -(-2 * size_bytes // 10_000)
