@@ -1,0 +1,1 @@
+"""Deterministic simulation: actors that share one store, interleaved request by request under a seed."""

@@ -1,0 +1,61 @@
+"""Tells an observer about every write and deletion that has landed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from stratalog.objectstore.protocol import (
+    DEFAULT_PART_BYTES,
+    Buffer,
+    ObjectInfo,
+    ObjectStore,
+    ReadStream,
+    StoredObject,
+)
+
+
+class WatchedObjectStore:
+    """As thread-safe as the store inside; the observers are called by whoever wrote."""
+
+    def __init__(
+        self, inner: ObjectStore, landed: Callable[[str, bytes], None], deleted: Callable[[], None]
+    ) -> None:
+        self._inner = inner
+        self._landed = landed
+        self._deleted = deleted
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        etag = self._inner.put(key, data, if_match=if_match, if_absent=if_absent)
+        self._landed(key, bytes(data))
+        return etag
+
+    def put_parts(self, key: str, parts: Sequence[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+        etag = self._inner.put_parts(key, parts, part_bytes=part_bytes)
+        self._landed(key, b"".join(bytes(part) for part in parts))
+        return etag
+
+    def get(self, key: str) -> StoredObject:
+        return self._inner.get(key)
+
+    def get_if_changed(self, key: str, etag: str) -> StoredObject | None:
+        return self._inner.get_if_changed(key, etag)
+
+    def get_range(self, key: str, position: int, size: int) -> bytes:
+        return self._inner.get_range(key, position, size)
+
+    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+        return self._inner.open_range(key, position, size)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        return self._inner.list(prefix, start_after=start_after)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        self._inner.delete_many(keys)
+        self._deleted()
+
+    def close(self) -> None:
+        self._inner.close()
