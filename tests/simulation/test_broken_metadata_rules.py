@@ -1,0 +1,207 @@
+"""Takes one rule of the protocol away at a time: the simulation must notice.
+
+Each rule is broken in the real code, by putting something else in its place, or in an actor's manners. What
+stands behind another rule is broken together with it, as in the table of the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+
+from stratalog.base.errors import LogStoreError
+from stratalog.remote import fold, replace_judge, shard_judge
+from stratalog.remote.commit import Commit
+from stratalog.remote.head import Head
+from stratalog.remote.head_log import HeadLog
+from stratalog.remote.metadata_log import MetadataLog
+from stratalog.remote.partition_state import LiveSlice, PartitionState
+from stratalog.remote.shard_state import ShardState
+from stratalog.testing.simulation import metadata_actors as actors
+from stratalog.testing.simulation.metadata_actors import Manners
+from stratalog.testing.simulation.metadata_world import MetadataWorld, Seat
+from stratalog.testing.store_faults import no_faults
+
+Break = Callable[[pytest.MonkeyPatch], None]
+Cast = dict[str, Callable[[Seat], None]]
+_SEEDS = 400
+_STEPS = 400
+
+OWNERS: Cast = {"owner0": actors.owner, "owner1": actors.owner, "owner2": actors.owner}
+COMPACTORS: Cast = {
+    "owner": actors.owner,
+    "compactor0": actors.compactor,
+    "compactor1": actors.compactor,
+    "compactor2": actors.compactor,
+}
+FOLDERS: Cast = {
+    "owner": partial(actors.owner, uploads=6),
+    "folder0": actors.folder,
+    "folder1": actors.folder,
+    "folder2": actors.folder,
+}
+COLLECTORS: Cast = {
+    "owner": actors.owner,
+    "compactor": actors.compactor,
+    "retention": actors.retention,
+    "folder": actors.folder,
+    "collector": actors.collector,
+}
+
+
+def without_if_match(patch: pytest.MonkeyPatch) -> None:
+    def put(self: HeadLog[ShardState], data: bytes, etag: str) -> str:
+        return self.store.put(self.layout.head_key, data)
+
+    patch.setattr(HeadLog, "_put", put)
+
+
+def taking_unknown_for_success(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HeadLog, "_settle", answering(True))
+
+
+def taking_unknown_for_failure(patch: pytest.MonkeyPatch) -> None:
+    """The rules that stand behind this one (an add begins at the tiered end, an object is new) go with it."""
+
+    def is_in(self: HeadLog[ShardState], head: Head, commit: Commit) -> bool:
+        return False
+
+    def next_upload(self: MetadataLog, state: ShardState, ref: object, epoch: int) -> None:
+        return None
+
+    patch.setattr(HeadLog, "_is_in", is_in)
+    patch.setattr(MetadataLog, "_refused_before", next_upload)
+    patch.setattr(shard_judge, "object_refusal", answering(None))
+    without_tiling(patch)
+
+
+def without_epochs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(shard_judge, "require_epoch", answering(None))
+
+
+def without_tiling(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(shard_judge, "slice_refusal", answering(None))
+
+
+def without_live_inputs(patch: pytest.MonkeyPatch) -> None:
+    def all_planned(partition: PartitionState, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
+        return planned
+
+    def all_emptied(state: ShardState, lost: Mapping[str, int]) -> tuple[str, ...]:
+        return tuple(sorted(lost))
+
+    patch.setattr(replace_judge, "remaining_inputs", all_planned)
+    patch.setattr(replace_judge, "emptied", all_emptied)
+
+
+def without_fold_base(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fold, "is_built_on_current", answering(True))
+
+
+def without_cover_check(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(replace_judge, "is_first_live", answering(True))
+
+
+def answering(answer: object) -> Callable[..., object]:
+    """A rule that says the same whatever it is asked."""
+
+    def say(*_: object) -> object:
+        return answer
+
+    return say
+
+
+def nothing(patch: pytest.MonkeyPatch) -> None:
+    """The broken manners are enough."""
+
+
+def with_owners(manners: Manners) -> Cast:
+    return {"owner0": partial(actors.owner, manners=manners), "owner1": actors.owner}
+
+
+def with_compactors(manners: Manners) -> Cast:
+    return {
+        "owner": partial(actors.owner, uploads=8),
+        "compactor0": partial(actors.compactor, manners=manners, jobs=8),
+        "compactor1": partial(actors.compactor, manners=manners, jobs=8),
+    }
+
+
+def with_collectors(manners: Manners) -> Cast:
+    return COLLECTORS | {
+        "compactor": partial(actors.compactor, jobs=8),
+        "collector": partial(actors.collector, manners=manners, jobs=8),
+    }
+
+
+class Broken(NamedTuple):
+    """A rule that is gone, who acts without it, and what the simulation has to say about it."""
+
+    take_away: Break
+    cast: Cast
+    violation: str
+
+
+AT_TIERED_END = "a slice does not begin at the tiered end"
+BROKEN: dict[str, Broken] = {
+    "no If-Match on the head": Broken(without_if_match, OWNERS, "was overwritten"),
+    "unknown is taken for success": Broken(taking_unknown_for_success, OWNERS, "not committed"),
+    "unknown is taken for failure": Broken(taking_unknown_for_failure, OWNERS, AT_TIERED_END),
+    "no epoch check on add": Broken(without_epochs, OWNERS, "a former owner"),
+    "add begins anywhere": Broken(without_tiling, OWNERS, AT_TIERED_END),
+    "replace without live inputs": Broken(without_live_inputs, COMPACTORS, "contradicts the state before it"),
+    "fold on another base": Broken(without_fold_base, FOLDERS, "checkpoint"),
+    "acknowledge before the commit": Broken(
+        nothing, with_owners(Manners(acknowledges_after_commit=False)), "acknowledged but not committed"
+    ),
+    "names are used twice": Broken(nothing, with_owners(Manners(uses_fresh_names=False)), "used twice"),
+    "tombstones go without cover": Broken(
+        nothing, with_compactors(Manners(keeps_tombstones_unless_covering=False)), "the latest values"
+    ),
+    "compacted_upto without cover": Broken(
+        without_cover_check,
+        with_compactors(Manners(claims_cover_only_from_first_slice=False)),
+        "a key has two records",
+    ),
+    "delete before drop": Broken(
+        nothing, with_collectors(Manners(deletes_only_what_is_dropped=False)), "is missing"
+    ),
+    "delete what an inline commit brings": Broken(
+        nothing, with_collectors(Manners(deletes_only_what_is_folded=False)), "which is gone"
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_broken_rule_is_caught(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = BROKEN[rule]
+    broken.take_away(monkeypatch)
+    for seed in range(_SEEDS):
+        violation = find_violation(broken.cast, seed)
+        if violation is not None and broken.violation in str(violation):
+            return
+    pytest.fail(f"the simulation does not notice: {rule}")
+
+
+@pytest.mark.parametrize("rule", [rule for rule, broken in BROKEN.items() if broken.take_away is not nothing])
+def test_the_same_cast_is_fine_with_the_rule(rule: str) -> None:
+    """The runs in which a missing rule is caught show nothing where it holds, even with an actor of bad
+    manners."""
+    cast = BROKEN[rule].cast
+    for seed in range(8):
+        assert find_violation(cast, seed) is None
+
+
+def find_violation(cast: Cast, seed: int) -> BaseException | None:
+    """What the audit, or an actor's own view of a store that contradicts itself, says about one run."""
+    with MetadataWorld(seed, fault_probability=(0.02, 0.1)[seed % 2]) as world:
+        world.seat("founder", no_faults, is_interleaved=False).open_log("owner")
+        for name, body in cast.items():
+            world.spawn(name, body)
+        try:
+            world.run(_STEPS)
+        except (AssertionError, LogStoreError) as violation:
+            return violation
+    return None

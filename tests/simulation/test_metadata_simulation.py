@@ -1,0 +1,111 @@
+"""The real metadata log under every kind of fault, with the protocol's invariants proved after every request.
+
+`STRATALOG_SIMULATION_SEEDS` sets the number of seeds (default 25, some ten seconds),
+`STRATALOG_SIMULATION_FIRST_SEED` where they begin, `STRATALOG_SIMULATION_STEPS` the steps of a run. A failure
+names its seed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from stratalog.testing.simulation import metadata_actors as actors
+from stratalog.testing.simulation.metadata_audit import brought_by
+from stratalog.testing.simulation.metadata_world import MetadataWorld, Seat
+from stratalog.testing.store_faults import no_faults
+
+FIRST_SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", "0"))
+SEEDS = int(os.environ.get("STRATALOG_SIMULATION_SEEDS", "25"))
+STEPS = int(os.environ.get("STRATALOG_SIMULATION_STEPS", "400"))
+
+Cast = dict[str, Callable[[Seat], None]]
+
+# The scenarios of the protocol's model, and one with everybody.
+CASTS: dict[str, Cast] = {
+    "two owners": {"owner0": actors.owner, "owner1": actors.owner},
+    "racing compactors": {
+        "owner": actors.owner,
+        "compactor0": actors.compactor,
+        "compactor1": actors.compactor,
+    },
+    "retention and collection": {
+        "owner": actors.owner,
+        "compactor": actors.compactor,
+        "retention": actors.retention,
+        "folder": actors.folder,
+        "collector": actors.collector,
+    },
+    "folders and collector": {
+        "owner": partial(actors.owner, uploads=6),
+        "folder0": actors.folder,
+        "folder1": actors.folder,
+        "collector": actors.collector,
+    },
+    "everybody": {
+        "owner0": actors.owner,
+        "owner1": actors.owner,
+        "compactor0": actors.compactor,
+        "compactor1": actors.compactor,
+        "retention": actors.retention,
+        "dropper": actors.topic_dropper,
+        "folder0": actors.folder,
+        "folder1": actors.folder,
+        "collector": actors.collector,
+    },
+}
+
+
+def play(
+    cast: Cast, seed: int, *, steps: int = STEPS, fault_probability: float | None = None
+) -> MetadataWorld:
+    """One run: act, come to rest, clean up."""
+    probability = (0.0, 0.03, 0.1, 0.2)[seed % 4] if fault_probability is None else fault_probability
+    with MetadataWorld(seed, fault_probability=probability, stops=seed % 3 != 0) as world:
+        world.seat("founder", no_faults, is_interleaved=False).open_log("owner")
+        for name, body in cast.items():
+            world.spawn(name, body)
+        world.run(steps)
+        world.settle_down()
+        clean_up(world)
+    return world
+
+
+def clean_up(world: MetadataWorld) -> None:
+    """From wherever a run ended, a folder and a collector get rid of everything that was dropped."""
+    seat = world.seat("janitor", no_faults, is_interleaved=False)
+    actors.folder(seat, jobs=2)
+    actors.collector(seat, jobs=2)
+    world.audit.check()
+    state = seat.open_log("reader").state()
+    state.check()
+    assert state == world.audit.state
+    assert state.dropped == (), "a quiet system has nothing left to delete"
+    keys = {found.key for found in world.memory.list(world.layout.prefix)}
+    brought = {name for commit in world.audit.commits for name in brought_by(commit)}
+    for name in brought - set(state.objects):
+        assert world.layout.data_key(name) not in keys, f"object {name} was dropped and is never collected"
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_invariants_hold_after_every_step(name: str) -> None:
+    committed = 0
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        try:
+            world = play(CASTS[name], seed)
+        except BaseException as error:
+            error.add_note(f"scenario {name}, seed {seed}")
+            raise
+        committed += world.audit.state.seq
+    assert committed > 5 * SEEDS, "the simulation does something"
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first = play(CASTS["everybody"], 5)
+    second = play(CASTS["everybody"], 5)
+    assert first.schedule == second.schedule
+    assert str(first.trace) == str(second.trace)
+    assert [commit.text for commit in first.audit.commits] == [commit.text for commit in second.audit.commits]
+    assert str(play(CASTS["everybody"], 6).trace) != str(first.trace)
