@@ -1,0 +1,242 @@
+"""Who may go on with a local log: only the directory that owned the shard before, with a log that agrees
+with the store.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.remote.ownership import ClaimsFile, ReconciledLog
+from stratalog.remote.topic_entry import TopicEntry
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.tiered_logs import TieredLogs
+
+NAME = TopicPartition("t", 0)
+
+
+class World:
+    """A store, and the disks of two machines."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryObjectStore(self.clock)
+        self.ids = SequentialIds(1)
+        self.disk = MemoryFileSystem()
+        self.other_disk = MemoryFileSystem()
+
+    def start(self, disk: MemoryFileSystem | None = None) -> TieredLogs:
+        return TieredLogs(disk or self.disk, self.store, self.clock, self.ids)
+
+
+def append(logs: TieredLogs, count: int, *, seal: bool = False) -> list[Record]:
+    found = logs.append(logs.logs[NAME], [Record(0, 5, b"k", b"v")] * count)
+    if seal:
+        logs.seal()
+        logs.upload()
+    return found
+
+
+def first_run(world: World) -> tuple[TopicEntry, list[Record], list[Record]]:
+    """Some records in the store, some on the disk only."""
+    logs = world.start()
+    topic = logs.create_topic("t", 1)
+    tiered, local = append(logs, 3, seal=True), append(logs, 2)
+    logs.close()
+    return topic, tiered, local
+
+
+def reopened(logs: TieredLogs, topic: TopicEntry) -> ReconciledLog:
+    found = logs.open_topic(topic)[NAME]
+    found.log.check()
+    assert found.log.tiered_end_offset == 3
+    return found
+
+
+def test_the_same_directory_goes_on_with_its_tail() -> None:
+    world = World()
+    topic, _, _ = first_run(world)
+    logs = world.start()
+    assert logs.claimed.is_continued
+    found = reopened(logs, topic)
+    assert (found.reason, found.set_aside_path, found.log.log_end_offset) == ("", None, 5)
+
+
+def test_another_directory_begins_empty_at_the_tiered_end() -> None:
+    world = World()
+    topic, tiered, _ = first_run(world)
+    logs = world.start(world.other_disk)
+    assert not logs.claimed.is_continued
+    found = reopened(logs, topic)
+    assert (found.set_aside_path, found.log.local_log_start_offset, found.log.log_end_offset) == (None, 3, 3)
+    assert logs.tiered_records(found.log) == tiered
+    assert [record.offset for record in append(logs, 1)] == [3]
+
+
+def test_a_former_owner_sets_its_logs_aside_and_keeps_them() -> None:
+    world = World()
+    topic, _, _ = first_run(world)
+    other = world.start(world.other_disk)
+    other.open_topic(topic)
+    append(other, 4)
+    other.close()
+    logs = world.start()
+    assert not logs.claimed.is_continued
+    found = reopened(logs, topic)
+    assert "another data directory" in found.reason
+    assert found.set_aside_path is not None
+    assert found.set_aside_path.endswith("fenced")
+    assert "00000000000000000003.log" in world.disk.list_directory(found.set_aside_path)
+    assert (found.log.local_log_start_offset, found.log.log_end_offset) == (3, 3)
+
+
+def test_a_copied_directory_is_told_from_the_one_that_went_on() -> None:
+    world = World()
+    topic, _, _ = first_run(world)
+    copy = world.disk.after_crash(Survival(Kept.ALL, Kept.ALL))
+    logs = world.start()
+    reopened(logs, topic)
+    logs.close()
+    found = world.start(copy)
+    assert not found.claimed.is_continued
+
+
+def test_a_log_that_ends_before_the_tiered_end_is_set_aside() -> None:
+    world = World()
+    topic, tiered, _ = first_run(world)
+    logs = world.start()
+    log = logs.manager.open_log(NAME, topic.topic_id, logs_config(topic))
+    log.truncate_fully_and_start_at(0)
+    log.append_as_leader(one_batch(), 1)
+    logs.close()
+    logs = world.start()
+    found = reopened(logs, topic)
+    assert "before the tiered end" in found.reason
+    assert found.set_aside_path is not None
+    assert logs.tiered_records(found.log) == tiered
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_the_batch_of_the_end_mark_must_be_the_same(is_same: bool) -> None:
+    world = World()
+    topic, _, _ = first_run(world)
+    logs = world.start()
+    log = logs.manager.open_log(NAME, topic.topic_id, logs_config(topic))
+    batches = log.read(0, 1 << 20).batches + log.read(3, 1 << 20).batches
+    log.truncate_fully_and_start_at(0)
+    if is_same:
+        log.append_as_follower(batches)
+    else:
+        # As many records, from the same owner, of another content: a log that was restored from somewhere
+        # else.
+        log.append_as_leader(one_batch(b"other", count=5), 1)
+    logs.close()
+    found = reopened(world.start(), topic)
+    assert (found.reason == "") is is_same
+    assert found.log.log_end_offset == (5 if is_same else 3)
+
+
+def test_a_log_without_the_tiered_part_goes_on() -> None:
+    world = World()
+    topic, _, _ = first_run(world)
+    logs = world.start()
+    logs.open_topic(topic)
+    logs.logs[NAME].delete_local_segments(ignore_retention=True)
+    logs.close()
+    found = reopened(world.start(), topic)
+    assert (found.reason, found.log.local_log_start_offset, found.log.log_end_offset) == ("", 3, 5)
+
+
+def test_an_empty_log_moves_to_the_tiered_end_without_being_set_aside() -> None:
+    world = World()
+    topic, _, _ = first_run(world)
+    other = world.start(world.other_disk)
+    other.manager.open_log(NAME, topic.topic_id, logs_config(topic))
+    other.close()
+    found = reopened(world.start(world.other_disk), topic)
+    assert (found.set_aside_path, found.log.log_end_offset) == (None, 3)
+
+
+def test_logs_that_are_not_tiered_are_left_alone() -> None:
+    world = World()
+    logs = world.start()
+    topic = logs.create_topic("t", 1, {"remote.storage.enable": "false"})
+    append(logs, 2)
+    logs.close()
+    other = world.start(world.other_disk)
+    other.close()
+    found = world.start().open_topic(topic)[NAME]
+    assert (found.reason, found.log.log_end_offset) == ("", 2)
+
+
+def test_a_log_start_that_moved_meanwhile_is_learnt() -> None:
+    world = World()
+    topic, _, _ = first_run(world)
+    logs = world.start()
+    (tip,) = logs.metadata.state().partitions
+    logs.metadata.advance_log_start({tip: 2}, epoch=None, catalog_seq=None)
+    assert reopened(logs, topic).log.log_start_offset == 2
+
+
+def logs_config(topic: TopicEntry) -> LogConfig:
+    return LogConfig.from_overrides(topic.config)
+
+
+def one_batch(value: bytes = b"v", count: int = 1) -> bytes:
+    return encode_batch([Record(0, 5, b"k", value)] * count)
+
+
+def test_claims_come_back_and_accumulate() -> None:
+    filesystem = MemoryFileSystem()
+    filesystem.make_directories("/data")
+    claims = ClaimsFile(filesystem, "/data", 3)
+    assert claims.read() == frozenset()
+    for number in (5, 3, 3):
+        claims.add(UUID(int=number))
+    assert claims.read() == {UUID(int=3), UUID(int=5)}
+    assert filesystem.list_directory("/data") == ["claims-0003"]
+
+
+@pytest.mark.parametrize("garbage", [b"\xff", b"no uuid\n", b"0123\n"])
+def test_a_damaged_file_of_claims_is_reported(garbage: bytes) -> None:
+    filesystem = MemoryFileSystem()
+    filesystem.make_directories("/data")
+    filesystem.open_append("/data/claims-0000").append([garbage])
+    with pytest.raises(DataDirectoryError, match="claims"):
+        ClaimsFile(filesystem, "/data", 0).read()
+
+
+@pytest.mark.parametrize("kept", Kept)
+def test_a_claim_survives_a_crash_at_any_operation_whole_or_not_at_all(kept: Kept) -> None:
+    names = kept if kept in (Kept.NONE, Kept.HALF, Kept.ALL) else Kept.ALL
+    before, after = frozenset({UUID(int=1)}), frozenset({UUID(int=1), UUID(int=2)})
+    operation = 0
+    while True:
+        operation += 1
+        disk = MemoryFileSystem()
+        disk.make_directories("/data")
+        disk.sync_directory("/")
+        ClaimsFile(disk, "/data", 0).add(UUID(int=1))
+        faulty = FaultyFileSystem(disk)
+        faulty.crash_at(operation, part=0.5)
+        try:
+            ClaimsFile(faulty, "/data", 0).add(UUID(int=2))
+        except SimulatedCrash:
+            assert ClaimsFile(disk.after_crash(Survival(kept, names)), "/data", 0).read() in (before, after)
+            # The next process adds its own, whatever the last one left.
+            ClaimsFile(disk, "/data", 0).add(UUID(int=2))
+            assert ClaimsFile(disk, "/data", 0).read() == after
+        else:
+            break
+    assert operation > 5
+    assert ClaimsFile(disk.after_crash(Survival(Kept.NONE, Kept.NONE)), "/data", 0).read() == after
