@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from stratalog.server.admin_convert import compaction_job_message, partition_log_message, topic_message
-from stratalog.server.call_guard import Context, unary
+from stratalog.server.call_guard import Context, guarded
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.partition_registry import PartitionRegistry
 from stratalog.server.tier_manager import TierManager
@@ -32,14 +32,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self._status = status
         self._pools = pools
 
-    @unary
+    @guarded
     async def CreateTopic(
         self, request: admin_pb2.CreateTopicRequest, context: Context
     ) -> admin_pb2.CreateTopicResponse:
         create = partial(self._topics.create, request.name, request.partition_count, dict(request.config))
         return admin_pb2.CreateTopicResponse(topic=topic_message(await self._pools.task(create)))
 
-    @unary
+    @guarded
     async def ListTopics(
         self, request: admin_pb2.ListTopicsRequest, context: Context
     ) -> admin_pb2.ListTopicsResponse:
@@ -47,21 +47,21 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             topics=[topic_message(topic) for topic in self._registry.topics()]
         )
 
-    @unary
+    @guarded
     async def DescribeTopics(
         self, request: admin_pb2.DescribeTopicsRequest, context: Context
     ) -> admin_pb2.DescribeTopicsResponse:
         topics = [self._registry.topic(name) for name in request.names] or self._registry.topics()
         return admin_pb2.DescribeTopicsResponse(topics=[topic_message(topic) for topic in topics])
 
-    @unary
+    @guarded
     async def DeleteTopic(
         self, request: admin_pb2.DeleteTopicRequest, context: Context
     ) -> admin_pb2.DeleteTopicResponse:
         await self._pools.task(partial(self._topics.delete, request.name))
         return admin_pb2.DeleteTopicResponse()
 
-    @unary
+    @guarded
     async def DescribeLog(
         self, request: admin_pb2.DescribeLogRequest, context: Context
     ) -> admin_pb2.DescribeLogResponse:
@@ -71,7 +71,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         )
         return admin_pb2.DescribeLogResponse(partitions=messages)
 
-    @unary
+    @guarded
     async def DeleteRecords(
         self, request: admin_pb2.DeleteRecordsRequest, context: Context
     ) -> admin_pb2.DeleteRecordsResponse:
@@ -79,7 +79,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         delete = partial(self._tiers.delete_records, partition, request.before_offset)
         return admin_pb2.DeleteRecordsResponse(log_start_offset=await self._pools.task(delete))
 
-    @unary
+    @guarded
     async def Upload(self, request: admin_pb2.UploadRequest, context: Context) -> admin_pb2.UploadResponse:
         upload = partial(self._tiers.upload_now, list(request.topics), delete_local=request.delete_local)
         uploaded = await self._pools.task(upload)
@@ -90,13 +90,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             local_segments_deleted=uploaded.local_segments_deleted,
         )
 
-    @unary
+    @guarded
     async def TierStatus(
         self, request: admin_pb2.TierStatusRequest, context: Context
     ) -> admin_pb2.TierStatusResponse:
         return await self._pools.task(self._status.report)
 
-    @unary
+    @guarded
     async def RunCompaction(
         self, request: admin_pb2.RunCompactionRequest, context: Context
     ) -> admin_pb2.RunCompactionResponse:

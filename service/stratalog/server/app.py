@@ -32,19 +32,18 @@ from stratalog.server.admin_servicer import AdminServicer
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.closing import Closing
 from stratalog.server.log_servicer import LogServicer
+from stratalog.server.memory_tuning import keep_freed_memory
 from stratalog.server.partition_host import PartitionHost
 from stratalog.server.settings import ServerSettings, listen_address
 from stratalog.server.storage_engine import StorageEngine, StorageEngineBuilder
 from stratalog.server.thread_scheduler import ThreadScheduler
 from stratalog.server.worker_pools import WorkerPools
-from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
+from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
 
 logger = logging.getLogger(__name__)
 
-SERVICE_NAMES = (
-    log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name,
-    admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
-)
+LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
+ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
 
 
 class Server:
@@ -153,11 +152,12 @@ class Server:
         admin_servicer = AdminServicer(
             engine.registry, engine.topics, engine.tiers, engine.status, self._pools
         )
-        log_pb2_grpc.add_LogServiceServicer_to_server(log_servicer, self._grpc)
+        log_handlers = grpc.method_handlers_generic_handler(LOG_SERVICE, log_servicer.method_handlers())
+        self._grpc.add_generic_rpc_handlers((log_handlers,))
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin_servicer, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection(
-            (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
+            (LOG_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
         )
 
     def _hop_to_tell(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -175,7 +175,7 @@ class Server:
     async def _report(self, *, is_serving: bool) -> None:
         response = health_pb2.HealthCheckResponse
         status = response.SERVING if is_serving else response.NOT_SERVING
-        for name in ("", *SERVICE_NAMES):
+        for name in ("", LOG_SERVICE, ADMIN_SERVICE):
             await self._health.set(name, status)
 
     def _close_threads(self) -> None:
@@ -185,6 +185,7 @@ class Server:
 
 def serve(settings: ServerSettings, on_ready: Callable[[Server], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then stop cleanly. Raises what `Server.start` raises."""
+    keep_freed_memory()
     asyncio.run(_serve(settings, on_ready))
 
 

@@ -15,9 +15,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import NamedTuple
 
+from stratalog.server.append_decoding import DecodedAppend
 from stratalog.server.partition_writer import PartitionWriter
 from stratalog.server.pending_append import Appended, AppendSession, PendingAppend
-from stratalog.v1 import log_pb2
 
 MAX_IN_FLIGHT_COUNT = 256
 MAX_IN_FLIGHT_BYTES = 32 << 20
@@ -36,8 +36,8 @@ class AppendPipeline:
 
     def __init__(
         self,
-        requests: AsyncIterator[log_pb2.AppendRequest],
-        prepare: Callable[[log_pb2.AppendRequest, AppendSession], Submission],
+        requests: AsyncIterator[DecodedAppend],
+        prepare: Callable[[DecodedAppend, AppendSession], Submission],
     ) -> None:
         self._requests = requests
         self._prepare = prepare

@@ -10,26 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 import grpc
 
 from stratalog.server.status import ERROR_METADATA_KEY, details_of, error_info, log_if_unexpected, status_of
 
+logger = logging.getLogger(__name__)
+
 Context = grpc.aio.ServicerContext[Any, Any]
 _Parameters = ParamSpec("_Parameters")
 _Response = TypeVar("_Response")
 
 
-def unary(
+def guarded(
     handler: Callable[_Parameters, Awaitable[_Response]],
 ) -> Callable[_Parameters, Awaitable[_Response]]:
-    """For handlers that return one response: methods of (self, request, context)."""
+    """For methods of (self, request, context) that return one response, or send many by `send`."""
 
     @functools.wraps(handler)
-    async def guarded(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Response:
+    async def guarding(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Response:
         try:
             return await handler(*args, **kwargs)
         except (grpc.aio.AbortError, asyncio.CancelledError):
@@ -37,29 +39,19 @@ def unary(
         except Exception as error:  # noqa: BLE001 - every failure becomes a status
             await abort(cast(Context, args[-1]), error, handler.__qualname__)
 
-    return guarded
+    return guarding
 
 
-def streaming(
-    handler: Callable[_Parameters, AsyncGenerator[_Response, None]],
-) -> Callable[_Parameters, AsyncGenerator[_Response, None]]:
-    """For handlers that are asynchronous generators of responses: methods of (self, request, context)."""
-
-    @functools.wraps(handler)
-    async def guarded(
-        *args: _Parameters.args, **kwargs: _Parameters.kwargs
-    ) -> AsyncGenerator[_Response, None]:
-        try:
-            # A cancelled call must release what the generator holds now, not when it is collected.
-            async with aclosing(handler(*args, **kwargs)) as responses:
-                async for response in responses:
-                    yield response
-        except (grpc.aio.AbortError, asyncio.CancelledError):
-            raise
-        except Exception as error:  # noqa: BLE001 - every failure becomes a status
-            await abort(cast(Context, args[-1]), error, handler.__qualname__)
-
-    return guarded
+async def send(context: Context, response: object) -> None:
+    """Send a response of a stream. Ends the handler like a cancellation where the client has gone meanwhile:
+    the transport finds that out at a write before it tells the handler, and would log it as the handler's
+    failure.
+    """
+    try:
+        await context.write(response)
+    except Exception as error:
+        logger.debug("a response could not be sent, the call is over: %s", error)
+        raise asyncio.CancelledError from error
 
 
 async def abort(context: Context, error: Exception, where: str) -> NoReturn:

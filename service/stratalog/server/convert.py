@@ -10,9 +10,7 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import Durability
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.fetch_cursor import FetchCursor, ReadablePartition
 from stratalog.server.pending_append import Appended
-from stratalog.server.status import error_info
 from stratalog.v1 import log_pb2
 
 _DURABILITIES = {
@@ -66,28 +64,3 @@ def append_response(appended: Appended) -> log_pb2.AppendResponse:
         log_start_offset=appended.log_start_offset,
         durability=_DURABILITIES[appended.durability],
     )
-
-
-def fetched_partition(cursor: FetchCursor) -> log_pb2.FetchedPartition:
-    """The answer of one cursor, which goes on from there."""
-    partition: ReadablePartition | None = cursor.partition
-    answer = log_pb2.FetchedPartition(
-        topic=cursor.topic_partition.topic,
-        partition=cursor.topic_partition.partition,
-        batches=cursor.take(),
-        next_fetch_offset=cursor.position,
-    )
-    if partition is not None:
-        marks = partition.watermarks()
-        answer.log_start_offset = marks.log_start_offset
-        answer.local_log_start_offset = marks.local_log_start_offset
-        answer.high_watermark = marks.high_watermark
-        answer.last_stable_offset = marks.last_stable_offset
-    if cursor.error is not None:
-        answer.error.CopyFrom(error_info(cursor.error))
-    return answer
-
-
-def fetch_response(cursors: Sequence[FetchCursor]) -> log_pb2.FetchResponse:
-    """The answers of all cursors, which go on from there."""
-    return log_pb2.FetchResponse(partitions=[fetched_partition(cursor) for cursor in cursors])

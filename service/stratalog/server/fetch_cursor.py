@@ -170,14 +170,14 @@ class FetchCursor:
         self.position = data.next_offset
         return len(data.batches)
 
-    def take(self) -> bytes:
-        """The data collected since the last call; the next answer begins where this one ends."""
-        data = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+    def take(self) -> tuple[list[bytes], int]:
+        """The data collected since the last call and its size; the next answer begins where this one ends."""
+        taken = self.chunks, self.size_bytes
         self.chunks = []
         self.size_bytes = 0
         self.is_full = False
         self.start = self.position
-        return data
+        return taken
 
 
 def negative_offset(topic_partition: TopicPartition, offset: int) -> OffsetOutOfRangeError:

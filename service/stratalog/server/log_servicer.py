@@ -7,19 +7,24 @@ pools.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
+from typing import Any
+
+import grpc
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import InvalidRequestError, LogStoreError, RecordTooLargeError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import TopicPartition
 from stratalog.server import convert
+from stratalog.server.append_decoding import DecodedAppend, decode_append_request
 from stratalog.server.append_pipeline import AppendPipeline, Submission
-from stratalog.server.call_guard import Context, streaming, unary
+from stratalog.server.call_guard import Context, guarded, send
 from stratalog.server.closing import Closing
 from stratalog.server.fetch_cursor import FetchCursor, negative_offset
+from stratalog.server.fetch_encoding import encode_fetch_response
 from stratalog.server.fetch_session import FetchSession
 from stratalog.server.offset_lookup import OffsetLookup
 from stratalog.server.partition_registry import PartitionRegistry
@@ -27,13 +32,13 @@ from stratalog.server.pending_append import AppendSession, PendingAppend
 from stratalog.server.settings import ServerSettings
 from stratalog.server.status import CLOSING_DETAILS, CLOSING_STATUS
 from stratalog.server.worker_pools import WorkerPools
-from stratalog.v1 import log_pb2, log_pb2_grpc
+from stratalog.v1 import log_pb2
 
 MAX_FETCH_PARTITION_COUNT = 10_000
 
 
-class LogServicer(log_pb2_grpc.LogServiceServicer):
-    """Belongs to the event loop."""
+class LogServicer:
+    """The handlers of `LogService`; see `method_handlers`. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -50,41 +55,51 @@ class LogServicer(log_pb2_grpc.LogServiceServicer):
         self._settings = settings
         self._lookup = OffsetLookup(partitions)
 
-    @unary
-    async def Append(self, request: log_pb2.AppendRequest, context: Context) -> log_pb2.AppendResponse:
+    def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """What the generated registration would make, but with codecs of our own where messages are large."""
+        append_codec = (decode_append_request, log_pb2.AppendResponse.SerializeToString)
+        # Fetch responses are encoded by their handlers.
+        fetch_codec = (log_pb2.FetchRequest.FromString, None)
+        offsets_codec = (log_pb2.ListOffsetsRequest.FromString, log_pb2.ListOffsetsResponse.SerializeToString)
+        return {
+            "Append": grpc.unary_unary_rpc_method_handler(self.Append, *append_codec),
+            "AppendStream": grpc.stream_stream_rpc_method_handler(self.AppendStream, *append_codec),
+            "Fetch": grpc.unary_unary_rpc_method_handler(self.Fetch, *fetch_codec),
+            "FetchStream": grpc.unary_stream_rpc_method_handler(self.FetchStream, *fetch_codec),
+            "ListOffsets": grpc.unary_unary_rpc_method_handler(self.ListOffsets, *offsets_codec),
+        }
+
+    @guarded
+    async def Append(self, request: DecodedAppend, context: Context) -> log_pb2.AppendResponse:
         submission = self._prepare(request, None)
         submission.writer.submit(submission.append)
         return convert.append_response(await submission.append.future)
 
-    @streaming
-    async def AppendStream(
-        self, request_iterator: AsyncIterator[log_pb2.AppendRequest], context: Context
-    ) -> AsyncGenerator[log_pb2.AppendResponse, None]:
+    @guarded
+    async def AppendStream(self, request_iterator: AsyncIterator[DecodedAppend], context: Context) -> None:
         async with aclosing(AppendPipeline(request_iterator, self._prepare).results()) as results:
             async for appended in results:
-                yield convert.append_response(appended)
+                await send(context, convert.append_response(appended))
 
-    @unary
-    async def Fetch(self, request: log_pb2.FetchRequest, context: Context) -> log_pb2.FetchResponse:
+    @guarded
+    async def Fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
         session = self._session(request)
         await session.collect(max(request.min_bytes, 1), self._max_wait_s(request))
-        return convert.fetch_response(session.cursors)
+        return encode_fetch_response(session.cursors)
 
-    @streaming
-    async def FetchStream(
-        self, request: log_pb2.FetchRequest, context: Context
-    ) -> AsyncGenerator[log_pb2.FetchResponse, None]:
+    @guarded
+    async def FetchStream(self, request: log_pb2.FetchRequest, context: Context) -> None:
         session = self._session(request)
         responses = session.stream(
-            max(request.min_bytes, 1), self._max_wait_s(request), convert.fetch_response
+            max(request.min_bytes, 1), self._max_wait_s(request), encode_fetch_response
         )
         async with aclosing(responses):
             async for response in responses:
-                yield response
+                await send(context, response)
         if self._closing.is_set:
             await context.abort(CLOSING_STATUS, CLOSING_DETAILS)
 
-    @unary
+    @guarded
     async def ListOffsets(
         self, request: log_pb2.ListOffsetsRequest, context: Context
     ) -> log_pb2.ListOffsetsResponse:
@@ -92,30 +107,28 @@ class LogServicer(log_pb2_grpc.LogServiceServicer):
         answers = await self._pools.cold(partial(self._lookup.answer_all, list(request.queries)))
         return log_pb2.ListOffsetsResponse(answers=answers)
 
-    def _prepare(self, request: log_pb2.AppendRequest, session: AppendSession | None) -> Submission:
+    def _prepare(self, decoded: DecodedAppend, session: AppendSession | None) -> Submission:
         """Check what can be checked without touching the log. Raises LogStoreError."""
+        request = decoded.request
         partition = self._partitions.partition(request.topic, request.partition)
         durability = partition.effective_durability(convert.durability(request.acks))
         partition.shard.leader_epoch()
-        payload, size_bytes = self._payload(request)
-        if size_bytes > self._settings.max_request_bytes:
+        if decoded.size_bytes > self._settings.max_request_bytes:
             raise RecordTooLargeError(
                 "the request is larger than the server accepts, send less at once",
-                size_bytes=size_bytes,
+                size_bytes=decoded.size_bytes,
                 max_bytes=self._settings.max_request_bytes,
             )
         future = asyncio.get_running_loop().create_future()
-        return Submission(partition.writer, PendingAppend(payload, durability, future, session), size_bytes)
+        append = PendingAppend(self._payload(decoded), durability, future, session)
+        return Submission(partition.writer, append, decoded.size_bytes)
 
-    def _payload(self, request: log_pb2.AppendRequest) -> tuple[Buffer | partial[bytes], int]:
-        """What to write, or what encodes it on the writer's thread; and its (estimated) size."""
-        which = request.WhichOneof("payload")
-        if which == "batches":
-            batches = request.batches
-            return batches, len(batches)
-        if which == "records":
-            records = request.records.records
-            return partial(convert.plain_records, records, self._clock.now_ms()), request.records.ByteSize()
+    def _payload(self, decoded: DecodedAppend) -> Buffer | partial[bytes]:
+        """What to write, or what encodes it on the writer's thread."""
+        if decoded.batches is not None:
+            return decoded.batches
+        if decoded.request.HasField("records"):
+            return partial(convert.plain_records, decoded.request.records.records, self._clock.now_ms())
         raise InvalidRequestError("an append needs batches or records")
 
     def _session(self, request: log_pb2.FetchRequest) -> FetchSession:

@@ -24,14 +24,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
-from stratalog.log.log_manager import LogManager, LogManagerSettings
-
 from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator, system_random
 from stratalog.base.scheduler import Scheduler
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
+from stratalog.log.log_manager import LogManager, LogManagerSettings
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.catalog import Catalog

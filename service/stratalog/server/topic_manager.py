@@ -13,12 +13,11 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from stratalog.log.log_manager import LogManager
-
 from stratalog.base.errors import InvalidConfigError, StoreUnavailableError, TopicAlreadyExistsError
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
+from stratalog.log.log_manager import LogManager
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.ownership import reconcile_log

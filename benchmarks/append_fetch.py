@@ -1,0 +1,260 @@
+"""Append and fetch over a loopback connection, beside bare grpcio that moves as many bytes and stores
+nothing.
+
+Reference and server each run in a process of their own, both on grpc.aio with the same options, and the same
+client code drives both: a generic handler that takes bytes and returns bytes is the ceiling of the transport.
+Three shapes:
+
+* a bidirectional stream of batches of about 1 MiB, 8 in flight, each answered by a few bytes (AppendStream);
+* a server stream of the same batches (FetchStream);
+* unary calls of 100 bytes, one at a time (Append).
+
+The server does all that it does in earnest: it checks every checksum and every record, stamps offsets, writes
+to the local log, and reads back with checksums compared. Appends ask for `os`; what fsync costs is the disk's
+affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+
+import grpc
+
+import report
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.server.memory_tuning import keep_freed_memory
+from stratalog.v1 import log_pb2
+
+TARGET = 0.4
+IN_FLIGHT_COUNT = 8
+BATCH_BYTES = 1 << 20
+RECORD_BYTES = 1024
+SMALL_BYTES = 100
+MB = 1_000_000
+
+OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+]
+BARE = "/bare.Bench/"
+LOG = "/stratalog.v1.LogService/"
+TOPIC = "bench"
+SMALL_TOPIC = "small"
+
+
+class Work:
+    """How much of everything."""
+
+    def __init__(self, quick: bool) -> None:
+        self.batch_count = 192 if quick else 512
+        self.call_count = 1_500 if quick else 5_000
+        self.repeats = 3 if quick else 5
+
+
+def batch_of(size_bytes: int, record_bytes: int) -> bytes:
+    """A batch of records with values of about `record_bytes`, as large as fits `size_bytes`."""
+    count = max(1, size_bytes // (record_bytes + 30))
+    return encode_batch(
+        [Record(0, 1_357_034_400_000, b"%012d" % n, bytes(record_bytes - 12)) for n in range(count)]
+    )
+
+
+# --- the two servers, each in a process of its own ---------------------------------------------------------
+
+
+async def serve_bare(message: bytes) -> None:
+    keep_freed_memory()
+
+    async def unary(_request: bytes, _context: object) -> bytes:
+        return b"acknowledged 20 byte"
+
+    async def take_stream(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
+        async for _ in requests:
+            yield b"acknowledged 20 byte"
+
+    async def give_stream(request: bytes, _context: object) -> AsyncIterator[bytes]:
+        for _ in range(int(request)):
+            yield message
+
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        "Unary": grpc.unary_unary_rpc_method_handler(unary),
+        "Take": grpc.stream_stream_rpc_method_handler(take_stream),
+        "Give": grpc.unary_stream_rpc_method_handler(give_stream),
+    }
+    server = grpc.aio.server(options=OPTIONS)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare.Bench", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(f"bare serves 127.0.0.1:{port}", flush=True)
+    await server.wait_for_termination()
+
+
+@contextlib.contextmanager
+def running(*command: str) -> Generator[str]:
+    """A server process; its first line ends with its address in third place."""
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().split()[2]
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+def stratalog_command(data_dir: str) -> tuple[str, ...]:
+    arguments = ["server", "start", "--data-dir", data_dir, "--listen", "127.0.0.1:0", "--log-level", "error"]
+    program = f"import sys; from stratalog.cli.main import main; sys.argv[1:] = {arguments!r}; main()"
+    return ("-c", program)
+
+
+# --- the client, the same for both -------------------------------------------------------------------------
+
+
+async def push_stream(
+    channel: grpc.aio.Channel, method: str, make_message: Callable[[], bytes], count: int
+) -> None:
+    """Send a message so often, a bounded number ahead of the answers."""
+    call_for: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(method)
+    call = call_for()
+    room = asyncio.Semaphore(IN_FLIGHT_COUNT)
+
+    async def send() -> None:
+        for _ in range(count):
+            await room.acquire()
+            await call.write(make_message())
+        await call.done_writing()
+
+    sender = asyncio.create_task(send())
+    answers = 0
+    async for _ in call:
+        answers += 1
+        room.release()
+    await sender
+    assert answers == count
+
+
+async def pull_stream(
+    channel: grpc.aio.Channel,
+    method: str,
+    request: bytes,
+    size_bytes: int,
+    deserialize: Callable[[bytes], bytes],
+) -> None:
+    """Receive until `size_bytes` are there."""
+    call_for: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method)
+    call = call_for(request)
+    received_bytes = 0
+    async for response in call:
+        received_bytes += len(deserialize(response))
+        if received_bytes >= size_bytes:
+            break
+    call.cancel()
+    assert received_bytes >= size_bytes
+
+
+async def call_one_by_one(channel: grpc.aio.Channel, method: str, request: bytes, count: int) -> None:
+    call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
+    for _ in range(count):
+        await call(request)
+
+
+async def fastest(
+    ours: Callable[[], Awaitable[None]], reference: Callable[[], Awaitable[None]], repeats: int
+) -> tuple[float, float]:
+    """Seconds of the fastest run of each, in turns, after one run of each that does not count."""
+    best_ours = best_reference = float("inf")
+    for turn in range(repeats + 1):
+        for is_ours, run in ((False, reference), (True, ours)):
+            begin = time.perf_counter()
+            await run()
+            took_s = time.perf_counter() - begin
+            if turn and is_ours:
+                best_ours = min(best_ours, took_s)
+            elif turn:
+                best_reference = min(best_reference, took_s)
+    return best_ours, best_reference
+
+
+def fetched_batches(response: bytes) -> bytes:
+    [partition] = log_pb2.FetchResponse.FromString(response).partitions
+    return partition.batches
+
+
+async def measure_all(quick: bool, bare_address: str, our_address: str) -> list[report.Row]:
+    work = Work(quick)
+    batch = batch_of(BATCH_BYTES, RECORD_BYTES)
+    small = batch_of(SMALL_BYTES, SMALL_BYTES - 75)
+    append = log_pb2.AppendRequest(topic=TOPIC, acks=log_pb2.DURABILITY_OS, batches=batch)
+    append_small = log_pb2.AppendRequest(topic=SMALL_TOPIC, acks=log_pb2.DURABILITY_OS, batches=small)
+    fetch = log_pb2.FetchRequest(max_bytes=BATCH_BYTES)
+    fetch.partitions.add(topic=TOPIC, max_bytes=BATCH_BYTES)
+    size_bytes = work.batch_count * len(batch)
+    async with (
+        grpc.aio.insecure_channel(bare_address, OPTIONS) as bare,
+        grpc.aio.insecure_channel(our_address, OPTIONS) as ours,
+    ):
+        await create_topics(ours)
+        appends = await fastest(
+            lambda: push_stream(ours, LOG + "AppendStream", append.SerializeToString, work.batch_count),
+            lambda: push_stream(bare, BARE + "Take", lambda: batch, work.batch_count),
+            work.repeats,
+        )
+        fetches = await fastest(
+            lambda: pull_stream(
+                ours, LOG + "FetchStream", fetch.SerializeToString(), size_bytes, fetched_batches
+            ),
+            lambda: pull_stream(bare, BARE + "Give", b"%d" % work.batch_count, size_bytes, bytes),
+            work.repeats,
+        )
+        calls = await fastest(
+            lambda: call_one_by_one(ours, LOG + "Append", append_small.SerializeToString(), work.call_count),
+            lambda: call_one_by_one(bare, BARE + "Unary", small, work.call_count),
+            work.repeats,
+        )
+    return [
+        row("append stream, 1 MiB batches, 8 in flight", "MB/s", size_bytes / MB, appends),
+        row("fetch stream, 1 MiB batches", "MB/s", size_bytes / MB, fetches),
+        row(f"append, {len(small)} B, one at a time", "calls/s", work.call_count, calls),
+    ]
+
+
+async def create_topics(channel: grpc.aio.Channel) -> None:
+    from stratalog.v1 import admin_pb2, admin_pb2_grpc
+
+    admin = admin_pb2_grpc.AdminServiceStub(channel)
+    for name in (TOPIC, SMALL_TOPIC):
+        await admin.CreateTopic(admin_pb2.CreateTopicRequest(name=name))
+
+
+def row(work: str, unit: str, amount: float, seconds: tuple[float, float]) -> report.Row:
+    ours_s, reference_s = seconds
+    return report.Row(
+        work=work, unit=unit, ours=amount / ours_s, reference=amount / reference_s, target=TARGET
+    )
+
+
+def measure(quick: bool) -> list[report.Row]:
+    """Append and fetch, beside bare grpcio."""
+    keep_freed_memory()
+    with (
+        tempfile.TemporaryDirectory(prefix="stratalog-bench-") as folder,
+        running(__file__, "serve-bare") as bare,
+        running(*stratalog_command(f"{folder}/data")) as ours,
+    ):
+        return asyncio.run(measure_all(quick, bare, ours))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["serve-bare"]:
+        asyncio.run(serve_bare(batch_of(BATCH_BYTES, RECORD_BYTES)))
+    else:
+        sys.exit(report.run(measure))
