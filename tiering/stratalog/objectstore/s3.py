@@ -196,8 +196,8 @@ class S3ObjectStore:
                 Bucket=self._bucket, Key=self._name(key), Range=f"bytes={position}-{position + size - 1}"
             )
             stream = _S3Stream(answer["Body"], size, lambda: self._errors(key))
-        sent = answer.get("ContentRange", "")
-        if sent.startswith(wanted) and answer["ContentLength"] == size:
+            sent, sent_bytes = answer.get("ContentRange", ""), answer["ContentLength"]
+        if sent.startswith(wanted) and sent_bytes == size:
             return stream
         stream.close()
         if not sent:
@@ -246,7 +246,7 @@ class S3ObjectStore:
                 ChecksumCRC32C=_crc32c(parts, start, end),
                 **conditions,
             )
-        return answer["ETag"]
+            return answer["ETag"]
 
     def _put_multipart(self, key: str, parts: Sequence[Buffer], size: int, part_bytes: int) -> str:
         bucket, name = self._bucket, self._name(key)
@@ -284,13 +284,13 @@ class S3ObjectStore:
     def _get_whole(self, key: str, conditions: dict[str, Any]) -> StoredObject:
         with self._errors(key):
             answer = self._client.get_object(Bucket=self._bucket, Key=self._name(key), **conditions)
-            size = answer["ContentLength"]
+            size, etag = answer["ContentLength"], answer["ETag"]
             stream = _S3Stream(answer["Body"], size, lambda: self._errors(key))
         try:
             data = b"".join(_read_all(stream, size, self._deadline(size)))
         finally:
             stream.close()
-        return StoredObject(data, answer["ETag"], self._date_ms(answer["ResponseMetadata"]["HTTPHeaders"]))
+        return StoredObject(data, etag, self._date_ms(answer["ResponseMetadata"]["HTTPHeaders"]))
 
     def _list_page(self, prefix: str, start_after: str, token: str | None) -> ListingPage:
         options: dict[str, Any] = {"StartAfter": self._root + start_after} if start_after else {}
@@ -300,13 +300,15 @@ class S3ObjectStore:
             answer = self._client.list_objects_v2(
                 Bucket=self._bucket, Prefix=self._root + prefix, Delimiter="/", **options
             )
+            # An empty listing is a decision (a new store, nothing to collect), so it must be one for sure.
+            next_token = answer["NextContinuationToken"] if answer["IsTruncated"] else None
         # Names outside the alphabet are nobody's objects here: markers of folders, or somebody else's files.
         root_size = len(self._root)
         directories = [str(item.get("Prefix"))[root_size:] for item in answer.get("CommonPrefixes", [])]
         return ListingPage(
             [info for info in map(self._object_info, answer.get("Contents", [])) if is_key(info.key)],
             [directory for directory in directories if is_prefix(directory)],
-            answer.get("NextContinuationToken") if answer["IsTruncated"] else None,
+            next_token,
         )
 
     def _object_info(self, item: ObjectTypeDef) -> ObjectInfo:
@@ -356,7 +358,7 @@ class S3ObjectStore:
         )
         # The endpoint is known only now: it may have come from the environment or from a profile.
         effective_config: Any = client.meta.config
-        effective_config.s3["payload_signing_enabled"] = not _is_protected(client.meta.endpoint_url)
+        effective_config.s3["payload_signing_enabled"] = not is_protected(client.meta.endpoint_url)
         client.meta.events.unregister("before-call.s3", add_expect_header)
         if self._on_request is not None:
             client.meta.events.register("before-send.s3", self._report_request)
@@ -383,9 +385,10 @@ class S3ObjectStore:
                 store=self.url,
                 reason=type(error).__name__,
             ) from None
-        except (ParamValidationError, ResponseParserError, ValueError) as error:
+        except (ParamValidationError, ResponseParserError, ValueError, KeyError) as error:
+            # A KeyError is an answer that lacks what S3 never leaves out: an HTML page, for one.
             raise StoreNotUsableError(
-                "the store's url or endpoint is not one that S3 can be spoken with: correct it",
+                "this is not the answer of an S3 server: correct the store's url or endpoint",
                 store=self.url,
                 endpoint=self._settings.endpoint_shown,
                 reason=type(error).__name__,
@@ -405,10 +408,10 @@ class S3ObjectStore:
             return _NotModifiedError("the object is unchanged", key=key)
         return error_of_answer(
             status,
-            error.response.get("Error", {}).get("Code", ""),
+            error.response.get("Error", {}).get("Code") or "",
             key=key,
             store=self.url,
-            request_id=metadata.get("RequestId", ""),
+            request_id=metadata.get("RequestId") or "",
             is_conditional_write=is_conditional_write,
         )
 
@@ -438,7 +441,7 @@ def _milliseconds(moment: datetime) -> int:
     return int(moment.timestamp() * 1000)
 
 
-def _is_protected(endpoint_url: str) -> bool:
+def is_protected(endpoint_url: str) -> bool:
     """Whether a body needs no hash in its signature: under TLS, or where it never leaves this machine."""
     parts = urlsplit(endpoint_url)
     if parts.scheme == "https" or parts.hostname == "localhost":

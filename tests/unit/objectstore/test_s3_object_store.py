@@ -1,0 +1,359 @@
+"""What the S3 store sends, how often it sends it, and what it makes of answers that go wrong."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+
+import crc32c
+import pytest
+
+from stratalog.base.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreAccessDeniedError,
+    StoreCorruptError,
+    StoreError,
+    StoreNotUsableError,
+    StoreUnavailableError,
+)
+from stratalog.objectstore.open_store import open_store
+from stratalog.objectstore.s3 import S3ObjectStore, is_protected
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.scripted_s3 import DATE, DATE_MS, Answer, error_answer, scripted_s3
+
+RANGE_HEADERS = {"Date": DATE, "ETag": '"etag"', "Content-Range": "bytes 10-29/100"}
+
+
+class TestRequests:
+    @pytest.mark.parametrize("size", [0, 10, 3 << 20])
+    def test_a_write_carries_its_checksum_and_waits_for_no_invitation(self, size: int) -> None:
+        data = bytes(number % 255 for number in range(size))
+        with scripted_s3([Answer()]) as server:
+            assert server.open_store().put("dir/key", data) == '"etag"'
+        [request] = server.requests
+        assert (request.method, request.path) == ("PUT", "/bucket/root/dir/key")
+        assert request.body == data
+        checksum = base64.b64encode(crc32c.crc32c(data).to_bytes(4, "big")).decode()
+        assert request.headers["x-amz-checksum-crc32c"] == checksum
+        assert "Expect" not in request.headers
+        assert request.headers["Content-Length"] == str(size)
+        assert "Transfer-Encoding" not in request.headers
+
+    def test_the_body_is_signed_only_where_the_way_is_open(self) -> None:
+        with scripted_s3([Answer()]) as server:
+            server.open_store().put("key", b"data")
+        [request] = server.requests
+        assert request.headers["X-Amz-Content-SHA256"] == "UNSIGNED-PAYLOAD", "loopback"
+        assert "AKIDEXAMPLE" in request.headers["Authorization"]
+
+    def test_preconditions_go_out_as_they_are(self) -> None:
+        with scripted_s3([Answer()]) as server:
+            store = server.open_store()
+            store.put("key", b"", if_match='"e"')
+            store.put("key", b"", if_absent=True)
+            store.get_if_changed("key", '"e"')
+        names = ("If-Match", "If-None-Match")
+        sent = [[request.headers.get(name) for name in names] for request in server.requests]
+        assert sent == [['"e"', None], [None, "*"], [None, '"e"']]
+
+    def test_a_range_is_one_request(self) -> None:
+        with scripted_s3([Answer(206, b"x" * 20, RANGE_HEADERS)]) as server:
+            store = server.open_store()
+            assert store.get_range("key", 10, 20) == b"x" * 20
+        assert [request.headers["Range"] for request in server.requests] == ["bytes=10-29"]
+
+    def test_the_date_is_the_servers(self) -> None:
+        with scripted_s3([Answer(body=b"data")]) as server:
+            assert server.open_store().get("key").date_ms == DATE_MS
+
+    @pytest.mark.parametrize("headers", [{"ETag": '"e"'}, {"ETag": '"e"', "Date": "yesterday"}])
+    def test_an_answer_without_a_date_is_of_no_use(self, headers: dict[str, str]) -> None:
+        with (
+            scripted_s3([Answer(body=b"data", headers=headers)]) as server,
+            pytest.raises(StoreNotUsableError, match="Date"),
+        ):
+            server.open_store().get("key")
+
+
+class TestRetries:
+    """How often a request is sent when the server fails, is throttled, or breaks the connection."""
+
+    def test_a_conditional_write_is_sent_once(self) -> None:
+        failures = (
+            error_answer(500, "InternalError"),
+            error_answer(503, "SlowDown"),
+            error_answer(400, "RequestTimeout"),
+            Answer(drops=True),
+            Answer(hangs=True),
+        )
+        with scripted_s3([Answer()]) as server:
+            store = server.open_store(read_timeout_s=0.5)
+            for failure in failures:
+                for if_match in ('"e"', None):
+                    server.script[:] = [failure, Answer()]
+                    server.requests.clear()
+                    with pytest.raises(StoreUnavailableError) as raised:
+                        store.put("key", b"data", if_match=if_match, if_absent=if_match is None)
+                    assert raised.value.retriable
+                    assert len(server.requests) == 1, failure
+
+    def test_a_plain_write_is_sent_again(self) -> None:
+        with scripted_s3(
+            [error_answer(500, "InternalError"), error_answer(503, "SlowDown"), Answer()]
+        ) as server:
+            server.open_store().put("key", b"data" * 1_000_000)
+        assert [request.body == b"data" * 1_000_000 for request in server.requests] == [True] * 3
+
+    def test_a_read_is_sent_again(self) -> None:
+        for failure in (error_answer(500, "InternalError"), Answer(drops=True)):
+            with scripted_s3([failure, Answer(body=b"data")]) as server:
+                assert server.open_store().get("key").data == b"data"
+
+    def test_patience_ends(self) -> None:
+        with scripted_s3([error_answer(503, "SlowDown")]) as server:
+            with pytest.raises(StoreUnavailableError):
+                server.open_store(max_attempts=2).get("key")
+            assert len(server.requests) == 2
+
+
+class TestCutOff:
+    """A body that ends early never passes for a whole one."""
+
+    @pytest.mark.parametrize("cut_bytes", [0, 1, 19])
+    def test_a_stream(self, cut_bytes: int) -> None:
+        with scripted_s3([Answer(206, b"x" * 20, RANGE_HEADERS, cut_bytes)]) as server:
+            stream = server.open_store().open_range("key", 10, 20)
+            assert stream.read(cut_bytes) == b"x" * cut_bytes
+            with pytest.raises(StoreUnavailableError):
+                stream.read(20)
+            stream.close()
+        assert len(server.requests) == 1, "it is not taken up again"
+
+    def test_a_range_and_a_whole_object(self) -> None:
+        with scripted_s3(
+            [Answer(206, b"x" * 20, RANGE_HEADERS, 7), Answer(200, b"x" * 20, cut_bytes=7)]
+        ) as server:
+            store = server.open_store()
+            with pytest.raises(StoreUnavailableError):
+                store.get_range("key", 10, 20)
+            with pytest.raises(StoreUnavailableError):
+                store.get("key")
+
+    def test_a_server_that_ignores_ranges_is_found_out(self) -> None:
+        with (
+            scripted_s3([Answer(200, b"x" * 100)]) as server,
+            pytest.raises(StoreNotUsableError, match="Range"),
+        ):
+            server.open_store().get_range("key", 10, 20)
+
+    @pytest.mark.parametrize("sent", ["bytes 10-19/20", "bytes 0-19/100", "bytes 10-29"])
+    def test_another_range_than_asked_for_is_corruption(self, sent: str) -> None:
+        with (
+            scripted_s3([Answer(206, b"x" * 20, {"Date": DATE, "Content-Range": sent})]) as server,
+            pytest.raises(StoreCorruptError),
+        ):
+            server.open_store().open_range("key", 10, 20)
+
+
+class TestDeadlines:
+    def test_silence_ends(self) -> None:
+        with scripted_s3([Answer(hangs=True)]) as server:
+            store = server.open_store(read_timeout_s=0.2, max_attempts=1)
+            for call in (
+                lambda: store.get("key"),
+                lambda: store.put("key", b""),
+                lambda: list(store.list("")),
+            ):
+                with pytest.raises(StoreUnavailableError):
+                    call()
+
+    def test_a_large_write_is_given_up_when_its_time_is_over(self) -> None:
+        clock = ManualClock()
+
+        class Late(ManualClock):
+            def monotonic_s(self) -> float:
+                clock.advance(10_000)
+                return clock.monotonic_s()
+
+        with scripted_s3([Answer()]) as server:
+            store = server.open_store(clock=Late(), call_timeout_s=20, max_attempts=1)
+            with pytest.raises(StoreUnavailableError):
+                store.put("key", bytes(8 << 20))
+            with pytest.raises(StoreUnavailableError):
+                store.put_parts("key", [bytes(8 << 20)])
+
+    def test_a_slow_read_is_given_up_when_its_time_is_over(self) -> None:
+        clock = ManualClock()
+
+        class Late(ManualClock):
+            def monotonic_s(self) -> float:
+                clock.advance(31_000)
+                return clock.monotonic_s()
+
+        with (
+            scripted_s3([Answer(body=b"data")]) as server,
+            pytest.raises(StoreUnavailableError, match="too slow"),
+        ):
+            server.open_store(clock=Late()).get("key")
+
+    def test_nobody_there(self) -> None:
+        with scripted_s3([Answer()]) as server:
+            store = server.open_store()
+        with pytest.raises(StoreUnavailableError) as raised:
+            store.put("key", b"", if_absent=True)
+        assert raised.value.fields["endpoint"] == server.endpoint_url
+
+
+class TestAnswers:
+    def test_the_table_of_errors_is_in_use(self) -> None:
+        with scripted_s3([error_answer(404, "NoSuchKey")]) as server:
+            store = server.open_store(max_attempts=1)
+            with pytest.raises(ObjectNotFoundError) as raised:
+                store.get("key")
+            assert raised.value.fields == {
+                "key": "key",
+                "store": "s3://bucket/root",
+                "status": 404,
+                "store_code": "NoSuchKey",
+                "request_id": "r1",
+            }
+            with pytest.raises(PreconditionFailedError):
+                store.put("key", b"", if_match='"e"')
+            server.script[0] = error_answer(409, "ConditionalRequestConflict")
+            with pytest.raises(PreconditionFailedError):
+                store.put("key", b"", if_absent=True)
+            server.script[0] = error_answer(502, "")
+            with pytest.raises(StoreUnavailableError):
+                store.get("key")
+
+    def test_the_servers_prose_and_our_secrets_stay_out(self) -> None:
+        prose = "your secret wJalrXUtnFEMI is wrong\n" * 1000
+        with (
+            scripted_s3([error_answer(403, "SignatureDoesNotMatch<b>" + "x" * 500, prose)]) as server,
+            pytest.raises(StoreError) as raised,
+        ):
+            server.open_store().get("key")
+        shown = f"{raised.value} {raised.value.__cause__} {raised.value.fields}"
+        assert "wJalrXUtnFEMI" not in shown
+        assert "AKIDEXAMPLE" not in shown
+        assert "\n" not in shown
+        assert len(shown) < 1000
+
+    def test_something_that_is_no_s3_ends_in_a_store_error(self) -> None:
+        calls: tuple[Callable[[S3ObjectStore], object], ...] = (
+            lambda store: list(store.list("")),
+            lambda store: store.put("key", b""),
+            lambda store: store.put_parts("key", [bytes(6 << 20)], part_bytes=5 << 20),
+            lambda store: store.get("key"),
+            lambda store: store.open_range("key", 0, 1),
+        )
+        with scripted_s3([Answer()]) as server:
+            store = server.open_store(max_attempts=1)
+            for status in (200, 400, 404, 500):
+                for body in (b"<html>hello</html>", b"\xff\xfe", b"", b"{}"):
+                    server.script[0] = Answer(status, body, {"Content-Type": "text/html"})
+                    for call in calls:
+                        with pytest.raises(StoreError):
+                            call(store)
+
+    @pytest.mark.parametrize(
+        "listing",
+        [
+            b"<ListBucketResult></ListBucketResult>",
+            b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+        ],
+    )
+    def test_half_a_listing_is_not_taken_for_a_short_one(self, listing: bytes) -> None:
+        with (
+            scripted_s3([Answer(200, listing, {"Content-Type": "application/xml"})]) as server,
+            pytest.raises(StoreNotUsableError),
+        ):
+            list(server.open_store().list(""))
+
+    def test_a_deletion_that_is_refused_in_part_raises(self) -> None:
+        body = (
+            b"<DeleteResult><Error><Key>root/a</Key><Code>NoSuchKey</Code></Error>"
+            b"<Error><Key>root/b</Key><Code>AccessDenied</Code></Error></DeleteResult>"
+        )
+        with (
+            scripted_s3([Answer(200, body, {"Content-Type": "application/xml"})]) as server,
+            pytest.raises(StoreAccessDeniedError) as raised,
+        ):
+            server.open_store().delete_many(["a", "b"])
+        assert raised.value.fields["key"] == "b"
+
+
+@pytest.fixture
+def nothing_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (
+        "ACCESS_KEY_ID",
+        "SECRET_ACCESS_KEY",
+        "SESSION_TOKEN",
+        "PROFILE",
+        "REGION",
+        "DEFAULT_REGION",
+    ):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", f"{tmp_path}/config")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", f"{tmp_path}/credentials")
+
+
+@pytest.mark.usefixtures("nothing_configured")
+class TestConfiguration:
+    """Everything comes from where every boto3 user expects it."""
+
+    def test_no_credentials(self) -> None:
+        store = open_store("s3://bucket?endpoint=http://127.0.0.1:1&region=us-east-1")
+        for call in (lambda: store.get("key"), lambda: store.put("key", b"", if_absent=True)):
+            with pytest.raises(StoreAccessDeniedError, match="AWS_ACCESS_KEY_ID"):
+                call()
+
+    def test_no_such_profile(self) -> None:
+        with pytest.raises(StoreAccessDeniedError):
+            open_store("s3://bucket?profile=nobody")
+
+    def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDENVIRONMENT")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        monkeypatch.setenv("AWS_REGION", "eu-north-1")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
+        for variable in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+            with scripted_s3([Answer(body=b"data")]) as server:
+                monkeypatch.setenv(variable, server.endpoint_url)
+                assert open_store("s3://bucket/root").get("key").data == b"data"
+            [request] = server.requests
+            assert request.path == "/bucket/root/key"
+            assert "AKIDENVIRONMENT" in request.headers["Authorization"]
+            assert "eu-north-1" in request.headers["Authorization"]
+
+    def test_a_profile(self, tmp_path: Path) -> None:
+        with scripted_s3([Answer(body=b"data")]) as server:
+            Path(tmp_path, "config").write_text(
+                "[profile stratalog]\nregion = eu-south-2\naws_access_key_id = AKIDPROFILE\n"
+                f"aws_secret_access_key = secret\nendpoint_url = {server.endpoint_url}\n"
+            )
+            assert open_store("s3://bucket?profile=stratalog").get("key").data == b"data"
+        [request] = server.requests
+        assert "AKIDPROFILE" in request.headers["Authorization"]
+        assert "eu-south-2" in request.headers["Authorization"]
+
+    def test_no_region_is_needed_with_an_endpoint(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        with scripted_s3([Answer(body=b"data")]) as server:
+            store = open_store(f"s3://bucket?endpoint={server.endpoint_url}")
+            assert store.get("key").data == b"data"
+            assert store.url == "s3://bucket"
+
+    def test_an_endpoint_beyond_this_machine_gets_a_signed_body(self) -> None:
+        assert is_protected("https://example.org")
+        assert is_protected("http://localhost:9000")
+        assert is_protected("http://127.0.0.1:9000")
+        assert is_protected("http://[::1]:9000")
+        assert not is_protected("http://minio:9000")
+        assert not is_protected("http://192.168.0.7:9000")
