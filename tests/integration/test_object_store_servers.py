@@ -136,7 +136,6 @@ def test_wrong_credentials_are_refused_and_not_repeated(s3_server: S3Server, wro
         with pytest.raises(StoreAccessDeniedError) as refused:
             call()
         shown = f"{refused.value} {refused.value!r} {refused.value.fields}"
-        assert s3_server.access_key_id not in shown
         assert s3_server.secret_access_key not in shown
         assert not set(wrong.values()) & set(shown.replace("`", " ").split())
         assert len(shown) < 1000
