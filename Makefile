@@ -47,9 +47,11 @@ bench: $(DEV)  ## Run the benchmarks, each beside its reference: make bench ARGS
 		echo "== $$benchmark"; $(BIN)/python $$benchmark $(ARGS); done
 
 simulate: $(DEV)  ## Run the simulations for longer, with new seeds
-	@HYPOTHESIS_PROFILE=simulate $(BIN)/python -m pytest tests/simulation tests/model $(ARGS)
+	@export HYPOTHESIS_PROFILE=simulate STRATALOG_SIMULATION_SEEDS=$${STRATALOG_SIMULATION_SEEDS:-500}; \
+	export STRATALOG_SIMULATION_FIRST_SEED=$${STRATALOG_SIMULATION_FIRST_SEED:-$$(date +%s)}; \
+	$(BIN)/python -m pytest --timeout=0 tests/simulation tests/property $(ARGS)
 
-minio:  ## Build MinIO (needs Go) and serve S3 on this machine, for trying out
+minio:  ## Build MinIO once (needs Go) and serve S3 on this machine, for trying out
 	@scripts/minio.sh
 
 proto: $(DEV)  ## Generate the Python stubs from the .proto files
