@@ -14,6 +14,7 @@ from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
 from stratalog.record.header import TimestampType
@@ -42,7 +43,7 @@ class CompactionHistory:
         for number in range(self.random.randrange(1, 4)):
             self._create_topic(f"topic-{number}")
 
-    def compactor(self) -> Compactor:
+    def compactor(self, store: ObjectStore | None = None) -> Compactor:
         """A compactor whose bounds are so small that every way through the code is taken."""
         random = self.random
         settings: dict[str, int | float] = {
@@ -58,7 +59,7 @@ class CompactionHistory:
         def change(base: CompactionSettings) -> CompactionSettings:
             return dataclasses.replace(base, **settings)
 
-        return self.tiered.compactor(change=change)
+        return self.tiered.compactor(store, change)
 
     def step(self) -> None:
         """Something happens, most often an upload."""
@@ -75,16 +76,19 @@ class CompactionHistory:
     def upload(self) -> None:
         """One object with records of some partitions."""
         tips = self.random.sample(sorted(self.oracles), self.random.randrange(1, len(self.oracles) + 1))
+        # Without key streams an object is as old as the time when its topics were plain: keys may be missing.
+        with_key_streams = self.random.random() < 0.7
         slices: dict[TopicIdPartition, list[bytes]] = {}
         for tip in tips:
             base_offset = self.tiered.partition(tip).tiered_end_offset
             slices[tip] = []
             for _ in range(self.random.randrange(1, 4)):
-                batch, records = self._batch(base_offset, may_lack_key=not self.oracles[tip].is_compacted)
+                may_lack_key = not (with_key_streams and self.oracles[tip].is_compacted)
+                batch, records = self._batch(base_offset, may_lack_key=may_lack_key)
                 slices[tip].append(batch)
                 self.oracles[tip].append(records)
                 base_offset += len(records)
-        self.tiered.upload(slices, with_key_streams=self.random.random() < 0.7)
+        self.tiered.upload(slices, with_key_streams=with_key_streams)
 
     def trim(self) -> None:
         """Log start moves, mostly into the middle of something."""
@@ -158,9 +162,6 @@ class CompactionHistory:
             self._record(base_offset + index, may_lack_key=may_lack_key)
             for index in range(random.choice((1, 1, 2, 5, 20)))
         ]
-        if timestamp_type is TimestampType.LOG_APPEND_TIME:
-            now_ms = self.clock.now_ms()
-            records = [record._replace(timestamp_ms=now_ms) for record in records]
         batch = encode_batch(
             records,
             codec=random.choice(_CODECS),
@@ -168,6 +169,10 @@ class CompactionHistory:
             leader_epoch=1,
             timestamp_type=timestamp_type,
         )
+        if timestamp_type is TimestampType.LOG_APPEND_TIME:
+            # The time of the append stands in the header; what producers said stays in the records, unread.
+            append_ms = max(record.timestamp_ms for record in records)
+            records = [record._replace(timestamp_ms=append_ms) for record in records]
         return batch, records
 
     def _record(self, offset: int, *, may_lack_key: bool) -> Record:

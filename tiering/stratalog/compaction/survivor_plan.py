@@ -34,6 +34,8 @@ class SurvivorPlan:
         """A bitmap for each slice of the run."""
         self.copies: dict[int, Scratch] = {}
         """By index of the slice: the bytes of those that had to be read in this phase already."""
+        self.has_keyless = False
+        """Whether records without a key survive, which no key stream can speak for."""
         self._closing = contextlib.ExitStack()
 
     def __enter__(self) -> SurvivorPlan:
@@ -86,7 +88,9 @@ class SurvivorPlan:
             run.topic.hashing, streams.entry(tip).record_count, make_scratch, max_run_entries
         )
         self._closing.callback(hasher.close)
-        return hasher.hash_slice(streams.slice_reader(tip), copy, self.survivors[index])
+        runs = hasher.hash_slice(streams.slice_reader(tip), copy, self.survivors[index])
+        self.has_keyless |= hasher.has_keyless
+        return runs
 
 
 def merge_key_runs(key_runs: Sequence[KeyRun]) -> None:

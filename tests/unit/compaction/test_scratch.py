@@ -1,0 +1,39 @@
+"""Scratch gives back what was put in, from memory or from a file, and leaves nothing."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.compaction.scratch import Scratch, ScratchReader, clear_scratch_directory
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+
+
+@given(st.lists(st.binary(max_size=30), max_size=8), st.integers(0, 60), st.data())
+def test_memory_and_file_read_alike(parts: list[bytes], limit_bytes: int, data: st.DataObject) -> None:
+    filesystem = MemoryFileSystem()
+    clear_scratch_directory(filesystem, "/scratch")
+    whole = b"".join(parts)
+    with Scratch(filesystem, "/scratch", UUID(int=1), limit_bytes) as scratch:
+        for part in parts:
+            scratch.append(part)
+        assert scratch.size_bytes == len(whole)
+        assert bool(filesystem.list_directory("/scratch")) == (len(whole) > limit_bytes)
+        begin = data.draw(st.integers(0, len(whole)))
+        end = data.draw(st.integers(begin, len(whole)))
+        assert bytes(scratch.read_at(begin, end - begin)) == whole[begin:end]
+        reader = ScratchReader(scratch, begin, end - begin)
+        pieces = [bytes(reader.read(7)) for _ in range(len(whole) // 7 + 2)]
+        assert b"".join(pieces) == whole[begin:end]
+        assert pieces[-1] == b""
+    assert filesystem.list_directory("/scratch") == []
+
+
+def test_what_a_crash_left_is_cleared() -> None:
+    filesystem = MemoryFileSystem()
+    filesystem.make_directories("/scratch/old")
+    filesystem.open_append("/scratch/1.scratch").append([b"left behind"])
+    clear_scratch_directory(filesystem, "/scratch")
+    assert filesystem.list_directory("/scratch") == []
