@@ -1,0 +1,192 @@
+"""The demonstration as a user runs it, and what it promises when something goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from stratalog.base.errors import LogStoreError
+from stratalog.base.types import Durability
+from stratalog.cli.demo import flights
+from stratalog.cli.demo.server_process import ServerProcess
+from stratalog.cli.demo.story import KEYED_CONFIG, KEYED_TOPIC, PARTITION_COUNT
+from stratalog.client.client import Client
+from stratalog.client.partition_sender import Acknowledged
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.retry import RetryPolicy
+from stratalog.testing.s3_servers import S3Server
+
+FEW = "4000"
+
+
+def run_demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Without Java, so that the check in Spark is skipped: it has tests of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "stratalog.cli", "demo", "--flights", FEW, "--json", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "JAVA_HOME": "/nowhere", **environment},
+    )
+
+
+def test_the_demo_ends_with_one_json_object_and_leaves_nothing(tmp_path: Path) -> None:
+    done = run_demo(TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["records"] == int(FEW)
+    assert all(check["ok"] for check in found["checks"])
+    assert found["compaction"]["get_requests"] == 2 * found["compaction"]["inputs"] > 0
+    assert found["objects"]["after"]["records"] < found["objects"]["before"]["records"]
+    assert len(found["offsets"]) == 2 * PARTITION_COUNT
+    assert any("Java" in reason for reason in found["skipped"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_keep_leaves_a_store_that_a_server_starts_on(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    done = run_demo("--keep", str(kept))
+    assert done.returncode == 0, done.stderr
+    server = ServerProcess(kept / "data", (kept / "store").as_uri(), tmp_path / "server.log")
+    server.start()
+    try:
+        lines = subprocess.run(
+            [sys.executable, "-m", "stratalog.cli", "consume", KEYED_TOPIC, "--max", "3", "--format", "json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            env={**os.environ, "STRATALOG_SERVER": server.address},
+        ).stdout.splitlines()
+        assert len(lines) == 3
+        assert {"key", "value", "partition", "offset"} <= set(json.loads(lines[0]))
+    finally:
+        server.stop()
+    again = run_demo("--keep", str(kept))
+    assert again.returncode == 1
+    assert "not empty" in again.stderr
+
+
+def test_the_demo_on_an_s3_server_takes_its_objects_away(s3_server: S3Server, s3_prefix: str) -> None:
+    done = run_demo("--store", s3_server.store_url(s3_prefix), **s3_server.environment())
+    assert done.returncode == 0, done.stderr
+    assert all(check["ok"] for check in json.loads(done.stdout.splitlines()[-1])["checks"])
+    store = s3_server.open_store(s3_prefix)
+    assert list(store.list("")) == []
+    store.close()
+
+
+def test_ctrl_c_cleans_up(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "stratalog.cli", "demo", "--flights", FEW, "--serve"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "JAVA_HOME": "/nowhere", "TMPDIR": str(tmp_path)},
+    )
+    assert demo.stdout is not None
+    said = ""
+    while "Ctrl-C ends it" not in said:
+        line = demo.stdout.readline()
+        assert line, said
+        said += line
+    demo.send_signal(signal.SIGINT)
+    assert demo.wait(60) == 0
+    demo.stdout.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Generator[ServerProcess]:
+    process = ServerProcess(tmp_path / "data", (tmp_path / "store").as_uri(), tmp_path / "server.log")
+    process.start()
+    yield process
+    process.kill()
+
+
+Found = dict[tuple[int, int], tuple[bytes | None, bytes | None, int]]
+"""(partition, offset) to (key, value, timestamp)."""
+
+
+class KilledLoad:
+    """Sends flights with acks=disk, tiers meanwhile, and kills the server once so many are acknowledged."""
+
+    def __init__(self, server: ServerProcess, kill_after: int) -> None:
+        self._server = server
+        self._kill_after = kill_after
+        self._settled = 0
+        self._waiting: list[tuple[asyncio.Future[Acknowledged], flights.FlightRecord]] = []
+
+    async def run(self, records: Sequence[flights.FlightRecord]) -> None:
+        settings = ProducerSettings(acks=Durability.DISK, batch_bytes=20_000, linger_ms=1)
+        async with Client(self._server.address, retry=RetryPolicy(deadline_s=1.0)) as client:
+            await client.admin.create_topic(KEYED_TOPIC, PARTITION_COUNT, KEYED_CONFIG)
+            producer = client.producer(settings)
+            uploads: list[asyncio.Task[object]] = []
+            with suppress(LogStoreError):
+                for index, record in enumerate(records):
+                    future = await producer.send(KEYED_TOPIC, *record[:2], timestamp_ms=record.timestamp_ms)
+                    future.add_done_callback(self._on_settled)
+                    self._waiting.append((future, record))
+                    if index % 3_000 == 2_999:
+                        uploads.append(asyncio.create_task(client.admin.upload()))
+                        await asyncio.sleep(0)
+                await producer.flush()
+            producer.abandon()
+            await asyncio.gather(*uploads, return_exceptions=True)
+
+    def acknowledged(self) -> Found:
+        return {
+            (future.result().topic_partition.partition, future.result().offset): (
+                record.key,
+                record.value,
+                record.timestamp_ms,
+            )
+            for future, record in self._waiting
+            if future.done() and not future.cancelled() and future.exception() is None
+        }
+
+    def _on_settled(self, future: asyncio.Future[Acknowledged]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            self._settled += 1
+            if self._settled == self._kill_after:
+                os.kill(self._server.pid, signal.SIGKILL)
+
+
+async def read_everything(address: str) -> Found:
+    """Every record from the log start to the high watermark, each once, without holes."""
+    found: Found = {}
+    async with Client(address) as client:
+        latest = await client.latest(KEYED_TOPIC)
+        consumer = client.consumer(await client.earliest(KEYED_TOPIC), end_offsets=latest)
+        async for fetched in consumer.fetches():
+            for record in fetched.records:
+                place = (fetched.topic_partition.partition, record.offset)
+                assert place not in found, "a record was read twice"
+                found[place] = (record.key, record.value, record.timestamp_ms)
+    assert set(found) == {
+        (partition, offset) for (_, partition), end in latest.items() for offset in range(end)
+    }
+    return found
+
+
+@pytest.mark.parametrize("kill_after", [1, 2_000, 9_000])
+def test_kill_9_during_the_load_loses_nothing_acknowledged(server: ServerProcess, kill_after: int) -> None:
+    load = KilledLoad(server, kill_after)
+    asyncio.run(load.run([record for record in flights.load(30_000).records if record.key is not None]))
+    acknowledged = load.acknowledged()
+    assert len(acknowledged) >= kill_after
+    server.kill()
+    server.start()
+    found = asyncio.run(read_everything(server.address))
+    assert {place: found.get(place) for place in acknowledged} == acknowledged
