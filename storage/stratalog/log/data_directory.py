@@ -12,6 +12,7 @@ Besides one directory for each partition it has::
 
 from __future__ import annotations
 
+import posixpath
 from uuid import UUID
 
 from stratalog.base.atomic_file import replace_file
@@ -40,7 +41,7 @@ class DataDirectory:
         """
         self.path = path
         self._filesystem = filesystem
-        filesystem.make_directories(path)
+        _make_durable_directory(filesystem, path)
         lock = filesystem.try_lock(f"{path}/{LOCK_FILE}")
         if lock is None:
             raise DataDirectoryInUseError(
@@ -136,6 +137,18 @@ class DataDirectory:
         text = "".join(f"{name}={value}\n" for name, value in properties.items())
         replace_file(self._filesystem, f"{self.path}/{META_FILE}", text.encode())
         self._properties = properties
+
+
+def _make_durable_directory(filesystem: FileSystem, path: str) -> None:
+    """Create the directory where it is missing, so that a crash does not take it away with all that is in
+    it."""
+    unsynced = [posixpath.dirname(path)]
+    while not filesystem.exists(unsynced[-1]):
+        unsynced.append(posixpath.dirname(unsynced[-1]))
+    filesystem.make_directories(path)
+    # The parent is synced even if the directory was there: a process that was killed may have just made it.
+    for parent in reversed(unsynced):
+        filesystem.sync_directory(parent)
 
 
 def parse_partition_name(name: str) -> TopicPartition | None:

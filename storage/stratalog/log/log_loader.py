@@ -86,14 +86,17 @@ class LogLoader:
         self._now_ms = now_ms
         self._recovery_point = recovery_point
 
-    def load(self, *, was_clean: bool, first_offset: int) -> LoadedLog:
-        """`was_clean`: the former process closed the log. `first_offset`: where a log begins that has no
-        segment yet.
+    def load(self, *, is_new: bool, was_clean: bool, first_offset: int) -> LoadedLog:
+        """`is_new`: the directory was just made. `was_clean`: the former process closed the log.
+        `first_offset`: where a log begins that has no segment.
 
         Raises DataDirectoryError where fsynced bytes are damaged, OSError.
         """
         segments = self._find_segments()
         if not segments:
+            if not is_new:
+                # A process that was killed may have just dropped segments: they must not come back.
+                self._filesystem.sync_directory(self._directory)
             return self._begin(first_offset)
         if was_clean and self._activate(segments[-1]):
             local_log = LocalLog(self._resources, self._directory, segments, unsynced=())
@@ -234,6 +237,7 @@ class LogLoader:
             item.segment.cut(item.valid_bytes)
             item.segment.activate(item.indexes, item.end_offset)
             if item is not walked[-1]:
+                item.segment.save_indexes()
                 item.segment.seal()
             item.segment.sync(with_indexes=not item.segment.is_active)
         self._filesystem.sync_directory(self._directory)

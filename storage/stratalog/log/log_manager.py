@@ -191,11 +191,13 @@ class LogManager:
         )
         log_start_offset = self._start_offsets.get(partition, 0)
         loaded = loader.load(
+            is_new=is_new,
             was_clean=self._was_clean and partition in self._unopened,
             first_offset=max(start_offset, log_start_offset),
         )
         if loaded.recovery_point < self._recovery_points.get(partition, 0):
-            # The files that the checkpoint spoke of are gone; it must not be believed of what is written next.
+            # The files that the checkpoint spoke of are gone; it must not be believed of what is written
+            # next.
             with self._checkpoint_lock:
                 self._recovery_points[partition] = loaded.recovery_point
                 self._write_checkpoints()
