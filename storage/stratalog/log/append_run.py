@@ -64,6 +64,8 @@ class AppendRun:
         except OSError as failure:
             self._outcomes.append(_disk_error(self._local, failure))
             return
+        except DataDirectoryError as failure:
+            self.fatal = self._refusal = failure
         if self._refusal is not None:
             self._outcomes.append(self._refusal)
         else:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.log_config import LogConfig
@@ -94,22 +95,33 @@ class LocalLog:
     def roll(self, config: LogConfig, now_ms: int, base_offset: int | None = None) -> None:
         """Seal the active segment and begin another one at the end, or at `base_offset` behind it.
 
-        An empty one stays, unless it must begin elsewhere. Raises OSError: nothing has changed then.
+        An empty one stays, unless it must begin elsewhere. Raises OSError: nothing has changed then. Raises
+        DataDirectoryError where that could not be achieved: the log must not be written to any more.
         """
         old = self.active
         base_offset = self.end_offset if base_offset is None else base_offset
         assert base_offset >= self.end_offset
         if old.size_bytes == 0 and old.base_offset == base_offset:
             return
+        if old.size_bytes > 0:
+            # Before the new file, so that a failure leaves nothing but index files, which mean nothing yet.
+            old.save_indexes()
         new = self._create(config, now_ms, base_offset)
-        if old.size_bytes == 0:
-            old.mark_deleted()
-            self.segments = (*self.segments[:-1], new)
-            old.unlink_deleted()
+        if old.size_bytes > 0:
+            old.seal()
+            self._unsynced_sealed.append(old)
+            self.segments = (*self.segments, new)
             return
-        old.seal()
-        self._unsynced_sealed.append(old)
-        self.segments = (*self.segments, new)
+        self.segments = (*self.segments[:-1], new)
+        try:
+            old.mark_deleted()
+            old.unlink_deleted()
+        except OSError as failure:
+            raise DataDirectoryError(
+                "an empty segment could not be removed; repair the disk and restart the server",
+                path=old.path,
+                reason=str(failure),
+            ) from failure
 
     def _create(self, config: LogConfig, now_ms: int, base_offset: int) -> LogSegment:
         segment = LogSegment.create(

@@ -143,6 +143,10 @@ class UnifiedLog:
         """The disk failed in a way that only a restart recovers from."""
         return self._offline_reason is not None
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     def append_as_leader(self, batches: Buffer, leader_epoch: int) -> AppendInfo:
         """Append a producer's batches, which become visible together; see `append_group`."""
         outcome = self.append_group([batches], leader_epoch)[0]
@@ -453,6 +457,8 @@ class UnifiedLog:
                 path=self.directory,
                 reason=str(failure),
             ) from failure
+        except DataDirectoryError as failure:
+            raise self._go_offline(failure) from failure
 
     def _below_log_start(self) -> int:
         return retention.below_offset(self._local.segments, min(self._log_start_offset, self.high_watermark))

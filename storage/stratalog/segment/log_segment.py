@@ -103,7 +103,11 @@ class LogSegment:
         created_ms: int,
         index_interval_bytes: int,
     ) -> LogSegment:
-        """A new active segment with an empty file. The name is not synced. Raises OSError."""
+        """A new active segment with an empty file. The name is not synced.
+
+        Raises OSError without a trace of it, and DataDirectoryError where that could not be achieved: the log
+        must not grow over the offset at which another process would find the segment.
+        """
         segment = LogSegment(
             resources,
             directory,
@@ -114,10 +118,28 @@ class LogSegment:
             index_interval_bytes=index_interval_bytes,
             indexes=SegmentIndexes.empty(base_offset),
         )
-        with resources.files.use(segment.path, for_writing=True) as file:
-            # A file of this name may be left from an attempt that failed half-way.
-            file.truncate(0)
+        try:
+            with resources.files.use(segment.path, for_writing=True) as file:
+                # A file of this name may be left from an attempt that failed half-way.
+                file.truncate(0)
+        except OSError as failure:
+            segment._take_back(failure)
+            raise
         return segment
+
+    def _take_back(self, failure: OSError) -> None:
+        """Remove the file of a segment that could not be created."""
+        self._resources.files.forget(self.path)
+        try:
+            self._resources.filesystem.unlink(self.path)
+        except FileNotFoundError:
+            pass
+        except OSError as second_failure:
+            raise DataDirectoryError(
+                "a new segment could not be taken back; repair the disk and restart the server",
+                path=self.path,
+                reason=str(failure),
+            ) from second_failure
 
     @property
     def is_active(self) -> bool:
@@ -177,10 +199,11 @@ class LogSegment:
         self._cut_back(None)
 
     def _cut_back(self, failure: OSError | None) -> None:
-        """Remove what lies behind `size_bytes`."""
+        """Remove what lies behind `size_bytes`, for good: a crash must not bring back what was refused."""
         try:
             with self._resources.files.use(self.path, for_writing=True) as file:
                 file.truncate(self.size_bytes)
+                file.sync()
         except OSError as second_failure:
             raise DataDirectoryError(
                 "a failed write could not be taken back; repair the disk and restart the server",
@@ -205,9 +228,7 @@ class LogSegment:
             self.size_bytes = size_bytes
 
     def seal(self) -> None:
-        """Write the indexes for good; the segment takes no more appends. Not synced. Raises OSError: still
-        active then."""
-        self.save_indexes()
+        """Take no more appends. The indexes were saved."""
         assert self._indexes is not None
         self._max_timestamp = self._indexes.max_timestamp
         self._resources.index_cache.put(self.path, self._indexes)

@@ -65,7 +65,7 @@ class OpenFiles:
         with self._guard:
             lent.user_count -= 1
             if lent.is_forgotten and lent.user_count == 0:
-                lent.file.close()
+                _close(lent)
 
     def forget(self, path: str) -> None:
         """Close the file, or let its last user close it. For a file whose name is about to change or to
@@ -117,4 +117,13 @@ class OpenFiles:
         if lent is not None:
             lent.is_forgotten = True
             if lent.user_count == 0:
-                lent.file.close()
+                _close(lent)
+
+
+def _close(lent: LentFile) -> None:
+    try:
+        lent.file.close()
+    except OSError:
+        # The descriptor is gone all the same. What was promised to be durable was synced, and failed there if
+        # at all.
+        pass
