@@ -72,6 +72,12 @@ class FaultyFileSystem:
         """The disk as a new process finds it after a power loss now."""
         return FaultyFileSystem(self.inner.after_crash(survival))
 
+    def killed(self) -> FaultyFileSystem:
+        """The same disk as a new process finds it after this one was killed: everything is there, little is
+        durable."""
+        self.inner.release_locks()
+        return FaultyFileSystem(self.inner)
+
     def next_fate(self, name: str, path: str) -> Fate | None:
         """Number an operation that begins; None where it goes well."""
         with self._guard:

@@ -120,6 +120,26 @@ class MemoryFileSystem:
             found._root = self._survivor(self._root, survival)
             return found
 
+    def contents(self) -> dict[str, bytes | None]:
+        """Every path with what is in the file, None for a directory."""
+
+        def collect(directory: _Directory, prefix: str) -> None:
+            for name, node in directory.entries.items():
+                path = f"{prefix}/{name}"
+                found[path] = bytes(node.data) if isinstance(node, _File) else None
+                if isinstance(node, _Directory):
+                    collect(node, path)
+
+        with self.lock:
+            found: dict[str, bytes | None] = {}
+            collect(self._root, "")
+            return found
+
+    def release_locks(self) -> None:
+        """What the end of a process does; contents and names stay as they are, durable or not."""
+        with self.lock:
+            self._locked.clear()
+
     def _survivor(self, directory: _Directory, survival: Survival) -> _Directory:
         found = _Directory()
         for name, node in directory.survivor(survival.names).items():
