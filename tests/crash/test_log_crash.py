@@ -1,0 +1,244 @@
+"""A machine that dies at every single operation on its disk, and the log that it finds afterwards.
+
+Each work load runs once to count its operations; then it runs again and again, dying at the first, the
+second, and so on, half-way through where the operation is an append. From each of these moments every mixture
+of surviving contents and names is built, opened as a new process would, and compared with what had been
+acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.errors import LogStoreError
+from stratalog.base.types import Durability, TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_manager import LogManager, LogManagerSettings
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.log_ledger import LogLedger
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.manual_scheduler import ManualScheduler
+from stratalog.testing.memory_filesystem import Kept, Survival
+from stratalog.testing.sequential_ids import SequentialIds
+
+PARTITION = TopicPartition("orders", 0)
+TOPIC_ID = UUID(int=7)
+# Where names are lost, files are lost, and their contents hardly matter: not every mixture is worth a run.
+SURVIVALS = (
+    *(
+        Survival(contents, names)
+        for contents in (Kept.NONE, Kept.ALL)
+        for names in (Kept.NONE, Kept.HALF, Kept.ALL)
+    ),
+    *(Survival(contents, Kept.ALL) for contents in (Kept.HALF, Kept.ZEROS, Kept.NOISE)),
+)
+EVERYTHING_KEPT = Survival(Kept.ALL, Kept.ALL)
+NOTHING_KEPT = Survival(Kept.NONE, Kept.NONE)
+
+ONLY_LOOKING = frozenset(
+    ("read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms")
+    + ("open_read", "close", "free_bytes")
+)
+
+TIERED = LogConfig(segment_bytes=1024, index_interval_bytes=100, min_durability=Durability.DISK)
+PLAIN = LogConfig(
+    segment_bytes=1024,
+    index_interval_bytes=100,
+    remote_storage_enable=False,
+    retention_bytes=2500,
+    retention_ms=-1,
+)
+
+
+class Machine:
+    """A disk with a process on it. Used by one thread."""
+
+    def __init__(self, disk: FaultyFileSystem, config: LogConfig) -> None:
+        self.disk = disk
+        self.config = config
+        self.clock = ManualClock()
+        self.scheduler = ManualScheduler(self.clock, collect_failures=True)
+        self.manager: LogManager | None = None
+
+    def start(self) -> UnifiedLog:
+        settings = LogManagerSettings(data_dir="/data")
+        self.manager = LogManager.open(self.disk, self.clock, self.scheduler, SequentialIds(), settings)
+        return self.manager.open_log(PARTITION, TOPIC_ID, self.config)
+
+    def checkpoint(self) -> None:
+        assert self.manager is not None
+        self.manager.checkpoint()
+
+    def stop(self) -> None:
+        assert self.manager is not None
+        self.manager.close()
+
+
+Work = Callable[[Machine, LogLedger], None]
+
+
+def tiered_work(machine: Machine, ledger: LogLedger) -> None:
+    """Append, flush, roll, checkpoint, tier, drop local segments, stop, start again, append."""
+    log = machine.start()
+    for _ in range(4):
+        ledger.append(log, [ledger.batch(3)])
+    ledger.append(log, [ledger.batch(2), ledger.batch(9), ledger.batch(1)])
+    ledger.flush(log)
+    for _ in range(3):
+        ledger.append(log, [ledger.batch(6)])
+    log.roll()
+    ledger.append(log, [ledger.batch(5)])
+    ledger.flush(log)
+    machine.checkpoint()
+    ledger.append(log, [ledger.batch(8), ledger.batch(8), ledger.batch(8)])
+    log.update_tiered_end_offset(log.segments()[1].end_offset)
+    log.delete_local_segments(ignore_retention=True)
+    ledger.note_starts(log)
+    machine.clock.advance(60_000)
+    ledger.append(log, [ledger.batch(4)])
+    ledger.flush(log)
+    ledger.append(log, [ledger.batch(4)])
+    machine.stop()
+    ledger.durable_end_offset = log.log_end_offset
+    log = machine.start()
+    ledger.append(log, [ledger.batch(7)])
+    ledger.flush(log)
+    ledger.append(log, [ledger.batch(2)])
+
+
+def plain_work(machine: Machine, ledger: LogLedger) -> None:
+    """Append, delete records, let retention drop segments, all with little flushed."""
+    log = machine.start()
+    for _ in range(6):
+        ledger.append(log, [ledger.batch(8), ledger.batch(4)])
+    log.increment_log_start_offset(21)
+    ledger.note_starts(log)
+    log.delete_old_segments()
+    ledger.note_starts(log)
+    ledger.append(log, [ledger.batch(3)])
+    ledger.flush(log)
+    for _ in range(3):
+        ledger.append(log, [ledger.batch(18)])
+    machine.checkpoint()
+    log.delete_old_segments()
+    ledger.note_starts(log)
+    machine.clock.advance(60_000)
+    ledger.append(log, [ledger.batch(3)])
+    log.increment_log_start_offset(log.log_end_offset)
+    ledger.note_starts(log)
+    log.delete_old_segments()
+    ledger.note_starts(log)
+
+
+def truncating_work(machine: Machine, ledger: LogLedger) -> None:
+    """Start anew at lower and at higher offsets, with unequal amounts flushed before and behind."""
+    log = machine.start()
+    for _ in range(6):
+        ledger.append(log, [ledger.batch(8)])
+    ledger.flush(log)
+    machine.checkpoint()
+    ledger.restart_at(log, 20)
+    for _ in range(8):
+        ledger.append(log, [ledger.batch(6)])
+    ledger.restart_at(log, 500)
+    ledger.append(log, [ledger.batch(6)])
+    ledger.flush(log)
+    ledger.append(log, [ledger.batch(8), ledger.batch(8)])
+
+
+WORKS = pytest.mark.parametrize(
+    ("work", "config"),
+    [(tiered_work, TIERED), (plain_work, PLAIN), (truncating_work, PLAIN), (truncating_work, TIERED)],
+    ids=["tiered", "plain", "truncating", "truncating-tiered"],
+)
+
+
+def count_operations(work: Work, config: LogConfig) -> list[str]:
+    machine = Machine(FaultyFileSystem(), config)
+    ledger = LogLedger()
+    work(machine, ledger)
+    assert machine.manager is not None
+    trace = list(machine.disk.trace)
+    ledger.verify(machine.manager.log(PARTITION), after_crash=False)
+    assert not machine.scheduler.failures
+    return trace
+
+
+def deaths(trace: list[str]) -> Iterator[tuple[int, float]]:
+    """Every moment to die at that differs from the others.
+
+    Behind an operation is the same moment as before the next one, and an operation that only looks leaves the
+    disk as the next one finds it, when more has been acknowledged.
+    """
+    for operation, name in enumerate(trace, start=1):
+        kind = name.split(" ")[0]
+        if kind not in ONLY_LOOKING:
+            yield operation, 0.0
+        if kind == "append":
+            yield operation, 0.5
+            yield operation, 1.0
+
+
+@WORKS
+def test_dying_at_every_operation_loses_nothing_that_was_flushed(work: Work, config: LogConfig) -> None:
+    trace = count_operations(work, config)
+    assert len(trace) > 100
+    for operation, part in deaths(trace):
+        disk = FaultyFileSystem()
+        disk.crash_at(operation, part=part)
+        ledger = LogLedger()
+        with pytest.raises(SimulatedCrash):
+            work(Machine(disk, config), ledger)
+        verified: list[dict[str, bytes | None]] = []
+        for survival in SURVIVALS:
+            found = disk.reopened(survival)
+            # Many mixtures are the same disk, as soon as little was unsynced.
+            if (contents := found.inner.contents()) not in verified:
+                verified.append(contents)
+                verify_found(found, config, ledger, goes_on=survival == NOTHING_KEPT)
+        # The process alone dies, and the machine later: what the next process found is on the disk by then.
+        verify_found(disk.killed(), config, ledger, goes_on=True)
+
+
+def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *, goes_on: bool) -> None:
+    """Open what is left, twice: what is served once must be there again if the machine dies at once.
+
+    `goes_on`: and append to it, too.
+    """
+    found = ledger.copy()
+    log = Machine(disk, config).start()
+    assert log.high_watermark == log.log_end_offset
+    found.verify(log, after_crash=True)
+    again = Machine(disk.reopened(NOTHING_KEPT), config)
+    log = again.start()
+    found.verify(log, after_crash=True)
+    if not goes_on:
+        return
+    found.append(log, [found.batch(3)])
+    found.flush(log)
+    found.verify(Machine(again.disk.reopened(NOTHING_KEPT), config).start(), after_crash=True)
+
+
+@WORKS
+def test_a_disk_that_fails_once_leaves_no_half_truths(work: Work, config: LogConfig) -> None:
+    """Every operation in turn fails, once. Steps may fail; what is acknowledged is there, what was refused is
+    not."""
+    for operation in range(1, len(count_operations(work, config)) + 1):
+        disk = FaultyFileSystem()
+        disk.fail_at(operation, part=0.5)
+        machine = Machine(disk, config)
+        ledger = LogLedger()
+        try:
+            work(machine, ledger)
+        except LogStoreError:
+            pass
+        for log in machine.manager.logs() if machine.manager is not None else ():
+            if not log.is_offline and not log.is_closed:
+                ledger.append(log, [ledger.batch(2)])
+                ledger.verify(log, after_crash=False)
+        for survival in (NOTHING_KEPT, EVERYTHING_KEPT):
+            verify_found(disk.reopened(survival), config, ledger, goes_on=False)
