@@ -12,10 +12,17 @@ from hypothesis import strategies as st
 from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import batches, decode, decode_all
-from stratalog.record.builder import encode_batch
+from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.compression import Codec
-from stratalog.record.header import parse_header
-from stratalog.record.kernels import siphash128
+from stratalog.record.header import (
+    ATTRIBUTES_POSITION,
+    CONTROL_BIT,
+    CRC_POSITION,
+    LAST_OFFSET_DELTA_POSITION,
+    TRANSACTIONAL_BIT,
+    parse_header,
+)
+from stratalog.record.kernels import encode_records, siphash128
 from stratalog.record.record import Record
 from stratalog.remote.key_stream import KeyHashing, key_blocks
 from stratalog.remote.object_directory import describe_object, read_slice_index
@@ -34,30 +41,31 @@ NAME = format_object_name(7, UUID(int=99))
 TOPIC_ID = UUID(int=5)
 HASHING = KeyHashing(b"sixteen secret b")
 
-keys = st.sampled_from([b"a", b"b", b"c", b"dd"])
-records = st.builds(
-    Record,
-    st.just(0),
-    st.integers(-5, 50),
-    keys,
-    st.none() | st.binary(max_size=20),
-)
 Slices = dict[int, list[bytes]]
+CODECS = (Codec.NONE, Codec.ZSTD, Codec.GZIP)
+
+
+def record_of(seed: int) -> Record:
+    """One of few keys, timestamps around zero, and a value of some size or none."""
+    value = None if seed % 5 == 0 else b"v" * (seed % 23)
+    return Record(0, seed % 56 - 5, b"abcd"[seed % 4 :][:1], value)
 
 
 @st.composite
 def batch_runs(draw: st.DrawFn) -> list[bytes]:
     """Batches of a partition with holes between them, codecs and epochs of all sorts, timestamps out of
     order.
+
+    Everything about a batch comes from a few bytes, because drawing each record by itself takes most of the
+    time.
     """
-    offset = draw(st.integers(0, 100))
-    epoch = 0
+    offset, epoch = draw(st.integers(0, 100)), 0
     run: list[bytes] = []
-    for _ in range(draw(st.integers(1, 6))):
-        offset += draw(st.integers(0, 3))
-        epoch += draw(st.integers(0, 1))
-        found = draw(st.lists(records, min_size=1, max_size=6))
-        codec = draw(st.sampled_from([Codec.NONE, Codec.ZSTD, Codec.GZIP]))
+    for seeds in draw(st.lists(st.binary(min_size=2, max_size=7), min_size=1, max_size=5)):
+        offset += seeds[0] % 4
+        epoch += seeds[0] // 4 % 2
+        codec = CODECS[seeds[0] // 8 % 3]
+        found = [record_of(seed) for seed in seeds[1:]]
         run.append(encode_batch(found, codec=codec, base_offset=offset, leader_epoch=epoch))
         offset += len(found)
     return run
@@ -313,3 +321,63 @@ def test_the_callers_buffer_may_change_afterwards() -> None:
     data = store.get_range(LAYOUT.data_key(NAME), entry.data_position, entry.data_bytes)
     assert data == expected
     assert decode(data)[0].timestamp_ms == entry.max_timestamp == 7
+
+
+def with_attributes(batch: bytes, bits: int) -> bytes:
+    """The batch with more attribute bits set and the checksum that belongs to it."""
+    changed = bytearray(batch)
+    attributes = int.from_bytes(changed[ATTRIBUTES_POSITION:LAST_OFFSET_DELTA_POSITION], "big") | bits
+    changed[ATTRIBUTES_POSITION:LAST_OFFSET_DELTA_POSITION] = attributes.to_bytes(2, "big")
+    changed[CRC_POSITION:ATTRIBUTES_POSITION] = crc_of(changed[ATTRIBUTES_POSITION:]).to_bytes(4, "big")
+    return bytes(changed)
+
+
+def marked_slice(bits: int) -> SliceEntry:
+    """Of a slice with a record, a batch with these attribute bits and another record."""
+    run = [encode_batch([Record(0, 9, b"k%d" % offset, b"v")], base_offset=offset) for offset in range(3)]
+    latest = encode_batch([Record(0, 99, b"\0\0\0\1", None)], base_offset=1)
+    run[1] = with_attributes(latest, bits)
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        (entry,) = write(writer, {0: run}).entries
+    return entry
+
+
+def test_markers_count_as_records_and_are_nothing_else() -> None:
+    entry = marked_slice(CONTROL_BIT)
+    assert (entry.record_count, entry.marker_count, entry.tombstone_count) == (3, 1, 0)
+    assert (entry.max_timestamp, entry.max_timestamp_offset) == (9, 0)
+    assert entry.key_stream is not None
+    assert entry.key_stream.entry_count == 2
+
+
+def test_ordinals_go_on_behind_a_marker() -> None:
+    run = [encode_batch([Record(0, 9, b"k", b"v")], base_offset=offset) for offset in range(3)]
+    run[1] = with_attributes(run[1], CONTROL_BIT)
+    store = MemoryObjectStore(ManualClock())
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        finished = write(writer, {0: run})
+        finished.store(store, LAYOUT)
+    assert [ordinal for _, _, ordinal, _ in found_keys(store, finished.entries[0])] == [2]
+
+
+def test_a_transactional_batch_leaves_the_slice_without_a_key_stream() -> None:
+    entry = marked_slice(TRANSACTIONAL_BIT)
+    assert (entry.key_stream, entry.tombstone_count, entry.max_timestamp) == (None, 1, 99)
+
+
+def test_the_earliest_delete_horizon_is_kept() -> None:
+    run: list[bytes] = []
+    for offset, horizon_ms in ((0, None), (1, 700), (2, 500)):
+        batch = encode_batch([Record(0, 9, b"k", None)], base_offset=offset)
+        head = parse_header(batch)
+        # Timestamp deltas are relative to the horizon once there is one.
+        payload = encode_records(
+            [Record(0, 9, b"k", None)], head.base_timestamp if horizon_ms is None else horizon_ms
+        )
+        run.append(
+            rebuild_batch(head, payload, records_count=1, max_timestamp=9, delete_horizon_ms=horizon_ms)
+        )
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        (entry,) = write(writer, {0: run}).entries
+    assert entry.earliest_delete_horizon_ms == 500
+    assert (entry.min_timestamp, entry.max_timestamp, entry.max_timestamp_offset) == (9, 9, 0)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, FencedError, StoreUnavailableError
@@ -81,7 +81,6 @@ def check_all_tiered(logs: TieredLogs, expected: Contents) -> None:
     st.integers(100, 3000),
     st.integers(61, 2000),
 )
-@settings(max_examples=30)
 def test_what_was_appended_is_tiered_once(
     batch_counts: list[int], max_object_bytes: int, read_bytes: int
 ) -> None:
