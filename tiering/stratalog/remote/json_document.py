@@ -10,6 +10,7 @@ this version does not know stays available (`JsonFields.unknown`), so that a rew
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -96,13 +97,20 @@ class JsonFields:
         return self._what
 
     def integer(self, name: str, *, minimum: int = 0, maximum: int = MAX_INTEGER) -> int:
-        return to_integer(self.values.get(name), f"{self._what}: {name}", minimum, maximum)
+        value = self.values.get(name)
+        # Inline, because a checkpoint has millions of these.
+        if type(value) is int and minimum <= value <= maximum:
+            return value
+        raise self.fault(name, f"an integer from {minimum} to {maximum}")
 
     def optional_integer(self, name: str, *, minimum: int = 0) -> int | None:
         return None if self.values.get(name) is None else self.integer(name, minimum=minimum)
 
     def text(self, name: str) -> str:
-        return to_text(self.values.get(name), f"{self._what}: {name}")
+        value = self.values.get(name)
+        if not isinstance(value, str):
+            raise self.fault(name, "text")
+        return value
 
     def flag(self, name: str) -> bool:
         value = self.values.get(name)
@@ -120,14 +128,20 @@ class JsonFields:
         return None if self.values.get(name) is None else self.fields(name)
 
     def items(self, name: str) -> list[object]:
-        return to_items(self.values.get(name), f"{self._what}: {name}")
+        value = self.values.get(name)
+        if not isinstance(value, list):
+            raise self.fault(name, "a list")
+        return cast("list[object]", value)
 
     def each(self, name: str, parse: Callable[[object, str], T]) -> tuple[T, ...]:
         """The list `name`, with every item parsed by `parse(item, what)`. A missing list is an empty one."""
         if name not in self.values:
             return ()
+        items = self.items(name)
+        if not items:
+            return ()
         what = f"{self._what}: {name}"
-        return tuple(parse(item, what) for item in self.items(name))
+        return tuple([parse(item, what) for item in items])
 
     def unknown(self, known: Collection[str]) -> JsonObject:
         """The fields that are not among `known`, for keeping on a rewrite."""
@@ -153,15 +167,20 @@ def to_text(value: object, what: str) -> str:
 
 def to_uuid(value: object, what: str) -> UUID:
     """The value as a UUID; only its usual lower-case form, so that a rewrite cannot change it."""
-    if isinstance(value, str):
-        try:
-            uuid = UUID(value)
-        except ValueError:
-            pass
-        else:
-            if str(uuid) == value:
-                return uuid
-    raise _fault(what, "a UUID", value)
+    uuid = _parse_uuid(value) if isinstance(value, str) else None
+    if uuid is None:
+        raise _fault(what, "a UUID", value)
+    return uuid
+
+
+@functools.lru_cache(maxsize=4096)
+def _parse_uuid(text: str) -> UUID | None:
+    """Cached: the rows of a topic all have its id."""
+    try:
+        uuid = UUID(text)
+    except ValueError:
+        return None
+    return uuid if str(uuid) == text else None
 
 
 def to_items(value: object, what: str) -> list[object]:

@@ -67,11 +67,13 @@ def common_from_parts(
     fields = parts.fields
     extras: list[tuple[tuple[str, RowKey], JsonObject]] = []
     for kind, (names, key_size) in {**columns, DROPPED: (_DROPPED_COLUMNS, 1)}.items():
-        extras.extend(
-            ((kind, _key_of(row, names[:key_size])), unknown)
-            for row in parts.rows.get(kind, ())
-            if len(row.values) > len(names) and (unknown := row.unknown(names))
-        )
+        for row in parts.rows.get(kind, ()):
+            if len(row.values) == len(names):
+                continue
+            # A row that an older writer added has nothing in a newer one's columns.
+            unknown = {name: value for name, value in row.unknown(names).items() if value is not None}
+            if unknown:
+                extras.append(((kind, _key_of(row, names[:key_size])), unknown))
     return CommonState(
         seq=fields.integer("seq", minimum=1),
         uuid=fields.uuid("uuid"),
