@@ -22,11 +22,16 @@ import grpc
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.channel import ServerChannel
-from stratalog.client.errors import ServerUnavailableError, error_of_call, info_of_call
+from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_info
 from stratalog.client.messages import wire_acks
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 MAX_IN_FLIGHT_COUNT = 8
+
+ANSWER_ERRORS_METADATA = (("stratalog-answer-errors", "1"),)
+"""Asks for failures as answers: grpc.aio may lose the status of a call that is still written to
+(grpc/grpc#36066).
+"""
 
 
 class Acknowledged(NamedTuple):
@@ -88,24 +93,29 @@ class PartitionSender:
 
     async def _run(self) -> None:
         while self._queued:
-            call = self._stub.AppendStream(self._requests())
+            call = self._stub.AppendStream(self._requests(), metadata=ANSWER_ERRORS_METADATA)
             try:
                 async for response in call:
+                    if response.HasField("error"):
+                        self._fail(error_of_info(response.error), is_judged=True)
+                        break
                     self._acknowledge(self._in_flight.popleft(), response)
                     self._changed.set()
+                else:
+                    self._fail_unanswered()
             except grpc.aio.AioRpcError as error:
-                self._fail(
-                    error_of_call(error, self._channel.address), is_judged=info_of_call(error) is not None
-                )
-            else:
-                if self._in_flight:
-                    # A server answers every request before it ends a stream, unless it is stopped in between.
-                    gone = ServerUnavailableError(
-                        "the server ended the stream early, try again", server=self._channel.address
-                    )
-                    self._fail(gone, is_judged=False)
+                self._fail(error_of_call(error, self._channel.address), is_judged=False)
             finally:
                 call.cancel()
+
+    def _fail_unanswered(self) -> None:
+        """A server answers every request before it ends a stream, unless it is stopped in between."""
+        if self._in_flight:
+            server = self._channel.address
+            self._fail(
+                ServerUnavailableError("the server ended the stream early, try again", server=server),
+                is_judged=False,
+            )
 
     async def _requests(self) -> AsyncIterator[log_pb2.AppendRequest]:
         """What goes into one stream; ends once nothing is queued and everything is answered."""

@@ -221,11 +221,16 @@ class AppendResponse(_message.Message):
     LAST_OFFSET_FIELD_NUMBER: _builtins.int
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
     DURABILITY_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
     base_offset: _builtins.int
     last_offset: _builtins.int
     log_start_offset: _builtins.int
     durability: Global___Durability.ValueType
     """The level that held when this was sent."""
+    @_builtins.property
+    def error(self) -> Global___ErrorInfo:
+        """Only in a stream that asked for it, and then in its last answer: why the request failed. The offsets are -1."""
+
     def __init__(
         self,
         *,
@@ -233,10 +238,11 @@ class AppendResponse(_message.Message):
         last_offset: _builtins.int = ...,
         log_start_offset: _builtins.int = ...,
         durability: Global___Durability.ValueType = ...,
+        error: Global___ErrorInfo | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "durability", b"durability", "last_offset", b"last_offset", "log_start_offset", b"log_start_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "durability", b"durability", "error", b"error", "last_offset", b"last_offset", "log_start_offset", b"log_start_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

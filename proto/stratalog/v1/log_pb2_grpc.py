@@ -74,6 +74,8 @@ class LogServiceServicer:
     def AppendStream(self, request_iterator, context):
         """The same as a session: requests are applied in order, responses come in the same order, many may be in flight.
         The first failure ends the stream with its status; nothing behind it is applied.
+        Some client libraries lose the status of a call that they are still writing to (grpc/grpc#36066). A call with the
+        metadata "stratalog-answer-errors: 1" is first sent an answer to the request that failed, with its error inside.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

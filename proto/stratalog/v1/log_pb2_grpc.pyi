@@ -36,6 +36,8 @@ class LogServiceStub:
     AppendStream: _grpc.StreamStreamMultiCallable[_log_pb2.AppendRequest, _log_pb2.AppendResponse]
     """The same as a session: requests are applied in order, responses come in the same order, many may be in flight.
     The first failure ends the stream with its status; nothing behind it is applied.
+    Some client libraries lose the status of a call that they are still writing to (grpc/grpc#36066). A call with the
+    metadata "stratalog-answer-errors: 1" is first sent an answer to the request that failed, with its error inside.
     """
     Fetch: _grpc.UnaryUnaryMultiCallable[_log_pb2.FetchRequest, _log_pb2.FetchResponse]
     """Reads from any number of partitions; waits up to max_wait_ms until min_bytes are there."""
@@ -54,6 +56,8 @@ class LogServiceAsyncStub(LogServiceStub):
     AppendStream: _aio.StreamStreamMultiCallable[_log_pb2.AppendRequest, _log_pb2.AppendResponse]  # type: ignore[assignment]
     """The same as a session: requests are applied in order, responses come in the same order, many may be in flight.
     The first failure ends the stream with its status; nothing behind it is applied.
+    Some client libraries lose the status of a call that they are still writing to (grpc/grpc#36066). A call with the
+    metadata "stratalog-answer-errors: 1" is first sent an answer to the request that failed, with its error inside.
     """
     Fetch: _aio.UnaryUnaryMultiCallable[_log_pb2.FetchRequest, _log_pb2.FetchResponse]  # type: ignore[assignment]
     """Reads from any number of partitions; waits up to max_wait_ms until min_bytes are there."""
@@ -81,6 +85,8 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_log_pb2.AppendResponse], _abc.AsyncIterator[_log_pb2.AppendResponse]]:
         """The same as a session: requests are applied in order, responses come in the same order, many may be in flight.
         The first failure ends the stream with its status; nothing behind it is applied.
+        Some client libraries lose the status of a call that they are still writing to (grpc/grpc#36066). A call with the
+        metadata "stratalog-answer-errors: 1" is first sent an answer to the request that failed, with its error inside.
         """
 
     @_abc_1.abstractmethod

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratalog.base.errors import InvalidRequestError
+from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.pending_append import Appended
+from stratalog.server.status import error_info
 from stratalog.v1 import log_pb2
 
 _DURABILITIES = {
@@ -64,3 +65,8 @@ def append_response(appended: Appended) -> log_pb2.AppendResponse:
         log_start_offset=appended.log_start_offset,
         durability=_DURABILITIES[appended.durability],
     )
+
+
+def append_failure(error: LogStoreError) -> log_pb2.AppendResponse:
+    """The answer to an append that failed, for streams that asked for it."""
+    return log_pb2.AppendResponse(base_offset=-1, last_offset=-1, error=error_info(error))

@@ -34,6 +34,9 @@ from stratalog.server.status import CLOSING_DETAILS, CLOSING_STATUS
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
 
+ANSWER_ERRORS_METADATA_KEY = "stratalog-answer-errors"
+"""A client that sends this with an AppendStream gets the failure as an answer, too."""
+
 MAX_FETCH_PARTITION_COUNT = 10_000
 
 
@@ -77,9 +80,14 @@ class LogServicer:
 
     @guarded
     async def AppendStream(self, request_iterator: AsyncIterator[DecodedAppend], context: Context) -> None:
-        async with aclosing(AppendPipeline(request_iterator, self._prepare).results()) as results:
-            async for appended in results:
-                await send(context, convert.append_response(appended))
+        try:
+            async with aclosing(AppendPipeline(request_iterator, self._prepare).results()) as results:
+                async for appended in results:
+                    await send(context, convert.append_response(appended))
+        except LogStoreError as error:
+            if _wants_error_answers(context):
+                await send(context, convert.append_failure(error))
+            raise
 
     @guarded
     async def Fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
@@ -161,3 +169,7 @@ class LogServicer:
 
     def _max_wait_s(self, request: log_pb2.FetchRequest) -> float:
         return min(request.max_wait_ms, self._settings.max_fetch_wait_ms) / 1000
+
+
+def _wants_error_answers(context: Context) -> bool:
+    return any(key == ANSWER_ERRORS_METADATA_KEY for key, _ in context.invocation_metadata() or ())
