@@ -146,15 +146,12 @@ class KilledLoad:
             await asyncio.gather(*uploads, return_exceptions=True)
 
     def acknowledged(self) -> Found:
-        return {
-            (future.result().topic_partition.partition, future.result().offset): (
-                record.key,
-                record.value,
-                record.timestamp_ms,
-            )
-            for future, record in self._waiting
-            if future.done() and not future.cancelled() and future.exception() is None
-        }
+        found: Found = {}
+        for future, record in self._waiting:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                (_, partition), offset, _ = future.result()
+                found[partition, offset] = (record.key, record.value, record.timestamp_ms)
+        return found
 
     def _on_settled(self, future: asyncio.Future[Acknowledged]) -> None:
         if not future.cancelled() and future.exception() is None:
