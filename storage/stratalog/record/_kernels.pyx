@@ -8,6 +8,8 @@ released. Only `encode_records` and `decode_records` keep the lock: they make an
 
 import sys
 
+cimport cython
+
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -66,6 +68,8 @@ cdef int check_status(kernel_status status) except -1:
     raise CorruptRecordError(MESSAGES[status])
 
 
+@cython.freelist(32)
+@cython.final
 cdef class Export:
     """The bytes of an object, which stay in place as long as this lives."""
 
@@ -88,6 +92,8 @@ cdef Export export(object source, int flags=PyBUF_SIMPLE):
     return result
 
 
+@cython.freelist(8)
+@cython.final
 cdef class Scratch:
     """Memory that is given back when this is."""
 

@@ -1,43 +1,44 @@
 # Records to columns. A part of _kernels.pyx.
 
-# The bytearrays of ColumnBuffers, in the order in which row_columns names them.
-cdef tuple BYTE_COLUMNS = (
-    "key_data", "key_validity", "value_data", "value_validity",
-    "header_name_data", "header_value_data", "header_value_validity",
-)
+# Places of the byte columns of ColumnBuffers in the lists below.
+cdef enum:
+    KEY_DATA
+    KEY_VALIDITY
+    VALUE_DATA
+    VALUE_VALIDITY
+    NAME_DATA
+    HEADER_VALUE_DATA
+    HEADER_VALUE_VALIDITY
+    BYTE_COLUMNS_COUNT
+
+cdef size_t MAX_BYTES = MAX_COLUMN_BYTES
 
 
-cdef int append_rows(Export source, int64_t records_count, const row_rule *rule, const row_sizes *sizes,
-                     list grown, object columns) except -1:
-    """Fill the room at the ends of the byte columns, then append the number columns."""
-    cdef size_t rows = sizes.row_count, headers = sizes.header_count
-    cdef Scratch memory = scratch(rows * (8 + 8 + 4 + 4 + 4) + headers * (4 + 4) + 1)
-    cdef row_columns target
-    cdef kernel_status status
-    cdef list exports = [export(column, PyBUF_WRITABLE) for column in grown]
-    target.offset = <int64_t *> memory.data
+cdef list byte_columns_of(object columns):
+    return [
+        <bytearray?> columns.key_data,
+        <bytearray?> columns.key_validity,
+        <bytearray?> columns.value_data,
+        <bytearray?> columns.value_validity,
+        <bytearray?> columns.header_name_data,
+        <bytearray?> columns.header_value_data,
+        <bytearray?> columns.header_value_validity,
+    ]
+
+
+cdef int place_rows(row_columns *target, uint8_t *memory, size_t rows, size_t headers) except -1:
+    """Lay out the number columns in `memory`, one behind the other."""
+    target.offset = <int64_t *> memory
     target.timestamp_ms = target.offset + rows
     target.key_offsets = <int32_t *> (target.timestamp_ms + rows)
     target.value_offsets = target.key_offsets + rows
     target.header_list_offsets = target.value_offsets + rows
     target.header_name_offsets = target.header_list_offsets + rows
     target.header_value_offsets = target.header_name_offsets + headers
-    target.held.key_bytes = (<Export> exports[0]).size - sizes.key_bytes
-    target.held.row_count = (<Export> exports[1]).size - rows
-    target.held.value_bytes = (<Export> exports[2]).size - sizes.value_bytes
-    target.held.header_name_bytes = (<Export> exports[4]).size - sizes.header_name_bytes
-    target.held.header_value_bytes = (<Export> exports[5]).size - sizes.header_value_bytes
-    target.held.header_count = (<Export> exports[6]).size - headers
-    target.key_data = (<Export> exports[0]).data + target.held.key_bytes
-    target.key_validity = (<Export> exports[1]).data + target.held.row_count
-    target.value_data = (<Export> exports[2]).data + target.held.value_bytes
-    target.value_validity = (<Export> exports[3]).data + (<Export> exports[3]).size - rows
-    target.header_name_data = (<Export> exports[4]).data + target.held.header_name_bytes
-    target.header_value_data = (<Export> exports[5]).data + target.held.header_value_bytes
-    target.header_value_validity = (<Export> exports[6]).data + target.held.header_count
-    with nogil:
-        status = kernel_fill_rows(source.data, source.size, records_count, rule, sizes, &target)
-    check_status(status)
+    return 0
+
+
+cdef int append_numbers(row_columns *target, size_t rows, size_t headers, object columns) except -1:
     if rows > 0:
         columns.offset.frombytes(memory_view(target.offset, rows * 8))
         columns.timestamp_ms.frombytes(memory_view(target.timestamp_ms, rows * 8))
@@ -47,6 +48,43 @@ cdef int append_rows(Export source, int64_t records_count, const row_rule *rule,
     if headers > 0:
         columns.header_name_offsets.frombytes(memory_view(target.header_name_offsets, headers * 4))
         columns.header_value_offsets.frombytes(memory_view(target.header_value_offsets, headers * 4))
+    return 0
+
+
+cdef int append_rows(Export source, int64_t records_count, const row_rule *rule, const row_sizes *sizes,
+                     const size_t *held, list byte_columns, object columns) except -1:
+    """Fill the room at the ends of the byte columns, then append the number columns."""
+    cdef size_t rows = sizes.row_count, headers = sizes.header_count
+    cdef Scratch memory = scratch(rows * (8 + 8 + 4 + 4 + 4) + headers * (4 + 4) + 1)
+    cdef Export exported
+    cdef uint8_t *ends[BYTE_COLUMNS_COUNT]
+    cdef row_columns target
+    cdef kernel_status status
+    cdef int index
+    # Exported, so that nobody can resize them while they are filled without the lock.
+    cdef list exports = []
+    for index in range(BYTE_COLUMNS_COUNT):
+        exported = export(byte_columns[index], PyBUF_WRITABLE)
+        ends[index] = exported.data + held[index]
+        exports.append(exported)
+    place_rows(&target, memory.data, rows, headers)
+    target.held.row_count = held[KEY_VALIDITY]
+    target.held.header_count = held[HEADER_VALUE_VALIDITY]
+    target.held.key_bytes = held[KEY_DATA]
+    target.held.value_bytes = held[VALUE_DATA]
+    target.held.header_name_bytes = held[NAME_DATA]
+    target.held.header_value_bytes = held[HEADER_VALUE_DATA]
+    target.key_data = ends[KEY_DATA]
+    target.key_validity = ends[KEY_VALIDITY]
+    target.value_data = ends[VALUE_DATA]
+    target.value_validity = ends[VALUE_VALIDITY]
+    target.header_name_data = ends[NAME_DATA]
+    target.header_value_data = ends[HEADER_VALUE_DATA]
+    target.header_value_validity = ends[HEADER_VALUE_VALIDITY]
+    with nogil:
+        status = kernel_fill_rows(source.data, source.size, records_count, rule, sizes, &target)
+    check_status(status)
+    append_numbers(&target, rows, headers, columns)
     return 0
 
 
@@ -65,6 +103,9 @@ def decode_columns(
     cdef row_rule rule
     cdef row_sizes sizes
     cdef kernel_status status
+    cdef size_t held[BYTE_COLUMNS_COUNT]
+    cdef size_t more[BYTE_COLUMNS_COUNT]
+    cdef int index
     rule.base_offset = base_offset
     rule.base_timestamp = base_timestamp
     rule.first_offset = first_offset
@@ -74,29 +115,31 @@ def decode_columns(
     with nogil:
         status = kernel_size_rows(source.data, source.size, records_count, &rule, &sizes)
     check_status(status)
-    byte_columns = [<bytearray?> getattr(columns, name) for name in BYTE_COLUMNS]
-    held = [len(column) for column in byte_columns]
-    more = (
-        sizes.key_bytes, sizes.row_count, sizes.value_bytes, sizes.row_count,
-        sizes.header_name_bytes, sizes.header_value_bytes, sizes.header_count,
-    )
-    if any([size + added > MAX_COLUMN_BYTES for size, added in zip(held, more)]):
-        raise InvalidRequestError("a column would exceed 2 GiB; take the rows out more often")
+    more[KEY_DATA], more[KEY_VALIDITY] = sizes.key_bytes, sizes.row_count
+    more[VALUE_DATA], more[VALUE_VALIDITY] = sizes.value_bytes, sizes.row_count
+    more[NAME_DATA] = sizes.header_name_bytes
+    more[HEADER_VALUE_DATA], more[HEADER_VALUE_VALIDITY] = sizes.header_value_bytes, sizes.header_count
+    byte_columns = byte_columns_of(columns)
+    for index in range(BYTE_COLUMNS_COUNT):
+        held[index] = <size_t> len(<bytearray> byte_columns[index])
+        if held[index] + more[index] > MAX_BYTES:
+            raise InvalidRequestError("a column would exceed 2 GiB; take the rows out more often")
     try:
-        for column, size, added in zip(byte_columns, held, more):
-            PyByteArray_Resize(column, size + added)
-        append_rows(source, records_count, &rule, &sizes, byte_columns, columns)
+        for index in range(BYTE_COLUMNS_COUNT):
+            PyByteArray_Resize(byte_columns[index], <Py_ssize_t> (held[index] + more[index]))
+        append_rows(source, records_count, &rule, &sizes, held, byte_columns, columns)
     except BaseException:
         restore(columns, byte_columns, held)
         raise
     return sizes.row_count
 
 
-cdef int restore(object columns, list byte_columns, list held) except -1:
+cdef int restore(object columns, list byte_columns, const size_t *held) except -1:
     """Take back what a call has appended before it failed."""
-    for column, size in zip(byte_columns, held):
-        PyByteArray_Resize(column, size)
-    rows, headers = held[1], held[6]
+    cdef int index
+    for index in range(BYTE_COLUMNS_COUNT):
+        PyByteArray_Resize(byte_columns[index], <Py_ssize_t> held[index])
+    rows, headers = held[KEY_VALIDITY], held[HEADER_VALUE_VALIDITY]
     del columns.offset[rows:]
     del columns.timestamp_ms[rows:]
     for offsets in (columns.key_offsets, columns.value_offsets, columns.header_list_offsets):

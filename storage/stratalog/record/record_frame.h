@@ -72,6 +72,9 @@ static inline const uint8_t *read_varint(const uint8_t *position, const uint8_t 
     uint64_t zigzag;
     if (LIKELY(position < end && *position < 0x80)) {
         zigzag = *position++;
+    } else if (LIKELY(end - position >= 2 && position[1] < 0x80)) {
+        zigzag = (position[0] & 0x7f) | (uint64_t)position[1] << 7;
+        position += 2;
     } else {
         position = read_unsigned(position, end, MAX_VARINT_BYTES, &zigzag);
         if (position == NULL || zigzag > UINT32_MAX)
@@ -86,6 +89,9 @@ static inline const uint8_t *read_varlong(const uint8_t *position, const uint8_t
     uint64_t zigzag;
     if (LIKELY(position < end && *position < 0x80)) {
         zigzag = *position++;
+    } else if (LIKELY(end - position >= 2 && position[1] < 0x80)) {
+        zigzag = (position[0] & 0x7f) | (uint64_t)position[1] << 7;
+        position += 2;
     } else {
         position = read_unsigned(position, end, MAX_VARLONG_BYTES, &zigzag);
         if (position == NULL)
