@@ -433,6 +433,17 @@ def test_an_ordinal_behind_the_slice_is_refused() -> None:
         list(key_blocks(b"".join(encoded.parts), stream_ref(encoded), 1))
 
 
+def test_a_damaged_block_is_not_handed_out() -> None:
+    """Its own checksum tells: the stream's would come too late for whoever acts on each block."""
+    encoded = encode_key_stream(key_entries([(number, 0) for number in range(MAX_BLOCK_ENTRY_COUNT + 1)]))
+    changed = bytearray(b"".join(encoded.parts))
+    changed[-8] ^= 1  # the tombstone of the last block's only entry
+    blocks = key_blocks(bytes(changed), stream_ref(encoded), MAX_BLOCK_ENTRY_COUNT + 1)
+    assert next(blocks).entry_count == MAX_BLOCK_ENTRY_COUNT
+    with pytest.raises(StoreCorruptError, match="block that fails its checksum"):
+        next(blocks)
+
+
 def test_a_tombstone_is_a_bit() -> None:
     found = key_entries([(1, 1)])
     found.tombstone[0] = 2

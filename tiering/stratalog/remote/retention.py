@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
+from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.unified_log import UnifiedLog
@@ -48,10 +49,18 @@ class AdvancedLogStart(NamedTuple):
     log_start_offset: int
 
 
+class FailedRetention(NamedTuple):
+    """A partition whose local log could not be looked at or told; the next pass tries again."""
+
+    topic_partition: TopicPartition
+    error: LogStoreError
+
+
 class RetentionReport(NamedTuple):
     """What a pass did."""
 
     advanced: tuple[AdvancedLogStart, ...] = ()
+    failed: tuple[FailedRetention, ...] = ()
     clock_skew_ms: int = 0
     """Own clock minus the store's; beyond the bound nothing was expired by time."""
 
@@ -85,20 +94,26 @@ class RemoteRetention:
         """Move the log start of tiered partitions as their configuration says, in one commit.
 
         `catalog_seq` is that of the catalog from which the logs have their configuration. When this returns
-        the moves are committed and the logs know them; deleting local segments is the caller's next step.
-        Raises FencedError, PreconditionFailedError (the configuration is not the newest that was used: read
-        the catalog, try again), StoreError.
+        the moves are committed and the logs know them; deleting local segments is the caller's next step. A
+        log that fails is reported and does not hold up the others. Raises FencedError,
+        PreconditionFailedError (the configuration is not the newest that was used: read the catalog, try
+        again), StoreError.
         """
         state = self._metadata.refresh(dated=True)
         skew_ms = clock_skew_ms(self._clock, self._metadata)
         now_ms = self._metadata.store_date_ms if abs(skew_ms) <= MAX_CLOCK_SKEW_MS else None
         starts: dict[TopicIdPartition, int] = {}
         moved: dict[TopicIdPartition, UnifiedLog] = {}
+        failed: list[FailedRetention] = []
         for log in logs:
             if not log.config.remote_storage_enable:
                 continue
             tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
-            offset = self._new_start(log, state.partition(tip), now_ms)
+            try:
+                offset = self._new_start(log, state.partition(tip), now_ms)
+            except LogStoreError as error:
+                failed.append(FailedRetention(log.topic_partition, error))
+                continue
             if offset is not None:
                 starts[tip] = offset
                 moved[tip] = log
@@ -107,10 +122,13 @@ class RemoteRetention:
         advanced: list[AdvancedLogStart] = []
         for tip, log in moved.items():
             partition = self._metadata.state().partition(tip)
-            log.update_tiered_end_offset(partition.tiered_end_offset)
-            log.increment_log_start_offset(partition.log_start_offset)
+            try:
+                log.update_tiered_end_offset(partition.tiered_end_offset)
+                log.increment_log_start_offset(partition.log_start_offset)
+            except LogStoreError as error:
+                failed.append(FailedRetention(log.topic_partition, error))
             advanced.append(AdvancedLogStart(log.topic_partition, partition.log_start_offset))
-        return RetentionReport(tuple(advanced), skew_ms)
+        return RetentionReport(tuple(advanced), tuple(failed), skew_ms)
 
     @staticmethod
     def _new_start(log: UnifiedLog, partition: PartitionState, now_ms: int | None) -> int | None:

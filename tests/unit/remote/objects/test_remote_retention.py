@@ -200,3 +200,18 @@ def test_a_topic_that_was_cut_before_it_was_tiered_starts_where_it_was_cut() -> 
     world.check_starts_at(1)
     assert world.logs.upload().slice_count == 1
     assert [record.offset for record in world.logs.tiered_records(world.log)] == [1]
+
+
+def test_a_partition_whose_disk_fails_does_not_hold_up_the_others() -> None:
+    world = World({"retention.ms": "0"})
+    other = world.logs.create_topic("other", 1, {"retention.ms": "0"})
+    world.append()
+    broken = world.logs.logs[TopicPartition("other", 0)]
+    broken.close()
+    world.clock.advance(10)
+    seq = world.logs.catalog.confirm([world.topic, other])
+    retention = RemoteRetention(world.clock, world.logs.metadata)
+    report = retention.run([broken, world.log], epoch=world.logs.claimed.epoch, catalog_seq=seq)
+    assert [failed.topic_partition for failed in report.failed] == [broken.topic_partition]
+    assert [advanced.topic_partition for advanced in report.advanced] == [world.log.topic_partition]
+    world.check_starts_at(1)
