@@ -77,19 +77,20 @@ def test_garbage(data: bytes) -> None:
         Head.decode(data, "head", SHARD_ACTIONS)
 
 
+def children(value: object) -> list[tuple[str | int, object]]:
+    if isinstance(value, dict):
+        return list(cast("dict[str | int, object]", value).items())
+    return list(enumerate(cast("list[object]", value))) if isinstance(value, list) else []
+
+
 def mutations() -> st.SearchStrategy[JsonDict]:
     """The sample with one value, anywhere, replaced by something else."""
     paths: list[tuple[str | int, ...]] = []
 
-    def walk(value: Any, path: tuple[str | int, ...]) -> None:
+    def walk(value: object, path: tuple[str | int, ...]) -> None:
         paths.append(path)
-        steps: list[str | int] = []
-        if isinstance(value, dict):
-            steps += cast("dict[str, Any]", value)
-        elif isinstance(value, list):
-            steps += range(len(cast("list[Any]", value)))
-        for step in steps:
-            walk(value[step], (*path, step))
+        for step, inner in children(value):
+            walk(inner, (*path, step))
 
     walk(json.loads(SAMPLE), ())
     odd: list[object] = [None, True, -1, 0, 1.5, 1 << 70, "", "x", [], {}, [[]], [None], str(UUID(int=0))]

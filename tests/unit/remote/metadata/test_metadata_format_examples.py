@@ -1,0 +1,66 @@
+"""docs/formats/metadata.md shows a store's files as they are, all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from stratalog.remote.actions import SHARD_ACTIONS
+from stratalog.remote.catalog_actions import CATALOG_ACTIONS
+from stratalog.remote.checkpoint import read_checkpoint
+from stratalog.remote.head import Head
+from stratalog.remote.json_document import COMPRESSED_ABOVE_BYTES, format_json
+from stratalog.remote.shard_checkpoint import shard_from_parts
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.testing.metadata_example import example_store
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "formats" / "metadata.md"
+EXAMPLES = dict(
+    re.findall(r"^`([^`\n]+)`:\n\n```json\n(.*?)\n```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+)
+
+
+def stored_text(data: bytes) -> str:
+    if data.startswith(b"{"):
+        assert len(data) <= COMPRESSED_ABOVE_BYTES
+        return data.decode()
+    return zstandard.ZstdDecompressor().decompress(data).decode()
+
+
+def test_all_files_are_shown() -> None:
+    keys = [found.key for found in example_store().store.list("")]
+    assert sorted(EXAMPLES) == sorted(keys)
+
+
+@pytest.mark.parametrize("key", EXAMPLES)
+def test_a_file_is_shown_as_it_is(key: str) -> None:
+    stored = stored_text(example_store().store.get(key).data)
+    assert format_json(json.loads(EXAMPLES[key])) == stored, "the order of fields included"
+
+
+def test_the_examples_can_be_read() -> None:
+    """From the document's text alone, not from what was written a moment ago."""
+    harness = example_store()
+    for key, text in EXAMPLES.items():
+        harness.store.put(key, format_json(json.loads(text)).encode())
+    assert StoreIdentity.open(harness.store) == harness.identity
+    head = harness.head()
+    assert (head.seq, head.folded_seq) == (9, 6)
+    assert head.checkpoint is not None
+    state = shard_from_parts(read_checkpoint(harness.store, harness.layout, head.checkpoint))
+    state.check()
+    assert len(state.partitions) == len(state.objects) == 2
+    topics = harness.catalog(read_only=True).topics()
+    assert [(topic.name, topic.partition_count) for topic in topics.values()] == [("flights", 3)]
+    assert Head.decode(EXAMPLES["catalog/head"].encode(), "catalog/head", CATALOG_ACTIONS).seq == 4
+
+
+def test_every_action_is_shown_and_described() -> None:
+    text = DOCUMENT.read_text()
+    for action in {*SHARD_ACTIONS, *CATALOG_ACTIONS}:
+        assert f'"action": "{action}"' in text, f"no example of {action}"
+        assert f"`{action}`" in text, f"no description of {action}"
