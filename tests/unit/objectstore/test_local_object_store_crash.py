@@ -83,6 +83,22 @@ def test_it_survives_a_crash_at_every_operation(part: float) -> None:
             assert store.get("shards/0/head").data == b"new"
 
 
+def test_what_a_dead_process_left_unsynced_is_not_built_upon() -> None:
+    """The process dies and the machine lives on: its directories are there, their names are in no journal yet.
+
+    The next process finds them, acknowledges a write, and then the machine dies too.
+    """
+    for operation in range(1, operation_count() + 1):
+        disk = FaultyFileSystem()
+        disk.crash_at(operation)
+        run(disk)
+        next_disk = disk.killed()
+        open_on(next_disk, seed=2).put("shards/0/head", b"new")
+        for survival in ALL_SURVIVALS:
+            survived = open_on(next_disk.reopened(survival), seed=3)
+            assert survived.get("shards/0/head").data == b"new", f"{disk.trace[-1]} {survival}"
+
+
 def test_it_fails_clearly_and_goes_on_where_an_operation_fails() -> None:
     """The disk lives on: an error may hide that the step was done, but never leaves anything in between."""
     states: list[Contents] = [{}, *(state for _, state in STEPS)]

@@ -222,18 +222,15 @@ class LocalObjectStore:
         """Make a directory at or below the root, durably: its name counts once this process has synced it."""
         if directory in self._durable_directories:
             return
-        names: list[str] = []
-        path = directory
-        while path not in self._durable_directories and (
-            path.startswith(f"{self._root}/") or not self._filesystem.exists(path)
-        ):
-            names.append(path)
-            path = posixpath.dirname(path)
         self._filesystem.make_directories(directory)
-        # One that exists already may have been made by a process that died before its fsync: sync it all the
-        # same.
-        for name in reversed(names):
-            self._filesystem.sync_directory(posixpath.dirname(name))
+        # Those that were there may be the work of a process that died before its fsync, so all names on the
+        # way are synced, up to the top. What this user may not even open was not made by this user.
+        names = [directory]
+        while names[-1] not in self._durable_directories and names[-1] != "/":
+            names.append(posixpath.dirname(names[-1]))
+        for parent in reversed(names[1:]):
+            with suppress(PermissionError):
+                self._filesystem.sync_directory(parent)
         with self._lock:
             self._durable_directories.update(names)
 
