@@ -205,7 +205,7 @@ def external_server(environment: Mapping[str, str] = os.environ) -> Generator[S3
         endpoint_url=environment["S3_ENDPOINT_URL"],
         access_key_id=environment.get("AWS_ACCESS_KEY_ID", ""),
         secret_access_key=environment.get("AWS_SECRET_ACCESS_KEY", ""),
-        region=environment.get("AWS_REGION", "us-east-1"),
+        region=environment.get("AWS_DEFAULT_REGION", "us-east-1"),
         bucket=environment.get("S3_BUCKET", _BUCKET),
     )
     server.make_bucket()

@@ -320,7 +320,6 @@ class TestConfiguration:
     def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDENVIRONMENT")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        monkeypatch.setenv("AWS_REGION", "eu-north-1")
         monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
         for variable in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
             with scripted_s3([Answer(body=b"data")]) as server:

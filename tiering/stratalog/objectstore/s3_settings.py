@@ -1,7 +1,7 @@
 """Which bucket, and how to talk to it.
 
 Whatever is left out here is found where every boto3 user expects it: `AWS_ACCESS_KEY_ID`,
-`AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_PROFILE`, `AWS_REGION`, `AWS_ENDPOINT_URL_S3`,
+`AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_PROFILE`, `AWS_DEFAULT_REGION`, `AWS_ENDPOINT_URL_S3`,
 `AWS_ENDPOINT_URL`, `AWS_CA_BUNDLE`, the files in `~/.aws`, a container's or an instance's role.
 """
 
