@@ -15,6 +15,9 @@ class ColumnBuffers:
     validity has one byte a row, 1 where there is a value. Headers are a list column (`header_list_offsets`,
     in headers) over the header rows, whose names are UTF-8. A row's value is missing exactly where the record
     is a tombstone.
+
+    Take the rows out about every mebibyte: the allocator reuses buffers of that size, larger ones go back to
+    the operating system and come back page by page.
     """
 
     __slots__ = (
