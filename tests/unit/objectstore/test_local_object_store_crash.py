@@ -84,9 +84,9 @@ def test_it_survives_a_crash_at_every_operation(part: float) -> None:
 
 
 def test_what_a_dead_process_left_unsynced_is_not_built_upon() -> None:
-    """The process dies and the machine lives on: its directories are there, their names are in no journal yet.
+    """The process dies and the machine lives on: what it made is there, and no disk knows of it yet.
 
-    The next process finds them, acknowledges a write, and then the machine dies too.
+    The next process finds it and acknowledges a write, and then the machine dies too.
     """
     for operation in range(1, operation_count() + 1):
         disk = FaultyFileSystem()
