@@ -28,9 +28,9 @@ from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.s3_servers import S3Server
 
 WRITERS = 16
-COMMITS = 6
+COMMITS = 4
 # Folds happen in the middle of the race: a writer must find its commit in the history as well.
-SETTINGS = CommitSettings(fold_inline_commits=20, max_lost_races=1000)
+SETTINGS = CommitSettings(fold_inline_commits=15, max_lost_races=1000)
 
 
 class Racer:
