@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -36,7 +36,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.protocol import ObjectStore, StoredObject
-from stratalog.remote.actions import ActionTable
+from stratalog.remote.actions import Action, ActionTable
 from stratalog.remote.checkpoint import CheckpointParts, read_checkpoint
 from stratalog.remote.commit import Commit, Writer
 from stratalog.remote.commit_settings import CommitSettings
@@ -154,19 +154,11 @@ class HeadLog(Generic[S]):
         Raises StoreUnavailableError, StoreCorruptError, StoreNotUsableError.
         """
         seen = self._view
-        try:
-            if dated or not seen.etag:
-                stored = self.store.get(self.layout.head_key)
-            else:
-                changed = self.store.get_if_changed(self.layout.head_key, seen.etag)
-                if changed is None:
-                    return seen
-                stored = changed
-        except ObjectNotFoundError as error:
-            if not seen.etag and not self._is_head_listed():
-                return seen
-            raise self._lost_head() from error
-        return self._publish(self._view_of(stored, seen))
+        if not seen.etag:
+            self.open(read_only=True)
+            return self._view
+        changed = self._read_known_head() if dated else self._read_changed_head(seen)
+        return seen if changed is None else self._publish(self._view_of(changed, seen))
 
     def commit(self, judge: Callable[[S], Judgement[R]], *, epoch: int | None = None) -> Landed[R]:
         """Judge, and commit what was judged; again on every head that came first.
@@ -177,26 +169,21 @@ class HeadLog(Generic[S]):
         with self._commit_lock:
             is_fresh = not self._is_view_settled
             view = self.refresh() if is_fresh else self._view
-            for lost_races in range(self.settings.max_lost_races):
+            lost_races = 0
+            while lost_races < self.settings.max_lost_races:
                 self.require_writable(view)
                 judgement = self._judge(judge, view, is_fresh=is_fresh)
                 if judgement is None:
                     view, is_fresh = self.refresh(), True
-                    judgement = judge(view.state)
+                    continue
                 if not judgement.actions:
                     return Landed(view.state.seq, judgement.outcome, has_committed=False)
-                commit = Commit.build(
-                    view.head.seq + 1,
-                    self.ids.uuid(),
-                    self._clock.now_ms(),
-                    self._writer,
-                    epoch,
-                    judgement.actions,
-                )
+                commit = self._build_commit(view, judgement.actions, epoch)
                 if self._replace(view, commit):
                     return Landed(commit.seq, judgement.outcome, has_committed=True)
                 view, is_fresh = self._view, True
                 self._pause(lost_races, self.settings.race_backoff_ms, self.settings.max_race_backoff_ms)
+                lost_races += 1
         raise StoreUnavailableError(
             "other writers came first too often; try again later", key=self.layout.head_key
         )
@@ -211,6 +198,11 @@ class HeadLog(Generic[S]):
         assert view.state.seq == view.head.seq, "the state is the head's"
         assert view.state.checkpoint == view.head.checkpoint, "head and state agree on the checkpoint"
         assert view.state.history == view.head.history, "head and state agree on the history"
+
+    def _build_commit(self, view: View[S], actions: Sequence[Action], epoch: int | None) -> Commit:
+        """With a uuid of its own: it is built once for every attempt on another head."""
+        seq, now_ms = view.head.seq + 1, self._clock.now_ms()
+        return Commit.build(seq, self.ids.uuid(), now_ms, self._writer, epoch, actions)
 
     def _judge(
         self, judge: Callable[[S], Judgement[R]], view: View[S], *, is_fresh: bool
@@ -269,18 +261,30 @@ class HeadLog(Generic[S]):
         last_error: StoreError | None = None
         for failures in range(self.settings.max_store_failures):
             try:
-                changed = self.store.get_if_changed(self.layout.head_key, view.etag)
+                changed = self._read_changed_head(view)
             except StoreUnavailableError as error:
                 last_error = error
                 self._pause(failures, self.settings.failure_backoff_ms, self.settings.max_failure_backoff_ms)
-            except ObjectNotFoundError as error:
-                raise self._lost_head() from error
             else:
                 return view if changed is None else self._publish(self._view_of(changed, view))
         raise StoreUnavailableError(
             "a commit could not be settled, it may or may not have landed; try again later",
             key=self.layout.head_key,
         ) from last_error
+
+    def _read_known_head(self) -> StoredObject:
+        """The head of a shard that is known to have one."""
+        try:
+            return self.store.get(self.layout.head_key)
+        except ObjectNotFoundError as error:
+            raise self._lost_head() from error
+
+    def _read_changed_head(self, view: View[S]) -> StoredObject | None:
+        """None where the head is still the view's."""
+        try:
+            return self.store.get_if_changed(self.layout.head_key, view.etag)
+        except ObjectNotFoundError as error:
+            raise self._lost_head() from error
 
     def _is_in(self, head: Head, commit: Commit) -> bool:
         """Whether `head`'s past holds the commit: the one of its number is it, or is somebody else's."""
@@ -301,7 +305,7 @@ class HeadLog(Generic[S]):
             try:
                 return View(head, stored.etag, self._state_of(head, base), stored.date_ms)
             except ObjectNotFoundError as error:
-                again = self.store.get(self.layout.head_key)
+                again = self._read_known_head()
                 if again.etag == stored.etag:
                     raise StoreCorruptError(
                         "an object that the head refers to is missing; restore it, or rebuild with"

@@ -232,14 +232,21 @@ class MetadataLog:
     def _commit(self, judge: Callable[[ShardState], Judgement[R]], *, epoch: int | None = None) -> Landed[R]:
         landed = self._log.commit(judge, epoch=epoch)
         if landed.has_committed and self._log.settings.fold_by_itself:
-            # The commit is made: that the head could not be folded after it is not the caller's failure.
-            try:
-                self.fold_if_needed()
-            except StoreError as error:
-                self._last_fold_error = error
-            else:
-                self._last_fold_error = None
+            self._fold_after_commit()
         return landed
+
+    def _fold_after_commit(self) -> None:
+        """The commit is made: that the head could not be folded after it is not its caller's failure."""
+        if not self._folder.is_due() or not self._fold_lock.acquire(blocking=False):
+            return  # nothing to do, or somebody is doing it
+        try:
+            self._folder.fold()
+        except StoreError as error:
+            self._last_fold_error = error
+        else:
+            self._last_fold_error = None
+        finally:
+            self._fold_lock.release()
 
     def _judge_add(self, state: ShardState, objects: Objects, epoch: int) -> Judgement[tuple[Refusal, ...]]:
         """As `judge_add`, where objects that an earlier call has committed after all count as committed

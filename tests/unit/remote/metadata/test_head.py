@@ -257,6 +257,19 @@ def test_an_unknown_action_stops_every_writer(harness: MetadataHarness) -> None:
     assert harness.store.get(HEAD).data == before
 
 
+def test_an_unknown_action_that_comes_to_light_while_judging(harness: MetadataHarness) -> None:
+    """An old view would refuse, so the head is read; what it holds then forbids to write as well."""
+    log, epoch = harness.owned()
+    other = harness.log()
+    harness.added(other, epoch, (A0, 0, 5))
+    with_unknown_action(harness)
+    made = harness.put(log, (A0, 5, 6))
+    before = harness.store.get(HEAD).data
+    with pytest.raises(StoreNotUsableError, match="newer software"):
+        log.add([(made.ref, made.entries())], epoch)
+    assert harness.store.get(HEAD).data == before
+
+
 def test_unknown_fields_are_kept(harness: MetadataHarness) -> None:
     """A newer version's fields, in the head and in commits, are still there after we committed on top."""
     log, epoch = harness.owned()
