@@ -1,14 +1,16 @@
 """The real metadata log under every kind of fault, with the protocol's invariants proved after every request.
 
-`STRATALOG_SIMULATION_SEEDS` sets the number of seeds (default 25, some ten seconds),
-`STRATALOG_SIMULATION_FIRST_SEED` where they begin, `STRATALOG_SIMULATION_STEPS` the steps of a run. A failure
-names its seed."""
+`make test` plays 25 seeds of each scenario, always the same; `make simulate` plays 500 new ones. By hand,
+`STRATALOG_SIMULATION_SEEDS` sets how many, `STRATALOG_SIMULATION_FIRST_SEED` where they begin, and
+`STRATALOG_SIMULATION_STEPS` how long each run is. A failure names its scenario and seed.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from functools import partial
+from random import randrange
 
 import pytest
 
@@ -17,9 +19,10 @@ from stratalog.testing.simulation.metadata_audit import brought_by
 from stratalog.testing.simulation.metadata_world import MetadataWorld, Seat
 from stratalog.testing.store_faults import no_faults
 
-FIRST_SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", "0"))
-SEEDS = int(os.environ.get("STRATALOG_SIMULATION_SEEDS", "25"))
-STEPS = int(os.environ.get("STRATALOG_SIMULATION_STEPS", "400"))
+IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "simulate"
+FIRST_SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", randrange(1 << 40) if IS_LONG else 0))
+SEEDS = int(os.environ.get("STRATALOG_SIMULATION_SEEDS", "500" if IS_LONG else "25"))
+STEPS = int(os.environ.get("STRATALOG_SIMULATION_STEPS", "800" if IS_LONG else "400"))
 
 Cast = dict[str, Callable[[Seat], None]]
 
@@ -89,6 +92,7 @@ def clean_up(world: MetadataWorld) -> None:
         assert world.layout.data_key(name) not in keys, f"object {name} was dropped and is never collected"
 
 
+@pytest.mark.timeout(0 if IS_LONG else 300)
 @pytest.mark.parametrize("name", CASTS)
 def test_invariants_hold_after_every_step(name: str) -> None:
     committed = 0
