@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from random import Random
+from typing import Any
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
@@ -46,7 +47,7 @@ class CompactionHistory:
     def compactor(self, store: ObjectStore | None = None) -> Compactor:
         """A compactor whose bounds are so small that every way through the code is taken."""
         random = self.random
-        settings: dict[str, int | float] = {
+        settings: dict[str, Any] = {
             "max_inputs_per_job": random.choice((2, 3, 64)),
             "max_job_bytes": random.choice((1_000, 1 << 30)),
             "min_dirty_ratio": random.choice((0.0, 0.5)),

@@ -51,10 +51,9 @@ class CompactionSettings:
     read_chunk_bytes: int = 4 << 20
     """Bytes that are taken from a data stream at once. Default 4 MiB. A larger record batch is read whole."""
 
-    job_memory_bytes: int = 128 << 20
-    """What a job buffers of its inputs and outputs in memory; beyond, it takes files in `spool_directory`.
-    Default 128 MiB. Chunks, key blocks and one bit a record come on top.
-    """
+    job_memory_bytes: int = 256 << 20
+    """What a job keeps of its inputs and outputs in memory, half each; beyond, it takes files in
+    `spool_directory`. Default 256 MiB. Chunks, key blocks and one bit a record come on top."""
 
     hash_run_entries: int = 1 << 20
     """Keys that are sorted in memory at once where a slice has no usable key stream. Default 1 Mi, about 24

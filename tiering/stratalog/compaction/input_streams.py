@@ -9,13 +9,14 @@ does not idle. GET 2 goes over the data, from the first slice that the job needs
 opened when the first slice is read and only moves forward: slices that are not part of the job are read past.
 Where all of it is small it is drained to scratch too.
 
-The directory that comes with GET 1 is the truth about the bytes; it must be the one whose checksum the commit
-has.
+`entries` are those of the slices that the job needs, as the state of the shard has them. The directory that
+comes with GET 1 must be the one whose checksum the commit has, so they were taken from these very bytes and
+need not be decoded again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
@@ -23,7 +24,6 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.scratch import Scratch, ScratchReader
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.objectstore.protocol import ObjectStore, ReadStream
-from stratalog.remote.directory_codec import decode_directory
 from stratalog.remote.key_stream import KeyBlock, read_key_stream
 from stratalog.remote.object_format import crc_of
 from stratalog.remote.object_ref import ObjectRef
@@ -38,7 +38,7 @@ class InputStreams:
         store: ObjectStore,
         key: str,
         ref: ObjectRef,
-        needed: Iterable[TopicIdPartition],
+        entries: Iterable[SliceEntry],
         make_scratch: Callable[[], Scratch],
         *,
         chunk_bytes: int,
@@ -47,18 +47,17 @@ class InputStreams:
         self._store = store
         self._key = key
         self._ref = ref
-        self._needed = frozenset(needed)
         self._make_scratch = make_scratch
         self._chunk_bytes = chunk_bytes
         self._buffered_bytes = buffered_bytes
         self._key_part: Scratch | None = None
-        self._entries: Mapping[TopicIdPartition, SliceEntry] = {}
+        self._entries = {entry.topic_id_partition: entry for entry in entries}
         self._data_part: Scratch | None = None
         self._data: ReadStream | ScratchReader | None = None
         self._data_position = 0
 
     def entry(self, tip: TopicIdPartition) -> SliceEntry:
-        """What the object's own directory says. Raises StoreCorruptError, and what the store raises."""
+        """What the directory says of a slice. Raises StoreCorruptError, and what the store raises."""
         self._open_keys()
         return self._entries[tip]
 
@@ -106,18 +105,10 @@ class InputStreams:
         directory = self._key_part.read_at(0, ref.directory_bytes)
         if crc_of(directory) != ref.directory_crc:
             raise self._corrupt("has a directory that is not the one that was committed")
-        entries = {entry.topic_id_partition: entry for entry in decode_directory(directory)}
-        if not self._needed <= entries.keys():
-            raise self._corrupt("lacks a slice that the metadata log says it has")
-        for entry in entries.values():
-            if (
-                not ref.data_position
-                <= entry.data_position
-                <= entry.data_end_position
-                <= ref.directory_position
-            ):
-                raise self._corrupt("refers to data outside its own part")
-        self._entries = {tip: entries[tip] for tip in self._needed}
+        for entry in self._entries.values():
+            places = (ref.data_position, entry.data_position, entry.data_end_position, ref.directory_position)
+            if sorted(places) != list(places):
+                raise self._corrupt("is said to have data outside its own part")
 
     def _open_data(self) -> None:
         """GET 2."""

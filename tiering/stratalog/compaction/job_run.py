@@ -31,6 +31,7 @@ from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.object_writer import ObjectWriterSettings
+from stratalog.remote.slice_entry import SliceEntry
 
 _MAX_BUFFERED_INPUT_BYTES = 8 << 20
 
@@ -76,7 +77,10 @@ class JobRun:
         self._settings = settings
         self._job = job
         self._clock = clock
-        self._share_bytes = settings.job_memory_bytes // (3 * len(job.inputs) + 8)
+        # Half of the memory for the outputs (two writers with two spools each), half for the inputs: of each
+        # there may be its key streams, its data, and a slice that had to be hashed.
+        self._spool_bytes = settings.job_memory_bytes // 8
+        self._share_bytes = settings.job_memory_bytes // (6 * len(job.inputs))
 
     def execute(self) -> JobResult:
         """Raises StoreError, CorruptRecordError, UnsupportedOperationError and OSError; nothing is committed
@@ -84,7 +88,7 @@ class JobRun:
         """
         settings = self._settings
         writer_settings = ObjectWriterSettings(
-            spool_directory=settings.spool_directory, memory_bytes=self._share_bytes
+            spool_directory=settings.spool_directory, memory_bytes=self._spool_bytes
         )
         with contextlib.ExitStack() as closing:
             inputs = self._open_inputs(closing)
@@ -128,10 +132,10 @@ class JobRun:
         return rewritten
 
     def _open_inputs(self, closing: contextlib.ExitStack) -> dict[str, InputStreams]:
-        needed: dict[str, list[TopicIdPartition]] = {name: [] for name in self._job.input_names}
+        needed: dict[str, list[SliceEntry]] = {name: [] for name in self._job.input_names}
         for run in self._job.runs:
             for live in run.slices:
-                needed[live.object_name].append(run.topic_id_partition)
+                needed[live.object_name].append(live.entry)
         inputs: dict[str, InputStreams] = {}
         for live_object in self._job.inputs:
             name = live_object.ref.name

@@ -15,12 +15,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from stratalog.base.errors import CorruptRecordError
 from stratalog.compaction.key_run import KeyRun
 from stratalog.compaction.scratch import Scratch, ScratchReader
 from stratalog.compaction.slice_reader import PlacedBatch, SliceReader
 from stratalog.compaction.survivor_bits import set_bit
-from stratalog.record.batch import crc_matches, records_payload
+from stratalog.record.batch import records_payload
 from stratalog.record.kernels import KeyEntries, hash_keys, sort_key_entries
 from stratalog.remote.key_stream import KeyBlock, KeyHashing, encode_key_stream, read_key_stream
 from stratalog.remote.slice_entry import KeyStreamRef
@@ -70,11 +69,6 @@ class SliceHasher:
 
     def _hash(self, batch: PlacedBatch, first_ordinal: int, survivors: bytearray) -> None:
         header = batch.header
-        if not crc_matches(batch.buffer, batch.position, header):
-            raise CorruptRecordError(
-                "a batch of a slice fails its checksum; keep the object and find out what changed it",
-                base_offset=header.base_offset,
-            )
         payload = records_payload(batch.buffer, batch.position, header)
         before = len(self._entries)
         hash_keys(payload, header.records_count, self._hashing.hash_key, first_ordinal, self._entries)

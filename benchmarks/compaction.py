@@ -1,0 +1,190 @@
+"""Compaction of object files, beside bare GET and PUT of the same bytes.
+
+The reference takes the inputs from the store with two requests each, as a job does, and stores as many bytes
+as the job writes, through the same `ObjectStore`: whatever is missing to a ratio of 1 is what compaction
+itself costs. Rates are those of the bytes that are moved, read and written.
+
+Stores: a local directory, and a real S3 server (SeaweedFS) where it is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from random import Random
+
+from report import Row, run, seconds
+from stratalog.base.clock import SystemClock
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.randomness import SystemIdGenerator
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.objectstore.local import LocalObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.builder import encode_batch
+from stratalog.record.compression import Codec
+from stratalog.record.record import Record
+from stratalog.testing.s3_servers import ServerMissingError, seaweedfs_server
+from stratalog.testing.tiered_store import TieredStore
+
+TARGET = 0.3
+OBJECTS = 8
+CHUNK_BYTES = 4 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the inputs hold."""
+
+    name: str
+    total_bytes: int
+    value_bytes: int
+    key_count: int
+    codec: Codec = Codec.NONE
+    partition_count: int = 1
+    batch_bytes: int = 256 << 10
+
+
+def loads(*, quick: bool) -> list[Load]:
+    size = (16 << 20) if quick else (256 << 20)
+    return [
+        Load(name="1 KiB values, 89 % dropped", total_bytes=size, value_bytes=1024, key_count=size // 9400),
+        Load(name="1 KiB values, nothing dropped", total_bytes=size, value_bytes=1024, key_count=0),
+        Load(name="100 B values, 93 % dropped", total_bytes=size, value_bytes=100, key_count=size // 1900),
+        Load(name="100 B values, half dropped", total_bytes=size, value_bytes=100, key_count=size // 270),
+        Load(
+            name="1 KiB values, zstd, 89 % dropped",
+            total_bytes=size,
+            value_bytes=1024,
+            key_count=size // 9400,
+            codec=Codec.ZSTD,
+        ),
+        Load(
+            name="1 KiB values, 500 partitions",
+            total_bytes=size,
+            value_bytes=1024,
+            key_count=size // 9400,
+            partition_count=500,
+        ),
+    ]
+
+
+class Bench:
+    """A store of its own with the inputs of one load in it."""
+
+    def __init__(self, store: ObjectStore, directory: str, load: Load) -> None:
+        self.tiered = TieredStore(
+            PosixFileSystem(), store, SystemClock(), SystemIdGenerator(), directory=directory
+        )
+        self._store = store
+        self._load = load
+        self._random = Random(1)
+        # Half of every value is cut from here, half is zeros: codecs find something to do, but not much.
+        self._noise = self._random.randbytes(1 << 20)
+        topic = self.tiered.catalog.create("bench", load.partition_count, {"cleanup.policy": "compact"})
+        self._tips = [TopicIdPartition(topic.topic_id, number) for number in range(load.partition_count)]
+        self._sequence = 0
+        self._upload()
+        self._refs = [live.ref for live in self.tiered.metadata.refresh().objects.values()]
+        self.report: CompactionReport | None = None
+        self._compactor = self.tiered.compactor()
+
+    def compact(self) -> None:
+        """The job, commit included. Its inputs stay in the store: nothing is collected here."""
+        (self.report,) = self._compactor.run_once()
+        assert self.report.refused is None, self.report
+
+    def move(self) -> None:
+        """The reference: two GETs an input, and a PUT of as many bytes as the job wrote."""
+        report = self.report
+        assert report is not None
+        last = b""
+        for ref in self._refs:
+            key = self.tiered.layout.data_key(ref.name)
+            for begin, end in (
+                (ref.directory_position, ref.key_streams_end),
+                (ref.data_position, ref.directory_position),
+            ):
+                stream = self._store.open_range(key, begin, end - begin)
+                while data := stream.read(CHUNK_BYTES):
+                    last = data
+                stream.close()
+        whole, rest = divmod(report.output_bytes, len(last))
+        parts = [last] * whole + [last[:rest]]
+        self._store.put_parts(f"reference/{self._sequence}", parts)
+
+    def _upload(self) -> None:
+        load = self._load
+        ends = dict.fromkeys(self._tips, 0)
+        for _ in range(OBJECTS):
+            slices: dict[TopicIdPartition, list[bytes]] = {}
+            for tip in self._tips:
+                slices[tip] = []
+                left_bytes = load.total_bytes // OBJECTS // load.partition_count
+                while left_bytes > 0:
+                    batch, count = self._batch(ends[tip], min(left_bytes, load.batch_bytes))
+                    slices[tip].append(batch)
+                    ends[tip] += count
+                    left_bytes -= min(left_bytes, load.batch_bytes)
+            self.tiered.upload(slices)
+
+    def _batch(self, base_offset: int, size_bytes: int) -> tuple[bytes, int]:
+        load, random = self._load, self._random
+        count = max(1, size_bytes // (load.value_bytes + 30))
+        keys_here = max(1, load.key_count // load.partition_count)
+        records: list[Record] = []
+        for index in range(count):
+            self._sequence += 1
+            number = random.randrange(keys_here) if load.key_count else self._sequence
+            half = load.value_bytes // 2
+            begin = random.randrange(len(self._noise) - half)
+            value = self._noise[begin : begin + half] + bytes(load.value_bytes - half)
+            records.append(Record(base_offset + index, 1_000_000 + index, b"key-%012d" % number, value))
+        return encode_batch(records, codec=load.codec, base_offset=base_offset, leader_epoch=1), count
+
+
+def rows_of(store_name: str, open_store: Callable[[str], ObjectStore], *, quick: bool) -> Iterator[Row]:
+    """Each load gets a new store for every repetition, because a job changes what is in it."""
+    for number, load in enumerate(loads(quick=quick)):
+        ours_s = reference_s = float("inf")
+        moved_mb = 0.0
+        for repeat in range(3):
+            with tempfile.TemporaryDirectory() as directory:
+                bench = Bench(open_store(f"{number}/{repeat}"), directory, load)
+                ours_s = min(ours_s, seconds(bench.compact))
+                reference_s = min(reference_s, seconds(bench.move))
+                report = bench.report
+                assert report is not None
+                moved_mb = (report.bytes_read + report.output_bytes) / 1e6
+        yield Row(
+            work=f"{store_name}: {load.name}",
+            unit="MB/s",
+            ours=moved_mb / ours_s,
+            reference=moved_mb / reference_s,
+            target=TARGET,
+        )
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    """Compaction of object files, beside bare GET and PUT of the same bytes."""
+    with tempfile.TemporaryDirectory() as root:
+        yield from rows_of(
+            "directory",
+            lambda name: LocalObjectStore(
+                PosixFileSystem(), SystemClock(), SystemIdGenerator(), f"{root}/{name}"
+            ),
+            quick=quick,
+        )
+    with ExitStack() as closing:
+        try:
+            server = closing.enter_context(seaweedfs_server())
+        except ServerMissingError:
+            return
+        yield from rows_of("SeaweedFS", server.open_store, quick=quick)
+
+
+if __name__ == "__main__":
+    sys.exit(run(measure))

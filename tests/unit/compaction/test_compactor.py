@@ -1,0 +1,336 @@
+"""Runs of the compactor: what it reports, what it leaves alone, and what it does when things go wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from stratalog.base.errors import UnknownTopicOrPartitionError
+from stratalog.base.filesystem import AppendFile
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.compactor import CONFIG_CHANGED, Compactor
+from stratalog.compaction.partition_outlook import TRANSACTIONS_REFUSED
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.batch import batches
+from stratalog.record.builder import encode_batch
+from stratalog.record.header import TRANSACTIONAL_BIT, parse_header
+from stratalog.record.record import Record
+from stratalog.remote.object_format import crc_of
+from stratalog.remote.slice_entry import LeaderEpoch
+from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.store_faults import Operation
+from stratalog.testing.tiered_store import TieredStore
+
+DAY_MS = 24 * 60 * 60 * 1000
+Pairs = Sequence[tuple[str, str | None]]
+
+
+class World:
+    """One shard, one clock, a compacted topic with two partitions and a plain one."""
+
+    def __init__(self, filesystem: MemoryFileSystem | None = None, **config: str) -> None:
+        self.clock = ManualClock()
+        self.filesystem = filesystem or MemoryFileSystem()
+        self.store = MemoryObjectStore(self.clock)
+        self.tiered = TieredStore(self.filesystem, self.store, self.clock, SequentialIds(1))
+        overrides = {"cleanup.policy": "compact"} | {name.replace("_", "."): x for name, x in config.items()}
+        self.topic = self.tiered.catalog.create("state", 2, overrides)
+        plain = self.tiered.catalog.create("events", 1)
+        self.tip = TopicIdPartition(self.topic.topic_id, 0)
+        self.other = TopicIdPartition(self.topic.topic_id, 1)
+        self.plain = TopicIdPartition(plain.topic_id, 0)
+
+    def batch(self, tip: TopicIdPartition, pairs: Pairs, *, epoch: int = 1, attributes: int = 0) -> bytes:
+        """A batch at the partition's tiered end."""
+        base_offset = self.tiered.partition(tip).tiered_end_offset
+        now_ms = self.clock.now_ms()
+        records = [
+            Record(0, now_ms, key.encode(), None if value is None else value.encode()) for key, value in pairs
+        ]
+        batch = encode_batch(records, base_offset=base_offset, leader_epoch=epoch)
+        return with_attributes(batch, attributes) if attributes else batch
+
+    def upload(self, *pairs: tuple[str, str | None], tip: TopicIdPartition | None = None) -> str:
+        tip = tip or self.tip
+        return self.tiered.upload({tip: [self.batch(tip, pairs)]})
+
+    def compact(self, topics: Sequence[str] | None = ("state",)) -> tuple[CompactionReport, ...]:
+        return self.tiered.compactor().run_once(topics)
+
+    def values(self, tip: TopicIdPartition | None = None) -> list[tuple[int, str, str | None]]:
+        return [
+            (
+                record.offset,
+                (record.key or b"").decode(),
+                None if record.value is None else record.value.decode(),
+            )
+            for record in self.tiered.records(tip or self.tip)
+        ]
+
+
+def with_attributes(batch: bytes, bits: int) -> bytes:
+    """The batch with more attribute bits, and a checksum that fits."""
+    header = parse_header(batch)
+    changed = bytearray(header._replace(attributes=header.attributes | bits).pack() + batch[61:])
+    changed[17:21] = crc_of(bytes(changed[21:])).to_bytes(4, "big")
+    return bytes(changed)
+
+
+def test_a_run_reports_what_it_read_and_wrote() -> None:
+    world = World()
+    world.upload(("a", "1"), ("b", "1"))
+    world.upload(("a", "2"), ("c", None))
+    (report,) = world.compact()
+    assert world.values() == [(1, "b", "1"), (2, "a", "2"), (3, "c", None)]
+    assert report.refused is None
+    assert (report.inputs, report.outputs, report.partitions) == (2, 1, 1)
+    assert (report.records_in, report.records_out, report.tombstones_removed) == (4, 3, 0)
+    assert report.get_requests == 4
+    assert 0 < report.bytes_read < report.input_bytes
+    (live,) = world.tiered.metadata.refresh().objects.values()
+    assert report.output_bytes == live.ref.size_bytes
+    assert world.tiered.partition(world.tip).compacted_upto == 4
+
+
+def test_nothing_to_do_is_no_report() -> None:
+    world = World()
+    assert world.compact() == ()
+    world.upload(("a", "1"))
+    world.compact()
+    assert world.compact() == ()
+
+
+def test_a_tombstone_stays_for_its_retention_and_then_goes() -> None:
+    world = World(delete_retention_ms=str(DAY_MS))
+    world.upload(("a", "1"), ("hides-nothing", None))
+    world.upload(("a", None))
+    world.compact()
+    tombstones = [(1, "hides-nothing", None), (2, "a", None)]
+    assert world.values() == tombstones
+    world.clock.advance(DAY_MS - 1)
+    assert world.compact() == ()
+    assert world.values() == tombstones
+    world.clock.advance(1)
+    (report,) = world.compact()
+    assert report.tombstones_removed == 2
+    assert world.values() == []
+    partition = world.tiered.partition(world.tip)
+    assert (partition.slices[0].base_offset, partition.slices[0].end_offset) == (0, 3)
+
+
+def test_without_retention_a_tombstone_goes_with_the_next_run() -> None:
+    world = World(delete_retention_ms="0")
+    world.upload(("a", "1"), ("a", None))
+    world.compact()
+    assert world.values() == [(1, "a", None)]
+    world.compact()
+    assert world.values() == []
+
+
+def test_later_jobs_keep_the_first_horizon() -> None:
+    world = World(delete_retention_ms=str(DAY_MS))
+    world.upload(("a", None), ("b", "1"))
+    world.compact()
+    world.clock.advance(DAY_MS // 2)
+    world.upload(("c", "1"))
+    world.compact()
+    world.clock.advance(DAY_MS // 2)
+    world.compact()
+    assert world.values() == [(1, "b", "1"), (2, "c", "1")]
+
+
+def test_a_clock_that_is_off_removes_no_tombstone() -> None:
+    world = World(delete_retention_ms="0")
+    world.upload(("a", None))
+    world.compact()
+    wrong = ManualClock(world.clock.now_ms() + 6 * 60 * 1000)
+    tiered = world.tiered
+    compactor = Compactor(
+        world.filesystem,
+        world.store,
+        wrong,
+        SequentialIds(2),
+        tiered.open_metadata(world.store, "compactor"),
+        tiered.open_catalog(world.store, "compactor"),
+        tiered.store_id,
+        CompactionSettings(spool_directory="/tiered/compaction"),
+    )
+    assert compactor.run_once(["state"]) == ()
+    world.upload(("b", "1"))
+    (report,) = compactor.run_once(["state"])
+    assert report.refused is None
+    assert world.values() == [(0, "a", None), (1, "b", "1")]
+
+
+def test_records_below_log_start_are_not_written_again() -> None:
+    world = World()
+    world.upload(("a", "1"), ("b", "1"), ("c", "1"))
+    world.tiered.advance_log_start(world.tip, 2)
+    world.compact()
+    (live,) = world.tiered.partition(world.tip).slices
+    assert live.entry.record_count == 1
+    assert world.values() == [(2, "c", "1")]
+    assert (live.base_offset, live.end_offset) == (0, 3)
+
+
+def test_plain_and_compacted_topics_part_ways() -> None:
+    world = World()
+    for value in ("1", "2"):
+        world.tiered.upload(
+            {
+                world.tip: [world.batch(world.tip, [("a", value)])],
+                world.plain: [world.batch(world.plain, [("a", value)])],
+            }
+        )
+    (report,) = world.compact()
+    assert (report.inputs, report.outputs, report.partitions) == (2, 2, 2)
+    assert world.values(world.plain) == [(0, "a", "1"), (1, "a", "2")]
+    state = world.tiered.metadata.refresh()
+    names = {state.partition(tip).slices[0].object_name for tip in (world.tip, world.plain)}
+    assert names == set(state.objects)
+    assert len(names) == 2
+
+
+def test_a_batch_that_keeps_everything_is_copied_as_it_is() -> None:
+    world = World()
+    batch = world.batch(world.tip, [("a", "1"), ("b", "1")])
+    world.tiered.upload({world.tip: [batch]})
+    world.upload(("c", "1"))
+    world.compact()
+    (live,) = world.tiered.partition(world.tip).slices
+    assert world.tiered.slice_data(live.object_name, live.entry).startswith(batch)
+
+
+def test_leader_epochs_stay_and_offsets_of_batches_too() -> None:
+    world = World()
+    for epoch in (1, 1, 4):
+        batch = world.batch(world.tip, [("a", str(epoch)), ("b", None), (f"c{epoch}", "1")], epoch=epoch)
+        world.tiered.upload({world.tip: [batch]})
+    world.compact()
+    (live,) = world.tiered.partition(world.tip).slices
+    assert live.entry.leader_epochs == (LeaderEpoch(1, 0), LeaderEpoch(4, 6))
+    data = world.tiered.slice_data(live.object_name, live.entry)
+    ranges = [(header.base_offset, header.last_offset, header.leader_epoch) for _, header in batches(data)]
+    assert ranges == [(3, 5, 1), (6, 8, 4)]
+
+
+@pytest.mark.parametrize("how", ["altered", "deleted"])
+def test_a_topic_that_changed_meanwhile_is_planned_again(how: str) -> None:
+    world = World()
+    world.upload(("a", "1"))
+    world.upload(("a", "2"))
+
+    def change(operation: Operation) -> None:
+        if operation.verb == "PUT" and "/data/" in operation.key:
+            if how == "altered":
+                world.tiered.catalog.alter(world.topic.topic_id, config={"cleanup.policy": "delete"})
+            else:
+                world.tiered.catalog.delete(world.topic.topic_id)
+
+    store = FaultyObjectStore(world.store, Random(0), before=change)
+    before = world.values()
+    (report,) = world.tiered.compactor(store).run_once()
+    assert report.refused == CONFIG_CHANGED
+    assert world.values() == before
+
+
+def test_transactions_are_left_alone_and_reported() -> None:
+    world = World()
+    transactional = world.batch(world.tip, [("a", "1"), ("a", "2")], attributes=TRANSACTIONAL_BIT)
+    world.tiered.upload(
+        {world.tip: [transactional], world.other: [world.batch(world.other, [("a", "1"), ("a", "2")])]}
+    )
+    failed, done, left = world.compact()
+    assert failed.refused is not None
+    assert done.refused is None
+    assert left.refused_partitions == ((world.tip, left.refused_partitions[0][1]),)
+    assert TRANSACTIONS_REFUSED in left.refused_partitions[0][1]
+    assert len(world.values()) == 2
+    assert len(world.values(world.other)) == 1
+
+
+def test_one_damaged_slice_does_not_hold_up_the_others() -> None:
+    world = World()
+    world.tiered.upload(
+        {tip: [world.batch(tip, [("a", "1"), ("a", "2")])] for tip in (world.tip, world.other)}
+    )
+    damage(world.store, world)
+    compactor = world.tiered.compactor()
+    failed, done, left = compactor.run_once(["state"])
+    assert "checksum" in (failed.refused or "")
+    assert (done.refused, done.partitions) == (None, 1)
+    assert [tip for tip, _ in left.refused_partitions] == [world.tip]
+    assert len(world.values(world.other)) == 1
+    # It is left alone for a while, then tried again, and at once where somebody says so.
+    (left,) = compactor.run_once(["state"])
+    assert left.inputs == 0
+    world.clock.advance(5 * 60_000)
+    assert any(report.inputs for report in compactor.run_once(["state"]))
+    assert compactor.excluded()
+    compactor.reset()
+    assert not compactor.excluded()
+
+
+def damage(store: ObjectStore, world: World) -> None:
+    """Flip a bit in the last value of the first partition: every record is still framed well."""
+    live = world.tiered.partition(world.tip).slices[0]
+    key = world.tiered.layout.data_key(live.object_name)
+    data = bytearray(store.get(key).data)
+    data[live.entry.data_end_position - 2] ^= 1
+    store.put(key, data)
+
+
+def test_a_missing_input_is_corruption_where_the_head_is_fresh() -> None:
+    world = World()
+    name = world.upload(("a", "1"))
+    compactor = world.tiered.compactor()
+    world.store.delete_many([world.tiered.layout.data_key(name)])
+    failed, left = compactor.run_once()
+    assert "restore it" in (failed.refused or "")
+    assert [tip for tip, _ in left.refused_partitions] == [world.tip]
+
+
+class FillingDisk(MemoryFileSystem):
+    """Takes no new file once it is full."""
+
+    is_full = False
+
+    def open_append(self, path: str) -> AppendFile:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "no space left on the disk", path)
+        return super().open_append(path)
+
+
+def test_a_full_disk_is_reported_and_nothing_changes() -> None:
+    disk = FillingDisk()
+    world = World(disk)
+    world.upload(("a", "1"))
+    world.upload(("a", "2"))
+    before = world.values()
+
+    def change(settings: CompactionSettings) -> CompactionSettings:
+        return dataclasses.replace(settings, job_memory_bytes=0)
+
+    compactor = world.tiered.compactor(change=change)
+    disk.is_full = True
+    (report,) = compactor.run_once()
+    assert "no space left" in (report.refused or "")
+    assert world.values() == before
+    disk.is_full = False
+    (report,) = compactor.run_once()
+    assert report.refused is None
+
+
+def test_a_name_that_is_no_topic_is_refused() -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="no such topic"):
+        World().compact(["nothing"])
