@@ -9,24 +9,17 @@ acknowledged.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from uuid import UUID
 
 import pytest
 
 from stratalog.base.errors import LogStoreError
-from stratalog.base.types import Durability, TopicPartition
+from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_manager import LogManager, LogManagerSettings
-from stratalog.log.unified_log import UnifiedLog
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import LogLedger
-from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.manual_scheduler import ManualScheduler
+from stratalog.testing.log_machine import PARTITION, LogMachine
 from stratalog.testing.memory_filesystem import Kept, Survival
-from stratalog.testing.sequential_ids import SequentialIds
 
-PARTITION = TopicPartition("orders", 0)
-TOPIC_ID = UUID(int=7)
 # Where names are lost, files are lost, and their contents hardly matter: not every mixture is worth a run.
 SURVIVALS = (
     *(
@@ -40,8 +33,8 @@ EVERYTHING_KEPT = Survival(Kept.ALL, Kept.ALL)
 NOTHING_KEPT = Survival(Kept.NONE, Kept.NONE)
 
 ONLY_LOOKING = frozenset(
-    ("read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms")
-    + ("open_read", "close", "free_bytes")
+    {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
+    | {"open_read", "close", "free_bytes"}
 )
 
 TIERED = LogConfig(segment_bytes=1024, index_interval_bytes=100, min_durability=Durability.DISK)
@@ -54,34 +47,10 @@ PLAIN = LogConfig(
 )
 
 
-class Machine:
-    """A disk with a process on it. Used by one thread."""
-
-    def __init__(self, disk: FaultyFileSystem, config: LogConfig) -> None:
-        self.disk = disk
-        self.config = config
-        self.clock = ManualClock()
-        self.scheduler = ManualScheduler(self.clock, collect_failures=True)
-        self.manager: LogManager | None = None
-
-    def start(self) -> UnifiedLog:
-        settings = LogManagerSettings(data_dir="/data")
-        self.manager = LogManager.open(self.disk, self.clock, self.scheduler, SequentialIds(), settings)
-        return self.manager.open_log(PARTITION, TOPIC_ID, self.config)
-
-    def checkpoint(self) -> None:
-        assert self.manager is not None
-        self.manager.checkpoint()
-
-    def stop(self) -> None:
-        assert self.manager is not None
-        self.manager.close()
+Work = Callable[[LogMachine, LogLedger], None]
 
 
-Work = Callable[[Machine, LogLedger], None]
-
-
-def tiered_work(machine: Machine, ledger: LogLedger) -> None:
+def tiered_work(machine: LogMachine, ledger: LogLedger) -> None:
     """Append, flush, roll, checkpoint, tier, drop local segments, stop, start again, append."""
     log = machine.start()
     for _ in range(4):
@@ -110,7 +79,7 @@ def tiered_work(machine: Machine, ledger: LogLedger) -> None:
     ledger.append(log, [ledger.batch(2)])
 
 
-def plain_work(machine: Machine, ledger: LogLedger) -> None:
+def plain_work(machine: LogMachine, ledger: LogLedger) -> None:
     """Append, delete records, let retention drop segments, all with little flushed."""
     log = machine.start()
     for _ in range(6):
@@ -134,7 +103,7 @@ def plain_work(machine: Machine, ledger: LogLedger) -> None:
     ledger.note_starts(log)
 
 
-def truncating_work(machine: Machine, ledger: LogLedger) -> None:
+def truncating_work(machine: LogMachine, ledger: LogLedger) -> None:
     """Start anew at lower and at higher offsets, with unequal amounts flushed before and behind."""
     log = machine.start()
     for _ in range(6):
@@ -158,11 +127,12 @@ WORKS = pytest.mark.parametrize(
 
 
 def count_operations(work: Work, config: LogConfig) -> list[str]:
-    machine = Machine(FaultyFileSystem(), config)
+    disk = FaultyFileSystem()
+    machine = LogMachine(disk, config)
     ledger = LogLedger()
     work(machine, ledger)
     assert machine.manager is not None
-    trace = list(machine.disk.trace)
+    trace = list(disk.trace)
     ledger.verify(machine.manager.log(PARTITION), after_crash=False)
     assert not machine.scheduler.failures
     return trace
@@ -192,7 +162,7 @@ def test_dying_at_every_operation_loses_nothing_that_was_flushed(work: Work, con
         disk.crash_at(operation, part=part)
         ledger = LogLedger()
         with pytest.raises(SimulatedCrash):
-            work(Machine(disk, config), ledger)
+            work(LogMachine(disk, config), ledger)
         verified: list[dict[str, bytes | None]] = []
         for survival in SURVIVALS:
             found = disk.reopened(survival)
@@ -210,17 +180,17 @@ def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *
     `goes_on`: and append to it, too.
     """
     found = ledger.copy()
-    log = Machine(disk, config).start()
+    log = LogMachine(disk, config).start()
     assert log.high_watermark == log.log_end_offset
     found.verify(log, after_crash=True)
-    again = Machine(disk.reopened(NOTHING_KEPT), config)
-    log = again.start()
+    again = disk.reopened(NOTHING_KEPT)
+    log = LogMachine(again, config).start()
     found.verify(log, after_crash=True)
     if not goes_on:
         return
     found.append(log, [found.batch(3)])
     found.flush(log)
-    found.verify(Machine(again.disk.reopened(NOTHING_KEPT), config).start(), after_crash=True)
+    found.verify(LogMachine(again.reopened(NOTHING_KEPT), config).start(), after_crash=True)
 
 
 @WORKS
@@ -230,7 +200,7 @@ def test_a_disk_that_fails_once_leaves_no_half_truths(work: Work, config: LogCon
     for operation in range(1, len(count_operations(work, config)) + 1):
         disk = FaultyFileSystem()
         disk.fail_at(operation, part=0.5)
-        machine = Machine(disk, config)
+        machine = LogMachine(disk, config)
         ledger = LogLedger()
         try:
             work(machine, ledger)

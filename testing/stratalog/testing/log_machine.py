@@ -1,0 +1,63 @@
+"""A machine with one partition on its disk: started, stopped, killed and started again by a test."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_manager import LogManager, LogManagerSettings
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.manual_scheduler import ManualScheduler
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+
+PARTITION = TopicPartition("orders", 0)
+TOPIC_ID = UUID(int=7)
+DATA_DIR = "/data"
+PARTITION_DIR = f"{DATA_DIR}/{PARTITION}"
+
+
+class LogMachine:
+    """A disk, a clock, and at most one process. Used by one thread."""
+
+    def __init__(self, disk: FileSystem | None = None, config: LogConfig | None = None, *, max_open: int = 8) -> None:
+        self.disk: FileSystem = disk if disk is not None else MemoryFileSystem()
+        self.config = config if config is not None else LogConfig()
+        self.clock = ManualClock()
+        self.scheduler = ManualScheduler(self.clock, collect_failures=True)
+        self.manager: LogManager | None = None
+        self._max_open = max_open
+
+    def open(self) -> LogManager:
+        """Start a process, without its log."""
+        # Small bounds, so that tests meet files that were closed and indexes that were forgotten.
+        settings = LogManagerSettings(
+            data_dir=DATA_DIR, max_open_files=self._max_open, index_cache_bytes=4 * 1024, file_delete_delay_ms=1000
+        )
+        self.manager = LogManager.open(self.disk, self.clock, self.scheduler, SequentialIds(), settings)
+        return self.manager
+
+    def start(self, *, start_offset: int = 0) -> UnifiedLog:
+        """Start a process and open the log."""
+        return self.open().open_log(PARTITION, TOPIC_ID, self.config, start_offset=start_offset)
+
+    def stop(self) -> None:
+        """End the process in order."""
+        assert self.manager is not None
+        self.manager.close()
+        self.manager = None
+
+    def checkpoint(self) -> None:
+        assert self.manager is not None
+        self.manager.checkpoint()
+
+    def kill(self) -> None:
+        """End the process without a word: the disk is as it is, and what was scheduled never runs."""
+        assert isinstance(self.disk, MemoryFileSystem)
+        self.disk.release_locks()
+        self.scheduler.close()
+        self.scheduler = ManualScheduler(self.clock, collect_failures=True)
+        self.manager = None

@@ -1,0 +1,201 @@
+"""A log beside a plain list: any mixture of appends, reads, drops, restarts and crashes leaves them equal."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError
+from stratalog.base.types import Durability
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch import decode_all
+from stratalog.record.record import Record
+from stratalog.testing.log_ledger import LogLedger, read_local
+from stratalog.testing.log_machine import LogMachine
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+
+COUNTS = st.integers(1, 6)
+FRACTIONS = st.floats(0, 1)
+CONFIGS = st.builds(
+    LogConfig,
+    segment_bytes=st.sampled_from([1024, 2000, 10_000]),
+    index_interval_bytes=st.sampled_from([0, 150, 4096]),
+    segment_index_bytes=st.sampled_from([24, 48, 10_000]),
+    segment_ms=st.sampled_from([500, 10**9]),
+    min_durability=st.sampled_from([Durability.OS, Durability.DISK]),
+    remote_storage_enable=st.booleans(),
+    retention_bytes=st.sampled_from([-1, 3000]),
+    retention_ms=st.just(-1),
+)
+
+
+class UnifiedLogMachine(RuleBasedStateMachine):
+    """`records` is the list: everything that was acknowledged, by offset, dropped or not."""
+
+    @initialize(config=CONFIGS, start_offset=st.sampled_from([0, 5, 2**40]))
+    def begin(self, config: LogConfig, start_offset: int) -> None:
+        self.disk = MemoryFileSystem()
+        self.config = config
+        self.machine = LogMachine(self.disk, config)
+        self.ledger = LogLedger()
+        self.log: UnifiedLog = self.machine.start(start_offset=start_offset)
+        # The empty log is kept as a fact; without a record in it, a crash may take the fact away.
+        self.log.flush()
+        self.ledger.durable_end_offset = self.ledger.local_start_offset = start_offset
+        self.ledger.log_start_offset = self.log.log_start_offset
+
+    @property
+    def records(self) -> list[Record]:
+        start_offset = self.log.local_log_start_offset
+        return [
+            record for offset, record in sorted(self.ledger.acknowledged.items()) if offset >= start_offset
+        ]
+
+    @rule(counts=st.lists(COUNTS, min_size=1, max_size=4), garbage=st.sampled_from([None, b"", b"x" * 70]))
+    def append(self, counts: list[int], garbage: bytes | None) -> None:
+        requests = [self.ledger.batch(count) for count in counts]
+        if garbage is not None:
+            # A request that is refused takes no offset, and its neighbours do not notice.
+            outcomes = self.log.append_group([requests[0][:-1], garbage], leader_epoch=3)
+            assert all(isinstance(outcome, LogStoreError) for outcome in outcomes)
+        assert not any(
+            isinstance(outcome, LogStoreError) for outcome in self.ledger.append(self.log, requests)
+        )
+
+    @rule(timestamp_ms=st.integers(0, 2_000_000))
+    def append_at(self, timestamp_ms: int) -> None:
+        self.ledger.append(self.log, [self.ledger.batch(2, timestamp_ms=timestamp_ms)])
+
+    @rule()
+    def flush(self) -> None:
+        self.ledger.flush(self.log)
+        assert self.log.recovery_point == self.log.log_end_offset
+
+    @rule()
+    def roll(self) -> None:
+        self.log.roll()
+        assert self.log.segments()[-1].size_bytes == 0
+
+    @rule(fraction=FRACTIONS, max_bytes=st.integers(0, 3000))
+    def read(self, fraction: float, max_bytes: int) -> None:
+        start_offset, end_offset = self.log.local_log_start_offset, self.log.high_watermark
+        if end_offset < start_offset:
+            return
+        offset = start_offset + round(fraction * (end_offset - start_offset))
+        data = self.log.read(offset, max_bytes)
+        found = [record for record in decode_all(data.batches) if record.offset >= offset]
+        assert found == [record for record in self.records if offset <= record.offset < data.next_offset]
+        assert bool(found) == (offset < end_offset)
+        # More than was asked for comes only where one batch alone is larger.
+        assert len(data.batches) <= max_bytes or len({record.value for record in found}) <= 6
+        assert data.next_offset <= end_offset
+        limited = self.log.read(offset, max_bytes, min_one_message=False)
+        assert len(limited.batches) <= max_bytes
+
+    @rule(timestamp_ms=st.integers(0, 1_100_000))
+    def look_up(self, timestamp_ms: int) -> None:
+        visible = [record for record in self.records if record.offset < self.log.high_watermark]
+        expected = next((record for record in visible if record.timestamp_ms >= timestamp_ms), None)
+        found = self.log.offset_for_timestamp(timestamp_ms)
+        assert found == ((expected.timestamp_ms, expected.offset) if expected else None)
+        newest = max(visible, key=lambda record: (record.timestamp_ms, -record.offset), default=None)
+        assert self.log.max_timestamp() == ((newest.timestamp_ms, newest.offset) if newest else None)
+
+    @rule()
+    def read_outside(self) -> None:
+        for offset in (self.log.log_end_offset + 1, self.log.local_log_start_offset - 1):
+            with pytest.raises(OffsetOutOfRangeError):
+                self.log.read(offset, 100)
+
+    @rule(fraction=FRACTIONS)
+    def delete_records(self, fraction: float) -> None:
+        start_offset, end_offset = self.log.log_start_offset, self.log.high_watermark
+        self.log.increment_log_start_offset(start_offset + int(fraction * (end_offset - start_offset)))
+        self.log.delete_old_segments()
+        self.ledger.note_starts(self.log)
+
+    @rule()
+    def tier_and_drop(self) -> None:
+        candidates = self.log.upload_candidates(self.log.earliest_pending_upload_offset)
+        offset = max(self.log.earliest_pending_upload_offset, self.log.local_log_start_offset)
+        for source in candidates:
+            assert source.base_offset == offset
+            offset = source.end_offset
+            assert offset <= min(self.log.recovery_point, self.log.last_stable_offset)
+            data = self.log.read_segment(source, source.first_position, source.size_bytes)
+            copied = [record for record in decode_all(data) if record.offset >= source.base_offset]
+            assert copied == [r for r in self.records if source.base_offset <= r.offset < source.end_offset]
+        if self.config.remote_storage_enable and candidates:
+            self.log.update_tiered_end_offset(offset)
+            self.log.delete_local_segments(ignore_retention=True)
+            assert self.log.local_log_start_offset >= offset
+            self.ledger.note_starts(self.log)
+
+    @rule(delta=st.integers(-20, 50))
+    def restart_at(self, delta: int) -> None:
+        self.ledger.restart_at(self.log, max(0, self.log.log_end_offset + delta))
+
+    @rule(duration_ms=st.sampled_from([1, 600, 60_000]))
+    def pass_time(self, duration_ms: int) -> None:
+        self.machine.clock.advance(duration_ms)
+        assert not self.machine.scheduler.failures
+
+    @rule()
+    def stop_and_start(self) -> None:
+        tiered_end_offset, end_offset = self.log.tiered_end_offset, self.log.log_end_offset
+        self.machine.stop()
+        self.log = self.machine.start()
+        assert self.log.recovery_report.was_clean
+        assert self.log.recovery_point == self.log.log_end_offset == end_offset
+        self.ledger.durable_end_offset = end_offset
+        self.log.update_tiered_end_offset(tiered_end_offset)
+
+    @rule(
+        survival=st.builds(Survival, st.sampled_from(Kept), st.sampled_from([Kept.NONE, Kept.HALF, Kept.ALL]))
+    )
+    def crash(self, survival: Survival) -> None:
+        self.disk = self.disk.after_crash(survival)
+        self._start_after_crash()
+
+    @rule()
+    def kill(self) -> None:
+        self.machine.kill()
+        self._start_after_crash()
+
+    def _start_after_crash(self) -> None:
+        tiered_end_offset = self.log.tiered_end_offset
+        self.machine = LogMachine(self.disk, self.config)
+        self.log = self.machine.start()
+        self.ledger.verify(self.log, after_crash=True)
+        # Uploads never run ahead of fsync, so no crash takes back what was tiered.
+        self.log.update_tiered_end_offset(tiered_end_offset)
+
+    @rule(position=FRACTIONS)
+    def damage_an_index(self, position: float) -> None:
+        """Index files of sealed segments are disposable: change one byte of each, and nobody notices."""
+        live = {info.base_offset for info in self.log.segments() if not info.is_active}
+        self.machine.stop()
+        for path, data in self.disk.contents().items():
+            if data and path.endswith("index") and int(path.split("/")[-1].split(".")[0]) in live:
+                changed = bytearray(data)
+                changed[round(position * (len(data) - 1))] ^= 0x55
+                file = self.disk.open_append(path)
+                file.truncate(0)
+                file.append([changed])
+                file.close()
+        self.log = self.machine.start()
+        self.ledger.durable_end_offset = self.log.log_end_offset
+
+    @invariant()
+    def equal(self) -> None:
+        self.log.check()
+        assert read_local(self.log, 1500) == self.records
+        assert self.machine.manager is not None
+        self.machine.manager.check()
+
+
+UnifiedLogMachine.TestCase.settings = settings(stateful_step_count=25)
+TestUnifiedLog = UnifiedLogMachine.TestCase
