@@ -419,6 +419,32 @@ def test_rule_finds_what_was_planted(rule: Rule, name: str, text: str, expected:
     assert len(list(rule(Source(name, text)))) == expected
 
 
+# What lives as long as a log or a store does, and can contradict itself.
+CHECKED_CLASSES = [
+    "Catalog",
+    "LocalLog",
+    "LogManager",
+    "LogSegment",
+    "MetadataLog",
+    "OffsetIndex",
+    "ShardState",
+    "TimeIndex",
+    "UnifiedLog",
+]
+
+
+@pytest.mark.parametrize("name", CHECKED_CLASSES)
+def test_lasting_state_can_check_itself(name: str) -> None:
+    (found,) = [
+        node
+        for source in sources_below(ENGINE, ".py")
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef) and node.name == name
+    ]
+
+    assert "check" in {item.name for item in found.body if isinstance(item, ast.FunctionDef)}
+
+
 def test_test_files_have_unique_names() -> None:
     names = [path.name for path in files_below(("tests",), ".py") if path.name != "conftest.py"]
 
