@@ -26,6 +26,18 @@ from stratalog.testing.scripted_s3 import DATE, DATE_MS, Answer, error_answer, s
 RANGE_HEADERS = {"Date": DATE, "ETag": '"etag"', "Content-Range": "bytes 10-29/100"}
 
 
+class ImpatientClock(ManualClock):
+    """Time passes whenever somebody looks."""
+
+    def __init__(self, step_ms: int) -> None:
+        super().__init__()
+        self._step_ms = step_ms
+
+    def monotonic_s(self) -> float:
+        self.advance(self._step_ms)
+        return super().monotonic_s()
+
+
 class TestRequests:
     @pytest.mark.parametrize("size", [0, 10, 3 << 20])
     def test_a_write_carries_its_checksum_and_waits_for_no_invitation(self, size: int) -> None:
@@ -169,34 +181,27 @@ class TestDeadlines:
                 with pytest.raises(StoreUnavailableError):
                     call()
 
+    def test_no_attempt_begins_when_the_time_is_over(self) -> None:
+        clock = ImpatientClock(25_000)
+        with scripted_s3([error_answer(503, "SlowDown")]) as server:
+            store = server.open_store(clock=clock, call_timeout_s=60, max_attempts=9)
+            with pytest.raises(StoreUnavailableError, match="too slow"):
+                store.get("key")
+            assert len(server.requests) == 2
+
     def test_a_large_write_is_given_up_when_its_time_is_over(self) -> None:
-        clock = ManualClock()
-
-        class Late(ManualClock):
-            def monotonic_s(self) -> float:
-                clock.advance(10_000)
-                return clock.monotonic_s()
-
         with scripted_s3([Answer()]) as server:
-            store = server.open_store(clock=Late(), call_timeout_s=20, max_attempts=1)
+            store = server.open_store(clock=ImpatientClock(1_000), call_timeout_s=20, max_attempts=1)
             with pytest.raises(StoreUnavailableError):
                 store.put("key", bytes(8 << 20))
             with pytest.raises(StoreUnavailableError):
                 store.put_parts("key", [bytes(8 << 20)])
 
     def test_a_slow_read_is_given_up_when_its_time_is_over(self) -> None:
-        clock = ManualClock()
-
-        class Late(ManualClock):
-            def monotonic_s(self) -> float:
-                clock.advance(31_000)
-                return clock.monotonic_s()
-
-        with (
-            scripted_s3([Answer(body=b"data")]) as server,
-            pytest.raises(StoreUnavailableError, match="too slow"),
-        ):
-            server.open_store(clock=Late()).get("key")
+        with scripted_s3([Answer(body=b"data")]) as server:
+            store = server.open_store(clock=ImpatientClock(31_000))
+            with pytest.raises(StoreUnavailableError, match="too slow"):
+                store.get("key")
 
     def test_nobody_there(self) -> None:
         with scripted_s3([Answer()]) as server:

@@ -6,21 +6,22 @@ be refused and hide that it landed. Nothing is retried above botocore, and a bod
 taken up again.
 
 Every wait is bounded: connecting, each silence of the server, and the call as a whole
-(`S3Settings.call_timeout_s`). A stream lives as long as its reader likes, with the same bound on each
-silence.
+(`S3Settings.call_timeout_s`): once its time is over no request is begun, no block of a body sent and no piece
+awaited. A stream lives as long as its reader likes, with the same bound on each silence.
 
 What differs from boto3's defaults, and why: request and response checksums only `when_required`, because
 botocore would choose one for us and some servers choke on it in ranges and errors; instead every write
 carries its CRC-32C, which S3, MinIO and SeaweedFS verify and others ignore. No `Expect: 100-continue`, which
 costs a round trip. The body is not hashed into the signature where TLS or the loopback interface protects it
-already. Bodies are read in pieces of 1 MiB. Botocore does not notice a body that ends early, so the bytes are
-counted here.
+already. Bodies are read in pieces of 1 MiB. Bytes are counted here, so that whether an early end is noticed
+depends on no library.
 """
 
 from __future__ import annotations
 
 import base64
 import ipaddress
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -95,6 +96,12 @@ class _Deadline:
             raise StoreUnavailableError("the store is too slow: the call was given up")
 
 
+class _CurrentCall(threading.local):
+    """What the hooks of a thread's requests have to know. Each thread sees its own."""
+
+    deadline: _Deadline
+
+
 class _S3Stream:
     """One user at a time, as every `ReadStream`. Counts bytes: an early end never passes for the end."""
 
@@ -139,6 +146,7 @@ class S3ObjectStore:
         self._bucket = settings.bucket
         self._root = settings.root
         self._on_request = on_request
+        self._current = _CurrentCall()
         with self._errors():
             session = boto3.session.Session(
                 aws_access_key_id=settings.access_key_id,
@@ -191,7 +199,7 @@ class S3ObjectStore:
         assert position >= 0, "an object begins at 0"
         assert size > 0, "a range has at least one byte"
         wanted = f"bytes {position}-{position + size - 1}/"
-        with self._errors(key):
+        with self._call(key):
             answer = self._client.get_object(
                 Bucket=self._bucket, Key=self._name(key), Range=f"bytes={position}-{position + size - 1}"
             )
@@ -214,7 +222,7 @@ class S3ObjectStore:
     def delete_many(self, keys: Sequence[str]) -> None:
         names = [self._name(key) for key in keys]
         for first in range(0, len(names), _KEYS_PER_DELETE):
-            with self._errors():
+            with self._call():
                 answer = self._client.delete_objects(
                     Bucket=self._bucket,
                     Delete={
@@ -237,7 +245,7 @@ class S3ObjectStore:
         self, key: str, parts: Sequence[Buffer], start: int, end: int, conditions: dict[str, Any]
     ) -> str:
         client = self._client_once if conditions else self._client
-        with self._errors(key, is_conditional_write=bool(conditions)):
+        with self._call(key, size=end - start, is_conditional_write=bool(conditions)):
             answer = client.put_object(
                 Bucket=self._bucket,
                 Key=self._name(key),
@@ -250,7 +258,7 @@ class S3ObjectStore:
 
     def _put_multipart(self, key: str, parts: Sequence[Buffer], size: int, part_bytes: int) -> str:
         bucket, name = self._bucket, self._name(key)
-        with self._errors(key):
+        with self._call(key, size=size):
             upload_id = self._client.create_multipart_upload(
                 Bucket=bucket, Key=name, ChecksumAlgorithm="CRC32C"
             )["UploadId"]
@@ -277,12 +285,12 @@ class S3ObjectStore:
             except BaseException:
                 # Parts that belong to nothing cost money for ever. If the upload did complete, this changes
                 # nothing.
-                with suppress(ClientError, BotoCoreError):
+                with suppress(StoreError), self._call(key):
                     self._client.abort_multipart_upload(Bucket=bucket, Key=name, UploadId=upload_id)
                 raise
 
     def _get_whole(self, key: str, conditions: dict[str, Any]) -> StoredObject:
-        with self._errors(key):
+        with self._call(key):
             answer = self._client.get_object(Bucket=self._bucket, Key=self._name(key), **conditions)
             size, etag = answer["ContentLength"], answer["ETag"]
             stream = _S3Stream(answer["Body"], size, lambda: self._errors(key))
@@ -296,7 +304,7 @@ class S3ObjectStore:
         options: dict[str, Any] = {"StartAfter": self._root + start_after} if start_after else {}
         if token is not None:
             options["ContinuationToken"] = token
-        with self._errors():
+        with self._call():
             answer = self._client.list_objects_v2(
                 Bucket=self._bucket, Prefix=self._root + prefix, Delimiter="/", **options
             )
@@ -321,7 +329,7 @@ class S3ObjectStore:
         )
 
     def _body(self, parts: Sequence[Buffer], start: int, end: int) -> IO[bytes] | bytes:
-        body = PartsBody(parts, start, end, self._deadline(end - start).check)
+        body = PartsBody(parts, start, end, self._current.deadline.check)
         # Small bodies go out together with the header, in one piece.
         # What the HTTP library asks of a file is less than the type stubs do.
         return cast("IO[bytes]", body) if end - start > _READ_BYTES else body.read()
@@ -360,17 +368,26 @@ class S3ObjectStore:
         effective_config: Any = client.meta.config
         effective_config.s3["payload_signing_enabled"] = not is_protected(client.meta.endpoint_url)
         client.meta.events.unregister("before-call.s3", add_expect_header)
-        if self._on_request is not None:
-            client.meta.events.register("before-send.s3", self._report_request)
+        client.meta.events.register("before-send.s3", self._before_request)
         return client
 
-    def _report_request(self, request: AWSPreparedRequest, **_: object) -> None:
-        assert self._on_request is not None
+    def _before_request(self, request: AWSPreparedRequest, **_: object) -> None:
+        """Before each attempt, by botocore: raising ends the call, a result would replace the answer."""
+        self._current.deadline.check()
+        if self._on_request is None:
+            return
         target = urlsplit(request.url)
         path = unquote(target.path).removeprefix("/")
         if not (target.hostname or "").startswith(f"{self._bucket}."):
             path = path.removeprefix(self._bucket).removeprefix("/")
         self._on_request(request.method, path.removeprefix(self._root))
+
+    @contextmanager
+    def _call(self, key: str = "", *, size: int = 0, is_conditional_write: bool = False) -> Generator[None]:
+        """One call of a method, which moves about `size` bytes: its deadline, and its errors."""
+        self._current.deadline = self._deadline(size)
+        with self._errors(key, is_conditional_write=is_conditional_write):
+            yield
 
     @contextmanager
     def _errors(self, key: str = "", *, is_conditional_write: bool = False) -> Generator[None]:
