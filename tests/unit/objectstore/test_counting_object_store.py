@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Generator
+
 import pytest
 
 from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError
@@ -61,6 +64,16 @@ def test_what_fails_was_asked_for_all_the_same(store: CountingObjectStore) -> No
     }
 
 
+@pytest.fixture
+def eager_threads() -> Generator[None]:
+    """Threads that take turns after a microsecond, which finds a missing lock soon."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("eager_threads")
 def test_threads_do_not_lose_counts(store: CountingObjectStore) -> None:
     store.put("key", b"12345")
 
