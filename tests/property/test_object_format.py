@@ -6,9 +6,7 @@ that got the checksum right by accident must not meet an IndexError.
 
 from __future__ import annotations
 
-import itertools
-from array import array
-from collections.abc import Callable, Iterator
+import random
 from contextlib import nullcontext
 from uuid import UUID
 
@@ -17,17 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
-from stratalog.record.kernels import KeyEntries
 from stratalog.remote.directory_codec import DIRECTORY_HEADER, ENTRY, decode_directory, encode_directory
-from stratalog.remote.key_stream import (
-    MAX_BLOCK_ENTRY_COUNT,
-    EncodedKeyStream,
-    KeyBlock,
-    block_size_bytes,
-    encode_key_stream,
-    key_blocks,
-    read_key_stream,
-)
 from stratalog.remote.object_format import (
     FOOTER,
     ObjectHeader,
@@ -97,72 +85,96 @@ def refs(draw: st.DrawFn) -> ObjectRef:
     )
 
 
-def _ascending(draw: st.DrawFn, values: st.SearchStrategy[int], max_size: int) -> list[int]:
-    return sorted(draw(st.sets(values, max_size=max_size)))
+class Numbers:
+    """Numbers from one seed, edges of their ranges among them: drawing each by itself would take most of
+    the time.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def number(self, low: int, high: int) -> int:
+        return self._random.choice((low, high, self._random.randint(low, high)))
+
+    def maybe(self) -> bool:
+        return self._random.random() < 0.5
+
+    def offset(self) -> int:
+        return self.number(0, 2**63 - 2)
+
+    def timestamp(self) -> int:
+        return self.number(-(2**63), 2**63 - 1)
+
+    def u32(self) -> int:
+        return self.number(0, 2**32 - 1)
+
+    def uuid(self) -> UUID:
+        return UUID(int=self.number(0, 2**128 - 1))
+
+    def ascending(self, low: int, high: int, count: int) -> list[int]:
+        """Distinct numbers, at most `count`."""
+        return sorted({self.number(low, high) for _ in range(count)})
 
 
-@st.composite
-def entries(draw: st.DrawFn) -> SliceEntry:
-    base_offset, end_offset = sorted((draw(offsets), draw(offsets)))
-    has_data = end_offset > 0 and draw(st.booleans())
-    record_count = draw(st.integers(1, 2**32 - 1)) if has_data else 0
+def entry_of(topic: str, seed: int) -> SliceEntry:
+    """An entry that keeps all invariants."""
+    some = Numbers(seed)
+    base_offset, end_offset = sorted((some.offset(), some.offset()))
+    has_data = end_offset > 0 and some.maybe()
+    record_count = some.u32() if has_data else 0
     opens: list[OpenTransaction] = []
-    if has_data and draw(st.booleans()):
-        first_offsets = st.integers(0, end_offset - 1)
-        opens = draw(st.lists(st.builds(OpenTransaction, offsets, first_offsets), min_size=1, max_size=3))
-    tombstone_count = draw(st.integers(0, record_count))
-    least, most = sorted((draw(timestamps), draw(timestamps)))
-    epochs = _ascending(draw, st.integers(-1, 2**31), 4)
-    starts = _ascending(draw, offsets, len(epochs))
-    strategy = draw(st.sampled_from(KeyStrategy))
+    if has_data and some.maybe():
+        opens = [OpenTransaction(some.offset(), some.number(0, end_offset - 1)) for _ in range(2)]
+    tombstone_count = some.number(0, record_count)
+    least, most = sorted((some.timestamp(), some.timestamp()))
+    epochs, starts = some.ascending(-1, 2**31, 4), some.ascending(0, 2**63 - 1, 4)
+    strategy = KeyStrategy(some.number(0, 1))
+    header = topic if strategy is KeyStrategy.HIGHEST_VERSION else ""
+    entry_count = some.number(0, record_count)
     stream = KeyStreamRef(
-        position=draw(offsets),
-        size_bytes=draw(offsets),
-        entry_count=draw(st.integers(0, record_count)),
-        crc=draw(u32),
-        strategy=strategy,
-        version_header=draw(texts) if strategy is KeyStrategy.HIGHEST_VERSION else "",
-        hash_key_id=draw(u64),
+        some.offset(), some.offset(), entry_count, some.u32(), strategy, header, some.u32() << 32
+    )
+    last_batch = (
+        LastBatch(some.number(0, end_offset - 1), some.number(-1, 2**31 - 1), some.u32())
+        if has_data
+        else None
     )
     return SliceEntry(
-        topic_id=draw(uuids),
-        topic=draw(texts),
-        partition=draw(st.integers(0, 2**31 - 1)),
+        topic_id=some.uuid(),
+        topic=topic,
+        partition=some.number(0, 2**31 - 1),
         base_offset=base_offset,
         end_offset=end_offset,
-        data_position=draw(offsets),
-        data_bytes=draw(st.integers(1, 2**40)) if has_data else 0,
-        data_crc=draw(u32),
+        data_position=some.offset(),
+        data_bytes=some.number(1, 2**40) if has_data else 0,
+        data_crc=some.u32(),
         record_count=record_count,
         min_timestamp=least if has_data else -1,
         max_timestamp=most if has_data else -1,
-        max_timestamp_offset=draw(offsets) if has_data else -1,
-        codec_mask=draw(st.integers(0, 31)),
+        max_timestamp_offset=some.offset() if has_data else -1,
+        codec_mask=some.number(0, 31),
         stable_end_offset=min((one.first_offset for one in opens), default=end_offset),
-        has_aborted=draw(st.booleans()),
+        has_aborted=some.maybe(),
         open_transactions=tuple(opens),
         tombstone_count=tombstone_count,
-        marker_count=draw(st.integers(0, record_count - tombstone_count)),
-        earliest_delete_horizon_ms=draw(st.none() | timestamps),
-        leader_epochs=tuple(map(LeaderEpoch, epochs, starts)),
-        last_batch=LastBatch(
-            draw(st.integers(0, end_offset - 1)), draw(st.integers(-1, 2**31 - 1)), draw(u32)
-        )
-        if has_data
-        else None,
-        key_stream=stream if not opens and draw(st.booleans()) else None,
-        index=draw(st.none() | st.builds(PartRef, offsets, offsets, u32)),
+        marker_count=some.number(0, record_count - tombstone_count),
+        earliest_delete_horizon_ms=some.timestamp() if some.maybe() else None,
+        leader_epochs=tuple(LeaderEpoch(*pair) for pair in zip(epochs, starts, strict=False)),
+        last_batch=last_batch,
+        key_stream=stream if not opens and some.maybe() else None,
+        index=PartRef(some.offset(), some.offset(), some.u32()) if some.maybe() else None,
     )
 
 
-directories = st.lists(entries(), max_size=4, unique_by=lambda entry: entry.topic_id_partition).map(
+entries = st.builds(entry_of, texts, st.integers(0, 2**64 - 1))
+directories = st.lists(entries, max_size=4, unique_by=lambda entry: entry.topic_id_partition).map(
     lambda found: tuple(sorted(found, key=lambda entry: entry.topic_id_partition))
 )
 
 
 @st.composite
 def indexes(draw: st.DrawFn) -> SliceIndex:
-    positions = [0, *_ascending(draw, st.integers(1, 2**40), 5)]
+    positions = [0, *sorted(draw(st.sets(st.integers(1, 2**40), max_size=5)))]
     base_offsets = sorted(draw(st.sets(offsets, min_size=len(positions), max_size=len(positions))))
     return SliceIndex(
         positions[-1] + draw(st.integers(1, 2**30)),
@@ -189,38 +201,6 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
             return data[:position] + draw(st.binary(min_size=1, max_size=16)) + data[position:]
         case _:
             return data[:position]
-
-
-def key_entries(hashes: list[tuple[int, int]]) -> KeyEntries:
-    """An entry for each hash, in order; ordinals run backwards so that they are not the same as positions."""
-    found = KeyEntries()
-    found.hash_high = array("Q", [high for high, _ in hashes])
-    found.hash_low = array("Q", [low for _, low in hashes])
-    found.ordinal = array("I", range(len(hashes) - 1, -1, -1))
-    found.tombstone = bytearray(number % 2 for number in range(len(hashes)))
-    return found
-
-
-def stream_ref(encoded: EncodedKeyStream, *, has_version: bool = False) -> KeyStreamRef:
-    strategy = KeyStrategy.HIGHEST_VERSION if has_version else KeyStrategy.LAST_OFFSET
-    header = "version" if has_version else ""
-    return KeyStreamRef(0, encoded.size_bytes, encoded.entry_count, encoded.crc, strategy, header, 7)
-
-
-def rows(blocks: Iterator[KeyBlock]) -> list[tuple[int, int, int, int, int | None]]:
-    """All entries as tuples, read through the widths that the format promises."""
-    found: list[tuple[int, int, int, int, int | None]] = []
-    for block in blocks:
-        versions = [None] * block.entry_count if block.version is None else block.version.cast("q").tolist()
-        columns = (
-            block.hash_high.cast("Q").tolist(),
-            block.hash_low.cast("Q").tolist(),
-            block.ordinal.cast("I").tolist(),
-            block.tombstone.tolist(),
-            versions,
-        )
-        found += zip(*columns, strict=True)
-    return found
 
 
 @given(headers())
@@ -345,119 +325,6 @@ def test_an_unknown_flag_of_an_entry_is_refused(bit: int) -> None:
     data[position] |= 1 << bit % 8
     with pytest.raises(DAMAGE) if bit >= 5 or bit == 1 else nullcontext():
         decode_directory(bytes(data))
-
-
-@given(st.sets(st.tuples(st.integers(0, 3) | u64, st.integers(0, 3) | u64), max_size=40), st.booleans())
-def test_a_key_stream_comes_back(hashes: set[tuple[int, int]], has_version: bool) -> None:
-    found = key_entries(sorted(hashes))
-    versions = array("q", [ordinal - 5 for ordinal in found.ordinal]) if has_version else None
-    encoded = encode_key_stream(found, versions)
-    data = b"".join(encoded.parts)
-    expected = [
-        (high, low, ordinal, tombstone, None if versions is None else versions[number])
-        for number, (high, low, ordinal, tombstone) in enumerate(
-            zip(found.hash_high, found.hash_low, found.ordinal, found.tombstone, strict=True)
-        )
-    ]
-    assert len(data) == encoded.size_bytes
-    assert rows(key_blocks(data, stream_ref(encoded, has_version=has_version), len(hashes))) == expected
-
-
-@given(st.integers(0, 3), st.sampled_from((-1, 0, 1)), st.booleans())
-def test_blocks_are_bounded_and_aligned(blocks: int, more: int, has_version: bool) -> None:
-    count = max(blocks * MAX_BLOCK_ENTRY_COUNT + more, 0)
-    found = key_entries([(number, 0) for number in range(count)])
-    versions = array("q", range(count)) if has_version else None
-    encoded = encode_key_stream(found, versions)
-    assert encoded.size_bytes % 8 == 0
-    stream = b"".join(encoded.parts) + b"the next stream"
-    position = 0
-
-    def read(size: int) -> bytes:
-        nonlocal position
-        position += size
-        return stream[position - size : position]
-
-    ref = stream_ref(encoded, has_version=has_version)
-    sizes = [block.entry_count for block in read_key_stream(read, ref, count)]
-    assert position == encoded.size_bytes, "nothing behind the stream was read"
-    assert sum(sizes) == count
-    assert all(size == MAX_BLOCK_ENTRY_COUNT for size in sizes[:-1])
-    assert encoded.size_bytes == sum(block_size_bytes(size, has_version=has_version) for size in sizes)
-
-
-def reader_of(data: bytes) -> Callable[[int], bytes]:
-    """Reads forward, and short at the end."""
-    position = 0
-
-    def read(size: int) -> bytes:
-        nonlocal position
-        position += size
-        return data[position - size : position]
-
-    return read
-
-
-@given(st.data())
-def test_a_damaged_key_stream_is_refused(data: st.DataObject) -> None:
-    hashes = data.draw(st.sets(st.tuples(u64, u64), min_size=1, max_size=20))
-    encoded = encode_key_stream(key_entries(sorted(hashes)))
-    whole = b"".join(encoded.parts)
-    changed = data.draw(damaged(whole))
-    with nullcontext() if changed == whole else pytest.raises(DAMAGE):
-        list(key_blocks(changed, stream_ref(encoded), len(hashes)))
-    # Forward only: what lies behind the stream is somebody else's.
-    is_whole = changed.startswith(whole)
-    with nullcontext() if is_whole else pytest.raises(DAMAGE):
-        list(read_key_stream(reader_of(changed), stream_ref(encoded), len(hashes)))
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=8))
-def test_a_stream_that_is_not_sorted_is_refused(hashes: list[tuple[int, int]]) -> None:
-    encoded = encode_key_stream(key_entries(hashes))
-    is_sorted = all(earlier < later for earlier, later in itertools.pairwise(hashes))
-    with nullcontext() if is_sorted else pytest.raises(StoreCorruptError):
-        list(key_blocks(b"".join(encoded.parts), stream_ref(encoded), len(hashes)))
-
-
-def test_order_is_checked_from_block_to_block() -> None:
-    hashes = [(number, 0) for number in range(MAX_BLOCK_ENTRY_COUNT)]
-    encoded = encode_key_stream(key_entries([*hashes, (MAX_BLOCK_ENTRY_COUNT - 1, 0)]))
-    with pytest.raises(StoreCorruptError, match="block to block"):
-        list(key_blocks(b"".join(encoded.parts), stream_ref(encoded), len(hashes) + 1))
-
-
-def test_an_ordinal_behind_the_slice_is_refused() -> None:
-    encoded = encode_key_stream(key_entries([(1, 1), (2, 2)]))
-    with pytest.raises(StoreCorruptError, match="behind the end"):
-        list(key_blocks(b"".join(encoded.parts), stream_ref(encoded), 1))
-
-
-def test_a_damaged_block_is_not_handed_out() -> None:
-    """Its own checksum tells: the stream's would come too late for whoever acts on each block."""
-    encoded = encode_key_stream(key_entries([(number, 0) for number in range(MAX_BLOCK_ENTRY_COUNT + 1)]))
-    changed = bytearray(b"".join(encoded.parts))
-    changed[-8] ^= 1  # the tombstone of the last block's only entry
-    blocks = key_blocks(bytes(changed), stream_ref(encoded), MAX_BLOCK_ENTRY_COUNT + 1)
-    assert next(blocks).entry_count == MAX_BLOCK_ENTRY_COUNT
-    with pytest.raises(StoreCorruptError, match="block that fails its checksum"):
-        next(blocks)
-
-
-def test_a_tombstone_is_a_bit() -> None:
-    found = key_entries([(1, 1)])
-    found.tombstone[0] = 2
-    encoded = encode_key_stream(found)
-    with pytest.raises(StoreCorruptError, match="tombstone"):
-        list(key_blocks(b"".join(encoded.parts), stream_ref(encoded), 1))
-
-
-def test_a_missing_block_is_noticed_in_the_end() -> None:
-    encoded = encode_key_stream(key_entries([(number, 0) for number in range(MAX_BLOCK_ENTRY_COUNT + 1)]))
-    first_bytes = block_size_bytes(MAX_BLOCK_ENTRY_COUNT, has_version=False)
-    ref = stream_ref(encoded)._replace(size_bytes=first_bytes)
-    with pytest.raises(StoreCorruptError, match="describes"):
-        list(key_blocks(b"".join(encoded.parts)[:first_bytes], ref, MAX_BLOCK_ENTRY_COUNT + 1))
 
 
 @given(indexes())

@@ -4,22 +4,28 @@ The data directory keeps the uuids of the claims that were made from it, one a l
 is the shard). A uuid is written and fsynced before its claim is committed, so that a claim of one's own is
 always known; one that never landed does no harm.
 
+The claims in the shard's state tell since when nobody else has owned it: `trusted_epoch` is that of the
+first own claim behind the last foreign one, 0 where there was no foreign one. A directory that was copied
+knows only the claims from before, so it is told from the one that went on.
+
 A local log goes on only where all of this holds:
 
-* the shard's previous claim came from this directory (or there was none): nobody else has owned it in
-  between, and a directory that was copied is told from the one that went on;
-* the log reaches the tiered end;
-* where the log still has the batch of the end mark (the last that was tiered), it is the same one.
+* all its batches were written since then: its first one carries `trusted_epoch` or a later epoch;
+* it reaches the tiered end;
+* where it still has the batch of the end mark (the last that was tiered), it is the same one.
 
 Otherwise the whole local log of the partition is set aside, never deleted, and an empty one begins at the
 tiered end. What it held beyond the tiered end was acknowledged at levels that do not outlive a change of
 owner.
 
-A crash at any point is harmless: claims only accumulate, and setting aside is one rename.
+A crash at any point is harmless: claims only accumulate, and setting aside is one rename. A process that
+dies when it has claimed the shard and has not looked at all logs leaves some from before; their epochs
+still say so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -32,6 +38,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import parse_header
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.partition_state import PartitionState
+from stratalog.remote.shard_state import ShardClaim
 
 FENCED_SUFFIX = "fenced"
 
@@ -76,11 +83,17 @@ class ClaimsFile:
 
 
 class ClaimedShard(NamedTuple):
-    """The epoch that this process owns, and whether it owned the one before."""
+    """The epoch that this process owns, and since which one it has been the only owner."""
 
     epoch: int
-    is_continued: bool
-    """The previous claim was made from the same data directory, or there was none."""
+    trusted_epoch: int
+    """What this directory holds of this epoch and later ones was written while nobody else owned the shard.
+    """
+
+    @property
+    def is_continued(self) -> bool:
+        """The previous claim was made from the same directory, or there was none."""
+        return self.trusted_epoch < self.epoch
 
 
 class ReconciledLog(NamedTuple):
@@ -113,8 +126,8 @@ def claim_shard(
     claim = ids.uuid()
     claims.add(claim)
     epoch = metadata.claim(owner, claim, at_least)
-    previous = metadata.state().claim_before(epoch)
-    return ClaimedShard(epoch, previous is None or previous.uuid in own_claims)
+    earlier = [other for other in metadata.state().claims if other.epoch < epoch]
+    return ClaimedShard(epoch, _trusted_epoch(epoch, earlier, own_claims))
 
 
 def reconcile_log(
@@ -150,11 +163,32 @@ def _why_not(log: UnifiedLog, partition: PartitionState, claimed: ClaimedShard) 
     tiered_end_offset = partition.tiered_end_offset
     if _is_empty(log):
         return "" if log.log_end_offset == tiered_end_offset else "it is empty and ends elsewhere"
-    if not claimed.is_continued:
+    if _first_epoch(log) < claimed.trusted_epoch:
         return "another data directory has owned the shard since"
     if log.log_end_offset < tiered_end_offset:
         return "it ends before the tiered end"
     return "" if _has_end_mark(log, partition) else "its last tiered batch is another one"
+
+
+def _trusted_epoch(epoch: int, earlier: Sequence[ShardClaim], own_claims: Container[UUID]) -> int:
+    """The first of the unbroken row of own epochs that ends with `epoch`; 0 where all have been own."""
+    trusted_epoch = epoch
+    for other in reversed(earlier):
+        if other.uuid not in own_claims:
+            return trusted_epoch
+        trusted_epoch = other.epoch
+    return 0
+
+
+def _first_epoch(log: UnifiedLog) -> int:
+    """The leader epoch of the oldest batch in the local log, below which none of them is; -1 where it is
+    damaged.
+    """
+    try:
+        data = log.read(log.local_log_start_offset, 1, end_offset=log.log_end_offset).batches
+        return parse_header(data).leader_epoch
+    except CorruptRecordError:
+        return -1
 
 
 def _has_end_mark(log: UnifiedLog, partition: PartitionState) -> bool:

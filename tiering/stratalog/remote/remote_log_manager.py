@@ -71,6 +71,7 @@ class RemoteLogManager:
         self._shard = metadata.layout.shard
         self._settings = settings
         self._lock = threading.Lock()
+        self._is_settled = True
         # What an earlier process left there belongs to no object that could still be committed.
         filesystem.remove_tree(settings.writer.spool_directory)
         filesystem.make_directories(settings.writer.spool_directory)
@@ -95,7 +96,8 @@ class RemoteLogManager:
             return report.finish()
 
     def _runs(self, candidates: Sequence[UploadCandidate], report: _Report) -> list[UploadRun]:
-        state = self._metadata.state()
+        state = self._metadata.state() if self._is_settled else self._metadata.refresh()
+        self._is_settled = True
         runs: list[UploadRun] = []
         for candidate in sorted(candidates, key=lambda candidate: candidate.topic_id_partition):
             partition = state.partition(candidate.topic_id_partition)
@@ -125,7 +127,7 @@ class RemoteLogManager:
                 if writer.data_bytes >= settings.max_object_bytes:
                     break
                 run.copy_into(writer, settings.max_object_bytes, settings.read_bytes)
-                # Runs are in order: what does not fit must begin the next object, before any later partition.
+                # The object is full.
                 if not run.is_finished:
                     break
             if writer.slice_count > 0:
@@ -135,25 +137,28 @@ class RemoteLogManager:
         self, finished: FinishedObject, runs: Sequence[UploadRun], epoch: int, report: _Report
     ) -> None:
         self._put(finished)
+        # Until the outcome is known the tiered ends at hand may be old, and a pass would send the same again.
+        self._is_settled = False
         outcome = self._metadata.add([(finished.ref, finished.entries)], epoch)
+        self._is_settled = True
         state = self._metadata.state()
         runs_by_partition = {run.candidate.topic_id_partition: run for run in runs}
         refused: dict[TopicIdPartition, str] = {tip: reason for _, tip, reason in outcome.refused}
-        report.object_names.append(finished.ref.name)
-        report.object_bytes += finished.ref.size_bytes
+        if len(refused) < len(finished.entries):
+            report.object_names.append(finished.ref.name)
+            report.object_bytes += finished.ref.size_bytes
         for entry in finished.entries:
             tip = entry.topic_id_partition
+            run = runs_by_partition[tip]
+            run.candidate.log.update_tiered_end_offset(state.partition(tip).tiered_end_offset)
             if tip in refused:
                 name = TopicPartition(entry.topic, entry.partition)
                 report.refused.append(RefusedUpload(name, finished.ref.name, refused[tip]))
-                # What follows a refused slice cannot begin at the tiered end either: leave it to the next
-                # pass.
-                runs_by_partition[tip].stop()
-                continue
-            report.slice_count += 1
-            report.data_bytes += entry.data_bytes
-            log = runs_by_partition[tip].candidate.log
-            log.update_tiered_end_offset(state.partition(tip).tiered_end_offset)
+                # What follows it cannot begin at the tiered end either: it is left to the next pass.
+                run.stop()
+            else:
+                report.slice_count += 1
+                report.data_bytes += entry.data_bytes
 
     def _put(self, finished: FinishedObject) -> None:
         """Send the object until it is known to be there. Raises StoreError; the name is given up then."""

@@ -44,6 +44,18 @@ def test_it_behaves_like_a_list_in_order_of_use(calls: list[tuple[int, bool]], c
         assert cache.size_bytes == sum(model)
 
 
+def test_what_was_used_last_stays() -> None:
+    cache: LoadingCache[str, bytes] = LoadingCache(2, len)
+    for key in ("a", "b", "a", "c"):
+        cache.get(key, lambda: b"x")
+
+    def never() -> bytes:
+        pytest.fail("it was used after the one that had to go")
+
+    assert cache.get("a", never) == b"x"
+    assert cache.get("b", lambda: b"y") == b"y"
+
+
 def test_a_load_is_shared_by_all_that_wait_for_it() -> None:
     cache: LoadingCache[str, bytes] = LoadingCache(100, len)
     started, release = threading.Event(), threading.Event()

@@ -100,6 +100,29 @@ def test_a_former_owner_sets_its_logs_aside_and_keeps_them() -> None:
     assert (found.log.local_log_start_offset, found.log.log_end_offset) == (3, 3)
 
 
+def test_a_start_that_died_before_it_looked_at_the_logs_makes_none_of_them_good() -> None:
+    world = World()
+    topic, _, _ = first_run(world)
+    other = world.start(world.other_disk)
+    other.open_topic(topic)
+    other.close()
+    # Owns the shard again, and stops for ever before it has opened any log.
+    world.start().close()
+    logs = world.start()
+    assert (logs.claimed.epoch, logs.claimed.trusted_epoch) == (4, 3)
+    found = reopened(logs, topic)
+    assert "another data directory" in found.reason
+    # What is written from now on stays good, however often it is started again.
+    append(logs, 2)
+    logs.close()
+    for epoch in (5, 6):
+        logs = world.start()
+        assert (logs.claimed.epoch, logs.claimed.trusted_epoch) == (epoch, 3)
+        found = reopened(logs, topic)
+        assert (found.reason, found.log.log_end_offset) == ("", 5)
+        logs.close()
+
+
 def test_a_copied_directory_is_told_from_the_one_that_went_on() -> None:
     world = World()
     topic, _, _ = first_run(world)

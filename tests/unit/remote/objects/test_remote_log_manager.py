@@ -5,7 +5,6 @@ way.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -17,11 +16,12 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.object_verifier import verify_object
+from stratalog.remote.upload_report import UploadReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
-from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn
+from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation
 from stratalog.testing.tiered_logs import TieredLogs
 
 Contents = dict[TopicPartition, list[Record]]
@@ -181,7 +181,7 @@ def test_another_owner_is_noticed_before_anything_counts() -> None:
 
 
 def test_a_slice_that_is_refused_does_not_count() -> None:
-    machine = Machine()
+    machine = Machine(max_object_bytes=170)
     logs = machine.start()
     topic = logs.create_topic("deleted", 1)
     logs.create_topic("kept", 1)
@@ -191,8 +191,42 @@ def test_a_slice_that_is_refused_does_not_count() -> None:
     logs.catalog.delete(topic.topic_id)
     logs.metadata.drop_partitions(topic.topic_id, logs.catalog.confirm_deleted(topic.topic_id))
     report = logs.upload()
+    # The slice that would follow in the next object is not even sent.
     assert [refused.topic_partition for refused in report.refused] == [deleted.topic_partition]
-    assert (report.slice_count, deleted.tiered_end_offset, kept.tiered_end_offset) == (1, 0, 4)
+    assert (deleted.tiered_end_offset, kept.tiered_end_offset) == (0, 4)
+    assert report.object_count == len(logs.metadata.state().objects)
+    assert report.slice_count == sum(found.live_slices for found in logs.metadata.state().objects.values())
+
+
+def test_a_commit_that_turns_out_to_have_landed_is_not_sent_again() -> None:
+    """The head is replaced, the answer is lost, and the store says nothing more for a while."""
+    machine = Machine()
+    plan: list[FaultPlan] = []
+    faulty = FaultyObjectStore(
+        machine.shared, random.Random(0), lambda one: plan[0](one) if plan else Fault.NONE
+    )
+    logs = machine.start(faulty)
+    logs.create_topic("t", 2)
+    expected = fill(logs, [2, 1])
+    logs.seal()
+    is_silent: list[bool] = []
+
+    def falls_silent(operation: Operation) -> Fault:
+        if is_silent:
+            return Fault.FAILS
+        if operation.verb == "PUT" and operation.key.endswith("/head"):
+            is_silent.append(True)
+            return Fault.LANDS_UNKNOWN
+        return Fault.NONE
+
+    plan.append(falls_silent)
+    with pytest.raises(StoreUnavailableError):
+        logs.upload()
+    assert [log.tiered_end_offset for log in logs.logs.values()] == [0, 0]
+    plan.clear()
+    assert logs.upload() == UploadReport()
+    check_all_tiered(logs, expected)
+    assert len(list(machine.shared.list("shards/0000/data/"))) == 1
 
 
 def test_the_spool_is_emptied_when_a_manager_is_made_and_left_empty() -> None:
@@ -236,7 +270,7 @@ def test_whatever_a_put_does_each_record_is_tiered_once(prefix: str, fault: Faul
     expected = fill(logs, [6, 3])
     logs.seal()
     logs.close()
-    plan: list[Callable[..., Fault]] = []
+    plan: list[FaultPlan] = []
     faulty = FaultyObjectStore(
         machine.shared, random.Random(0), lambda operation: plan[0](operation) if plan else Fault.NONE
     )

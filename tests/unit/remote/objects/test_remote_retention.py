@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import FencedError, PreconditionFailedError
+from stratalog.base.errors import FencedError, PreconditionFailedError, StoreUnavailableError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.retention import RemoteRetention, RetentionReport, RetentionUnit, log_start_after
+from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.store_faults import Fault, Operation
 from stratalog.testing.tiered_logs import TieredLogs
 
 NOW_MS = 10_000
@@ -135,6 +138,32 @@ def test_size_counts_all_tiers_and_segments_go_that_were_never_uploaded() -> Non
     assert world.logs.metadata.state().partition(world.tip).tiered_end_offset == 5
     world.logs.upload()
     assert [record.offset for record in world.logs.tiered_records(world.log)] == [5, 6, 7]
+
+
+def test_a_segment_that_is_tiered_in_part_is_not_counted_twice() -> None:
+    """Of three batches in a segment the first is in the store: 513 bytes in all, and 400 have to stay."""
+    clock = ManualClock()
+    store = MemoryObjectStore(clock)
+    data_puts: list[str] = []
+
+    def one_data_put(operation: Operation) -> Fault:
+        if operation.verb == "PUT" and "/data/" in operation.key:
+            data_puts.append(operation.key)
+            return Fault.NONE if len(data_puts) == 1 else Fault.FAILS
+        return Fault.NONE
+
+    faulty = FaultyObjectStore(store, random.Random(0), one_data_put)
+    logs = TieredLogs(MemoryFileSystem(), faulty, clock, SequentialIds(1), max_object_bytes=200)
+    topic = logs.create_topic("t", 1, {"retention.bytes": "400", "retention.ms": "-1"})
+    (log,) = logs.logs.values()
+    for _ in range(3):
+        logs.append(log, [Record(0, 5, b"k", b"v" * 100)])
+    logs.seal()
+    with pytest.raises(StoreUnavailableError):
+        logs.upload()
+    assert (log.tiered_end_offset, log.size_bytes) == (1, 3 * 171)
+    seq = logs.catalog.confirm([topic])
+    assert RemoteRetention(clock, logs.metadata).run([log], epoch=1, catalog_seq=seq).advanced == ()
 
 
 def test_nothing_is_committed_where_nothing_moves() -> None:
