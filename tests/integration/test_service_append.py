@@ -190,7 +190,7 @@ async def test_a_request_that_is_no_message_fails_and_harms_nobody(tmp_path: Pat
 async def stream(
     bench: ServiceBench, requests: list[log_pb2.AppendRequest]
 ) -> tuple[list[log_pb2.AppendResponse], LogStoreError | None]:
-    """All answers of one session, and how it ended. Asks for failures as answers, as grpc.aio makes necessary."""
+    """All answers of one session, and how it ended. Asks for failures as answers, as clients should."""
 
     async def send() -> AsyncIterator[log_pb2.AppendRequest]:
         for request in requests:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -138,14 +139,11 @@ class Server:
         await self.stop()
 
     def _take_port(self) -> int:
+        _require_free(self.settings.listen)
         try:
             return self._grpc.add_insecure_port(self.settings.listen)
-        except RuntimeError:
-            raise InvalidConfigError(
-                "cannot listen there, the port is in use or not on this machine; choose another",
-                name="listen",
-                value=self.settings.listen,
-            ) from None
+        except RuntimeError as error:
+            raise _cannot_listen(self.settings.listen, str(error)) from None
 
     def _register(self, engine: StorageEngine) -> None:
         log_servicer = LogServicer(self._clock, engine.registry, self._pools, self._closing, self.settings)
@@ -214,3 +212,27 @@ def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
         # Without this two servers share a port in silence, and clients reach the one or the other.
         ("grpc.so_reuseport", 0),
     ]
+
+
+def _require_free(listen: str) -> None:
+    """Raise InvalidConfigError where `listen` cannot be had: gRPC would say why only in a log of its own."""
+    host, port = listen_address(listen)
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # As gRPC does: what the last server's connections left behind is no obstacle.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
+    except OSError as error:
+        raise _cannot_listen(listen, error.strerror or str(error)) from None
+
+
+def _cannot_listen(listen: str, reason: str) -> InvalidConfigError:
+    return InvalidConfigError(
+        "cannot listen there; stop the process that has the port, or choose another address",
+        name="listen",
+        value=listen,
+        reason=reason,
+    )

@@ -43,8 +43,8 @@ class ReadablePartition(Protocol):
     @property
     def signal(self) -> PartitionSignal: ...
 
-    def ensure_owned(self) -> None:
-        """Raises FencedError once another server has taken over."""
+    def ensure_served(self) -> None:
+        """Raises LogStoreError once the partition is not this server's any more."""
         ...
 
     def watermarks(self) -> Watermarks: ...
@@ -88,7 +88,7 @@ class FetchCursor:
         self.chunks: list[bytes] = []
         self.size_bytes = 0
         self.is_full = False
-        """Data was there that did not fit any more."""
+        """Data was there that did not fit any more; whoever makes room says so."""
 
     @property
     def has_news(self) -> bool:
@@ -104,7 +104,7 @@ class FetchCursor:
         if self.partition is None or self.error is not None or self.is_full:
             return None
         try:
-            self.partition.ensure_owned()
+            self.partition.ensure_served()
         except LogStoreError as error:
             self.error = error
             return None
@@ -175,7 +175,6 @@ class FetchCursor:
         taken = self.chunks, self.size_bytes
         self.chunks = []
         self.size_bytes = 0
-        self.is_full = False
         self.start = self.position
         return taken
 

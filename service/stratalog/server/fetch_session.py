@@ -107,6 +107,9 @@ class FetchSession:
             await self.collect(min_bytes, max_wait_s)
         answer = take([cursor for cursor in self.cursors if cursor.has_news])
         self.cursors = [cursor for cursor in self.cursors if cursor.error is None]
+        for cursor in self.cursors:
+            # There is room again, also for those that the budget did not reach.
+            cursor.is_full = False
         if self.cursors:
             self.cursors.append(self.cursors.pop(0))
         return answer

@@ -13,14 +13,14 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.partition_state import PartitionState
 from stratalog.remote.remote_reader import RemoteReader
 from stratalog.segment.timestamp_offset import TimestampOffset
-from stratalog.server.fetch_cursor import FetchData, Watermarks
+from stratalog.server.fetch_cursor import FetchData, Watermarks, unknown_partition
 from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_signal import PartitionSignal
 from stratalog.server.partition_writer import PartitionWriter
 
 
 class HostedPartition:
-    """Thread-safe: its parts are, and none is ever replaced."""
+    """Thread-safe: its parts are, none is ever replaced, and the flag only goes from False to True."""
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class HostedPartition:
         self.writer = writer
         self.signal = signal
         self._reader = reader
+        self._is_withdrawn = False
         self.topic_partition: TopicPartition = log.topic_partition
         self.topic_id_partition = TopicIdPartition(log.topic_id, log.topic_partition.partition)
 
@@ -74,9 +75,18 @@ class HostedPartition:
     def log_end_offset(self) -> int:
         return self.log.log_end_offset
 
-    def ensure_owned(self) -> None:
-        """Raises FencedError once another server has taken over: what lies here may not be what it serves."""
+    def ensure_served(self) -> None:
+        """Raises UnknownTopicOrPartitionError once the topic is deleted, FencedError once another server has
+        taken over: what lies here may not be what it serves.
+        """
+        if self._is_withdrawn:
+            raise unknown_partition(self.topic_partition)
         self.shard.leader_epoch()
+
+    def withdraw(self) -> None:
+        """The topic is deleted: whoever waits here is woken and told so."""
+        self._is_withdrawn = True
+        self.signal.notify()
 
     def watermarks(self) -> Watermarks:
         # The local start is read first: it may move up to the tiered end meanwhile, never back, and the data

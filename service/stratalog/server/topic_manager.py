@@ -100,7 +100,7 @@ class TopicManager:
             self._catalog.delete(topic.topic_id)
             self._registry.withdraw(name)
             for partition in topic.partitions:
-                partition.signal.notify()
+                partition.withdraw()
                 self._logs.delete_log(partition.topic_partition)
             try:
                 self._drop_leftovers()
