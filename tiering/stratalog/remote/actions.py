@@ -22,7 +22,8 @@ lists are empty and left out, and an action is as small for 5,000 partitions as 
 REF is an object reference by field name, DOC is {"name","size_bytes","crc"}. `replace`: `inputs` are the
 objects that lose slices, all of them dropped but those in `still_live`; `compacting` says that
 `compacted_upto` moves for every partition but those in `compacting_except`. Fields that are not listed here
-are kept when a commit is written again."""
+are kept when a commit is written again.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +170,8 @@ class AdvanceLogStart:
 @dataclass(frozen=True, slots=True)
 class DropPartitions:
     """All partitions of a deleted topic are gone; its id is remembered until `expired` of a later one names
-    it."""
+    it.
+    """
 
     topic_id: UUID
     catalog_seq: int

@@ -5,7 +5,8 @@ days, marked, so that a shard can tell a deleted topic from one that it has not 
 deleted.
 
 Whoever deletes records or partitions because of what stands here calls `confirm` or `confirm_deleted` just
-before, and passes on the number that they return: the shard refuses it where a newer one has been used."""
+before, and passes on the number that they return: the shard refuses it where a newer one has been used.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +171,8 @@ class Catalog:
         """Read the catalog again and return its number, to be passed to a destructive action.
 
         Raises PreconditionFailedError where one of these is not what the catalog says now: what was decided
-        with it has to be decided again."""
+        with it has to be decided again.
+        """
         state = self.refresh()
         for entry in entries:
             if state.entries.get(entry.topic_id) != entry:
@@ -204,7 +206,8 @@ class Catalog:
 
     def fold(self) -> int | None:
         """Move the head's commits into a checkpoint. The fold's commit number; None where there was nothing
-        to do."""
+        to do.
+        """
         with self._change_lock:
             return self._folder.fold()
 

@@ -7,7 +7,8 @@
     forget, fold    as in a shard
 
 `alter` gives the whole configuration and the number of partitions that hold from then on. A deleted topic
-stays, marked; `expired` of a later deletion names those that have been so for 30 days, which leave."""
+stays, marked; `expired` of a later deletion names those that have been so for 30 days, which leave.
+"""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ from stratalog.remote.catalog_actions import (
     parse_hash_key,
 )
 from stratalog.remote.checkpoint import CheckpointParts
-from stratalog.remote.checkpoint_page import Row, Table
+from stratalog.remote.checkpoint_page import Row, RowKey, Table
 from stratalog.remote.commit import Commit
 from stratalog.remote.json_document import JsonFields
 from stratalog.remote.log_state import LogState, after_commit, after_fold, contradiction, forget_files
 from stratalog.remote.persistent_map import PersistentMap
-from stratalog.remote.state_fields import common_from_parts, make_table, state_parts
+from stratalog.remote.state_fields import common_from_parts, extras_of, state_parts
 from stratalog.remote.topic_entry import MAX_PARTITION_COUNT, TopicEntry
 
 TOPICS = "topics"
@@ -75,9 +75,9 @@ class CatalogMachine:
         return state
 
     def to_checkpoint(self, state: CatalogState) -> CheckpointParts:
-        rows: list[Row] = [_format_topic(entry) for _, entry in sorted(state.entries.items())]
-        tables: dict[str, Table] = {TOPICS: make_table(state, TOPICS, _TOPIC_COLUMNS, 1, rows)}
-        return state_parts(state, {}, tables)
+        entries = sorted(state.entries.values(), key=_topic_key)
+        topics = Table(_TOPIC_COLUMNS, entries, _topic_key, _format_topic, extras_of(state, TOPICS))
+        return state_parts(state, {}, {TOPICS: topics})
 
     def from_checkpoint(self, parts: CheckpointParts) -> CatalogState:
         common = common_from_parts(parts, {TOPICS: (_TOPIC_COLUMNS, 1)}, ())
@@ -141,6 +141,10 @@ def _without(state: CatalogState, expired: tuple[UUID, ...]) -> CatalogState:
         if topic_id in entries:
             entries.pop(topic_id)
     return dataclasses.replace(state, entries=entries.finish())
+
+
+def _topic_key(entry: TopicEntry) -> RowKey:
+    return (str(entry.topic_id),)
 
 
 def _format_topic(entry: TopicEntry) -> Row:

@@ -15,15 +15,16 @@ committed is an orphan under a name that nobody uses again.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.checkpoint_page import PageRef, Row, Table, decode_page, digest_of, format_page
+from stratalog.remote.checkpoint_page import PageRef, Table, decode_page, digest_of, format_page
 from stratalog.remote.document_ref import DocumentRef, FileKind, TrackedFile
 from stratalog.remote.format_version import FORMAT_VERSION, require_readable, require_writable
 from stratalog.remote.json_document import (
@@ -35,6 +36,8 @@ from stratalog.remote.json_document import (
     to_row,
 )
 from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
+
+T = TypeVar("T")
 
 _FORMAT = "stratalog-checkpoint"
 _MAX_TIMES = 1024
@@ -88,39 +91,46 @@ class CheckpointParts:
 
     fields: JsonFields
     """Those of the root that are the state's."""
-    tables: Mapping[str, Table]
+    tables: Mapping[str, Table[Any]]
     """To write: rows by kind."""
     rows: Mapping[str, Sequence[JsonFields]]
     """As read: rows by kind and column."""
 
 
 class CheckpointWriter:
-    """Not thread-safe: one fold uses it."""
+    """Not thread-safe: a log's folder keeps one and lets one fold run at a time."""
 
     def __init__(
         self,
         store: ObjectStore,
-        layout: StoreLayout,
         ids: IdGenerator,
+        layout: StoreLayout,
         store_id: UUID,
         page_rows: int,
     ) -> None:
         self._store = store
-        self._layout = layout
         self._ids = ids
+        self._layout = layout
         self._store_id = store_id
         self._page_rows = page_rows
+        self._items_of_pages: dict[str, Sequence[object]] = {}
+        """What the pages of the last checkpoint were made from, by name of the page. States share what a
+        commit did not touch, so that an unchanged page is told by the identity of its items."""
 
     def write(self, seq: int, parts: CheckpointParts, base: CheckpointRoot | None) -> CheckpointRoot:
         """Store changed pages, then the root. Raises StoreError; what was stored by then is an orphan."""
         base_pages = () if base is None else base.pages
         # Pages of a kind that this version does not know are taken over as they are.
         pages = [page for page in base_pages if page.kind not in parts.tables]
+        items_of_pages: dict[str, Sequence[object]] = {}
         for kind, table in parts.tables.items():
             known = sorted(
                 (page for page in base_pages if page.kind == kind), key=lambda page: page.first_key
             )
-            pages.extend(self._write_table(seq, kind, table, known))
+            for page, items in self._write_table(seq, kind, table, known):
+                pages.append(page)
+                items_of_pages[page.name] = items
+        self._items_of_pages = items_of_pages
         times = _with_time(base, TimePoint(parts.fields.integer("time_ms"), seq))
         document: dict[str, object] = {
             "format": _FORMAT,
@@ -139,35 +149,42 @@ class CheckpointWriter:
         self._store.put(self._layout.checkpoint_key(name), data)
         return CheckpointRoot(DocumentRef.of(name, data), JsonFields(document, name), tuple(pages), times)
 
-    def _write_table(self, seq: int, kind: str, table: Table, known: Sequence[PageRef]) -> list[PageRef]:
-        pages: list[PageRef] = []
-        for page, rows in _divide(table, known):
-            for start in range(0, len(rows), self._page_rows):
-                chunk = rows[start : start + self._page_rows]
+    def _write_table(
+        self, seq: int, kind: str, table: Table[T], known: Sequence[PageRef]
+    ) -> Iterator[tuple[PageRef, Sequence[T]]]:
+        for page, items in _divide(table, known):
+            if page is not None and _are_identical(self._items_of_pages.get(page.name, ()), items):
+                yield page, items
+                continue
+            for start in range(0, len(items), self._page_rows):
+                chunk = items[start : start + self._page_rows]
                 text = format_page(kind, table, chunk)
                 if page is not None and page.digest == digest_of(text):
-                    pages.append(page)
+                    yield page, chunk
                 else:
-                    pages.append(self._write_page(seq, kind, table, chunk, text))
-        return pages
+                    yield self._write_page(seq, kind, table, chunk, text), chunk
 
-    def _write_page(self, seq: int, kind: str, table: Table, rows: Sequence[Row], text: str) -> PageRef:
+    def _write_page(self, seq: int, kind: str, table: Table[T], items: Sequence[T], text: str) -> PageRef:
         data = encode_text(text)
         name = format_checkpoint_name(seq, self._ids.uuid())
         self._store.put(self._layout.page_key(name), data)
         ref = DocumentRef.of(name, data)
-        first_key, last_key = table.key(rows[0]), table.key(rows[-1])
-        return PageRef(kind, name, first_key, last_key, len(rows), ref.size_bytes, ref.crc, digest_of(text))
+        first_key, last_key = table.key(items[0]), table.key(items[-1])
+        return PageRef(kind, name, first_key, last_key, len(items), ref.size_bytes, ref.crc, digest_of(text))
 
 
-def _divide(table: Table, known: Sequence[PageRef]) -> list[tuple[PageRef | None, Sequence[Row]]]:
-    """The rows along the boundaries of the pages before, each part with the page that had its range."""
+def _are_identical(before: Sequence[object], now: Sequence[object]) -> bool:
+    return len(before) == len(now) > 0 and all(map(operator.is_, before, now))
+
+
+def _divide(table: Table[T], known: Sequence[PageRef]) -> list[tuple[PageRef | None, Sequence[T]]]:
+    """The items along the boundaries of the pages before, each part with the page that had its range."""
     if not known:
-        return [(None, table.rows)]
+        return [(None, table.items)]
     # A page's range reaches to the next page's first key; what lies below the first page joins it.
-    cuts = [0, *(bisect.bisect_left(table.rows, page.first_key, key=table.key) for page in known[1:])]
-    ends = [*cuts[1:], len(table.rows)]
-    return [(page, table.rows[cut:end]) for page, cut, end in zip(known, cuts, ends, strict=True)]
+    cuts = [0, *(bisect.bisect_left(table.items, page.first_key, key=table.key) for page in known[1:])]
+    ends = [*cuts[1:], len(table.items)]
+    return [(page, table.items[cut:end]) for page, cut, end in zip(known, cuts, ends, strict=True)]
 
 
 def _with_time(base: CheckpointRoot | None, point: TimePoint) -> tuple[TimePoint, ...]:

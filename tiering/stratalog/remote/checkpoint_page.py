@@ -4,14 +4,15 @@
 
 Rows are arrays in the order of `columns`; the first columns are the key, by which rows ascend. A page says
 nothing about the checkpoint that it was written for, so that later ones can share it: its bytes depend on its
-rows alone."""
+rows alone.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import Generic, NamedTuple, TypeVar
 
 import crc32c
 
@@ -31,25 +32,26 @@ from stratalog.remote.json_document import (
 
 RowKey = tuple[str | int, ...]
 Row = Sequence[object]
+T = TypeVar("T")
 
 _FORMAT = "stratalog-page"
 _DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """All rows of one kind. Immutable."""
+class Table(Generic[T]):
+    """All rows of one kind, as what they are made from: a page that did not change is not even formatted.
+    Immutable.
+    """
 
     columns: tuple[str, ...]
-    key_size: int
-    """That many columns are the key."""
-    rows: Sequence[Row]
+    items: Sequence[T]
     """Ascending by key."""
+    key: Callable[[T], RowKey]
+    """What the first columns of an item's row are."""
+    row: Callable[[T], Row]
     extras: Mapping[RowKey, JsonObject] = field(default_factory=dict[RowKey, JsonObject])
     """Values of columns that this version does not know, for the rows that have some."""
-
-    def key(self, row: Row) -> RowKey:
-        return cast("RowKey", tuple(row[: self.key_size]))
 
 
 class PageRef(NamedTuple):
@@ -95,9 +97,10 @@ class PageRef(NamedTuple):
             raise StoreCorruptError("a page is not the one that was written; restore it", what=what)
 
 
-def format_page(kind: str, table: Table, rows: Sequence[Row]) -> str:
+def format_page(kind: str, table: Table[T], items: Sequence[T]) -> str:
     """Text of a page with some of a table's rows."""
-    extras = [table.extras.get(table.key(row), {}) for row in rows] if table.extras else []
+    rows = [table.row(item) for item in items]
+    extras = [table.extras.get(table.key(item), {}) for item in items] if table.extras else []
     added = tuple(sorted({name for extra in extras for name in extra}))
     if added:
         rows = [[*row, *(extra.get(name) for name in added)] for row, extra in zip(rows, extras, strict=True)]

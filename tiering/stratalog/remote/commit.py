@@ -19,7 +19,8 @@ from stratalog.remote.json_document import JsonFields, format_json
 
 class Writer(NamedTuple):
     """Who commits. `kind`: owner, compactor, collector, spark, ...; `id`: something that an operator can
-    find."""
+    find.
+    """
 
     kind: str
     id: str

@@ -27,8 +27,8 @@ class CommitSettings:
     """Fold when the commits in the head are larger (default 64 KiB): every commit writes them again."""
     fold_inline_commits: int = 256
     """Fold when there are more of them (default 256): whoever opens the shard reads the directory of each."""
-    page_rows: int = 20_000
-    """Rows of a checkpoint page (default 20,000, a few hundred KiB): a fold writes whole pages."""
+    page_rows: int = 4_000
+    """Rows of a checkpoint page (default 4,000, about 100 KiB): a fold writes whole pages."""
     fold_by_itself: bool = True
     """Whether a commit that passes a limit is followed by a fold at once (default). A simulation folds by
     hand."""

@@ -57,7 +57,8 @@ class TrackedFile(NamedTuple):
 
 class DroppedObject(NamedTuple):
     """A file that nothing live refers to any more. It stays until its grace is over and a collector deleted
-    it."""
+    it.
+    """
 
     name: str
     """Without prefix; `key` has it whole."""

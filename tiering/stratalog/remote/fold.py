@@ -4,7 +4,8 @@ What has to be written is written first, under fresh names: the folded commits, 
 root. Then the fold is committed. Commits that others made meanwhile stay inline. If the checkpoint that this
 one was built from is not the current one any more, the fold is given up: it could share pages that another
 fold has dropped. If it was born before the horizon an orphan sweep may have deleted it, so it is given up as
-well. What a given-up fold wrote are orphans."""
+well. What a given-up fold wrote are orphans.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +48,9 @@ class Folder(Generic[S]):
     def __init__(self, log: HeadLog[S]) -> None:
         self._log = log
         self._root: CheckpointRoot | None = None
+        self._writer = CheckpointWriter(
+            log.store, log.ids, log.layout, log.identity.store_id, log.settings.page_rows
+        )
 
     def is_due(self) -> bool:
         """Whether the head has grown beyond what every commit should write again."""
@@ -57,7 +61,8 @@ class Folder(Generic[S]):
 
     def fold(self) -> int | None:
         """Fold everything that is known now. The fold's commit number; None where there was nothing to fold,
-        or another fold came first."""
+        or another fold came first.
+        """
         built = self.build()
         if built is None:
             return None
@@ -77,10 +82,7 @@ class Folder(Generic[S]):
             return None
         base = self._base_root(view.head.checkpoint)
         history = write_history(log.store, log.layout, log.ids, view.head, view.head.commits)
-        writer = CheckpointWriter(
-            log.store, log.layout, log.ids, log.identity.store_id, log.settings.page_rows
-        )
-        root = writer.write(view.state.seq, log.machine.to_checkpoint(view.state), base)
+        root = self._writer.write(view.state.seq, log.machine.to_checkpoint(view.state), base)
         return BuiltFold(root, base, history)
 
     def _base_root(self, current: DocumentRef | None) -> CheckpointRoot | None:

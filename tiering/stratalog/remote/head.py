@@ -8,7 +8,8 @@ ETag.
 State is the checkpoint's with `commits` applied in order; they are numbered from the checkpoint's SEQ + 1 to
 `seq` without a gap. `uuid` is that of the newest commit (of a new head: a fresh one), so no two heads have
 the same bytes and an ETag is unique whatever the store makes it from. `epoch`, `horizon` and `catalog_seq`
-repeat what the state says, for people and for a check."""
+repeat what the state says, for people and for a check.
+"""
 
 from __future__ import annotations
 

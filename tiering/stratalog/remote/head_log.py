@@ -14,7 +14,8 @@ store stays silent the outcome stays unknown and StoreUnavailableError says so; 
 fresh read.
 
 Judging happens on the newest view at hand, which may be old. A refusal that comes of an old view is no
-refusal: the head is read before anything is refused, reported as nothing to do, or raised."""
+refusal: the head is read before anything is refused, reported as nothing to do, or raised.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ class Landed(Generic[R]):
 
 class HeadLog(Generic[S]):
     """Thread-safe: `_commit_lock` lets one commit of this process run at a time; views are replaced as a
-    whole."""
+    whole.
+    """
 
     def __init__(
         self,
@@ -132,7 +134,8 @@ class HeadLog(Generic[S]):
         """Read the head, or create it where the shard has never been used.
 
         A reader takes a shard without a head and without any object for empty. Raises StoreCorruptError where
-        objects are there and the head is not."""
+        objects are there and the head is not.
+        """
         for _ in range(self.settings.max_store_failures):
             try:
                 self._publish(self._view_of(self.store.get(self.layout.head_key), self._view))
@@ -165,7 +168,8 @@ class HeadLog(Generic[S]):
 
         `judge` may be called several times, with newer states. Raises what it raises, once it has done so on
         a fresh state; StoreUnavailableError where the outcome stays unknown or other writers keep coming
-        first; StoreNotUsableError where only newer software may write."""
+        first; StoreNotUsableError where only newer software may write.
+        """
         with self._commit_lock:
             is_fresh = not self._is_view_settled
             view = self.refresh() if is_fresh else self._view
@@ -218,7 +222,8 @@ class HeadLog(Generic[S]):
 
     def _replace(self, view: View[S], commit: Commit) -> bool:
         """Put the head that `commit` makes of the view's. True once it is known to have landed, False once
-        void."""
+        void.
+        """
         state = self.machine.apply(view.state, commit)
         head = view.head.after(commit, state)
         data = head.encode()
@@ -248,7 +253,8 @@ class HeadLog(Generic[S]):
 
     def _settle(self, view: View[S], commit: Commit, error: StoreError) -> bool | None:
         """Whether a put of unknown outcome has landed; None where the head is still the one that it was to
-        replace."""
+        replace.
+        """
         current = self._read_after_failure(view)
         if current is view:
             if not isinstance(error, PreconditionFailedError | StoreUnavailableError):
@@ -298,7 +304,8 @@ class HeadLog(Generic[S]):
 
     def _view_of(self, stored: StoredObject, base: View[S]) -> View[S]:
         """The view of a head as it was read. A missing object means that the head is old: it is read
-        again."""
+        again.
+        """
         for _ in range(self.settings.max_store_failures):
             head = Head.decode(stored.data, self.layout.head_key, self.machine.table)
             head.require_of(self.identity.store_id, self.layout.shard)
@@ -365,7 +372,8 @@ class HeadLog(Generic[S]):
 
     def _is_head_listed(self) -> bool:
         """False where nothing at all is there. Raises StoreCorruptError where a head is missing from what
-        is."""
+        is.
+        """
         is_used = False
         for found in self.store.list(self.layout.prefix):
             if found.key == self.layout.head_key:

@@ -5,7 +5,8 @@ back.
      "first":N,"last":N,"predecessor":DOC or null,"commits":[COMMIT...]}
 
 Each object names the one before it; the head names the newest. Immutable. Old ones may be trimmed: whoever
-walks past the oldest learns nothing, and that is no error."""
+walks past the oldest learns nothing, and that is no error.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def write_history(
     store: ObjectStore, layout: StoreLayout, ids: IdGenerator, head: Head, commits: Sequence[Commit]
 ) -> DocumentRef:
     """Store `commits`, which are all that the head holds, with the head's newest history object as
-    predecessor."""
+    predecessor.
+    """
     first, last = commits[0].seq, commits[-1].seq
     fields = {
         "format": _FORMAT,
@@ -52,7 +54,8 @@ def find_in_history(
     store: ObjectStore, layout: StoreLayout, newest: DocumentRef | None, seq: int, table: ActionTable
 ) -> Commit | None:
     """The folded commit of that number; None where no history reaches that far back. Raises
-    StoreCorruptError."""
+    StoreCorruptError.
+    """
     for commits in _read_backwards(store, layout, newest, table):
         if commits[0].seq <= seq:
             return next((commit for commit in commits if commit.seq == seq), None)

@@ -6,7 +6,8 @@ so a reader can tell them apart.
 
 `decode_document` bounds what it decompresses, and `JsonFields` hands out values with the type that the format
 promises or raises StoreCorruptError: nothing else leaves this module, whatever the bytes are. A field that
-this version does not know stays available (`JsonFields.unknown`), so that a rewrite can keep it."""
+this version does not know stays available (`JsonFields.unknown`), so that a rewrite can keep it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What the state of a shard and that of the catalog have in common: the bookkeeping of commits and of their
-files."""
+files.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ S = TypeVar("S", bound=LogState)
 
 def after_commit(state: S, commit: Commit) -> S:
     """The state with the bookkeeping of one more commit done, before its actions. Raises
-    StoreCorruptError."""
+    StoreCorruptError.
+    """
     if commit.seq != state.seq + 1:
         raise StoreCorruptError(
             "commits are missing; rebuild the head with `stratalog store rebuild`",

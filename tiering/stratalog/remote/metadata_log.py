@@ -6,7 +6,8 @@ rules, `shard_builder` their effect.
 
 What is durable: everything that a method here returns as committed. A method that raises
 StoreUnavailableError leaves it open whether its commit landed; calling it again with the same arguments is
-always safe, and for `add` returns the outcome of the first call if that one landed after all."""
+always safe, and for `add` returns the outcome of the first call if that one landed after all.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +102,8 @@ class MetadataLog:
 
         `load_directory` reads an object's directory; it raises ObjectNotFoundError where the object is gone,
         and may be called from any method here. Raises StoreCorruptError where the head is lost,
-        StoreNotUsableError where newer software is needed, StoreUnavailableError."""
+        StoreNotUsableError where newer software is needed, StoreUnavailableError.
+        """
         assert 0 <= shard < identity.shard_count, "a shard of this store"
         machine = ShardMachine(load_directory)
         log = HeadLog(
@@ -130,7 +132,8 @@ class MetadataLog:
     @property
     def last_fold_error(self) -> StoreError | None:
         """Why the last fold that followed a commit failed; None where it did not. It is tried again after the
-        next."""
+        next.
+        """
         return self._last_fold_error
 
     def state(self) -> ShardState:
@@ -180,7 +183,8 @@ class MetadataLog:
 
         `covers` names the partitions of which all live slices from the first on were compacted. `catalog_seq`
         is from `Catalog.confirm`, called just before. Raises PreconditionFailedError where `drops_records`
-        and a newer configuration was used here before."""
+        and a newer configuration was used here before.
+        """
         plan = ReplacePlan(inputs, outputs, covers, catalog_seq if drops_records else None)
         plan.check(input_names)
         with self._directories_at_hand(outputs):
@@ -203,7 +207,8 @@ class MetadataLog:
     def drop_partitions(self, topic_id: UUID, catalog_seq: int) -> int:
         """Drop what a deleted topic has here; returns the commit that says so. `catalog_seq` is from
         `Catalog.confirm_deleted`, called just before: a topic that the catalog does not know is not a deleted
-        one."""
+        one.
+        """
         return self._commit(
             lambda state: shard_judge.judge_drop_partitions(state, topic_id, catalog_seq, self.store_date_ms)
         ).seq
@@ -215,7 +220,8 @@ class MetadataLog:
 
     def fold(self) -> int | None:
         """Move the head's commits into a checkpoint. The fold's commit number; None where there was nothing
-        to do."""
+        to do.
+        """
         with self._fold_lock:
             return self._folder.fold()
 
@@ -250,7 +256,8 @@ class MetadataLog:
 
     def _judge_add(self, state: ShardState, objects: Objects, epoch: int) -> Judgement[tuple[Refusal, ...]]:
         """As `judge_add`, where objects that an earlier call has committed after all count as committed
-        now."""
+        now.
+        """
         known: list[Refusal] = []
         fresh: list[tuple[ObjectRef, Sequence[SliceEntry]]] = []
         for ref, entries in objects:
@@ -266,7 +273,8 @@ class MetadataLog:
 
     def _refused_before(self, state: ShardState, ref: ObjectRef, epoch: int) -> tuple[Refusal, ...] | None:
         """What the commit that brought this object refused of it; None where no commit of ours has brought
-        it."""
+        it.
+        """
         live_object = state.objects.get(ref.name)
         dropped = state.dropped_objects.get(ref.name)
         if live_object is not None:

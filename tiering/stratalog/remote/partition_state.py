@@ -1,7 +1,8 @@
 """What a shard knows of one partition.
 
 Slices tile: each begins where the one before it ends. The first may begin below log start (a reader skips
-what lies below), never above it; the last ends at the tiered end, unless log start has passed it."""
+what lies below), never above it; the last ends at the tiered end, unless log start has passed it.
+"""
 
 from __future__ import annotations
 

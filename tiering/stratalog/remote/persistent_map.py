@@ -5,7 +5,8 @@ it did not touch, so that a commit to a shard with a hundred thousand objects co
 and one copy of the outer tuple, and a snapshot that a reader holds stays as it was, without a lock.
 
 Invariant: a dictionary that an instance refers to is never changed again. `PersistentMap.evolve` copies each
-one before its first change."""
+one before its first change.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ class PersistentMap(Mapping[K, V]):
 
 class Evolution(Generic[K, V]):
     """A changed copy of a `PersistentMap` in the making. Not thread-safe: one function uses it and lets it
-    go."""
+    go.
+    """
 
     __slots__ = ("_base", "_buckets", "_fresh", "_size")
 

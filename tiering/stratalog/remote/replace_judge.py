@@ -3,7 +3,8 @@
 A replacement was planned on some state and is judged on a later one. Of a partition one of two things may
 have happened to the planned inputs in between: nothing, or log start has passed the first of them. In the
 second case the output counts for what is left only: it is clipped to begin where the first remaining input
-begins. Everything else (another compaction got there first, the topic is gone) refuses that partition."""
+begins. Everything else (another compaction got there first, the topic is gone) refuses that partition.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def judge_replace(
 
 def remaining_inputs(partition: PartitionState, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
     """The planned inputs that are live: all of them, or a rest behind log start; empty where neither is
-    so."""
+    so.
+    """
     slices = partition.slices
     first = bisect.bisect_left(slices, planned[0].base_offset, key=lambda live: live.base_offset)
     if slices[first : first + len(planned)] == tuple(planned):

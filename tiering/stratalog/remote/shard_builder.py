@@ -2,7 +2,8 @@
 
 Every outcome is in the commit; what is derived here (an object's count of live slices, an input that lost its
 last one) is compared with what the commit says, and a difference is a contradiction in the store:
-StoreCorruptError."""
+StoreCorruptError.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ LoadDirectory = Callable[[ObjectRef], Sequence[SliceEntry]]
 def apply_commit(state: ShardState, commit: Commit, load_directory: LoadDirectory) -> ShardState:
     """The state after `commit`. Raises StoreCorruptError where the commit cannot follow on the state, and
     whatever `load_directory` raises (ObjectNotFoundError where the head that the commit was read from is
-    old)."""
+    old).
+    """
     state = after_commit(state, commit)
     for action in commit.actions:
         state = _apply_action(state, action, commit, load_directory)
@@ -247,7 +249,8 @@ def partitions_of(state: ShardState, topic_id: object) -> list[TopicIdPartition]
 
 def _position_of(partition: PartitionState, base_offset: int, end_offset: int) -> tuple[int, int] | None:
     """Indexes [first, last) of the slices that make up exactly [base_offset, end_offset); None where none
-    do."""
+    do.
+    """
     slices = partition.slices
     first = bisect.bisect_left(slices, base_offset, key=lambda live: live.base_offset)
     last = bisect.bisect_left(slices, end_offset, key=lambda live: live.end_offset)

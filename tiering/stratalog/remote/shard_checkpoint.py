@@ -11,13 +11,14 @@ The root also holds `claims` (where each epoch began) and `dropped_topics`.
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.actions import MAX_PARTITION, format_ref, parse_ref
 from stratalog.remote.checkpoint import CheckpointParts
-from stratalog.remote.checkpoint_page import Row, Table
+from stratalog.remote.checkpoint_page import Row, RowKey, Table
 from stratalog.remote.json_document import JsonFields, to_integer, to_row, to_text, to_uuid
 from stratalog.remote.partition_state import LiveSlice, PartitionState
 from stratalog.remote.persistent_map import PersistentMap
@@ -29,10 +30,11 @@ from stratalog.remote.slice_row import (
     format_slice,
     parse_last_batch,
     parse_slice,
+    slice_key,
 )
 from stratalog.remote.state_fields import (
     common_from_parts,
-    make_table,
+    extras_of,
     state_parts,
 )
 
@@ -69,8 +71,7 @@ _ROOT_FIELDS = ("claims", "dropped_topics")
 
 def shard_to_parts(state: ShardState) -> CheckpointParts:
     """Root fields and tables of a state."""
-    partitions = sorted(state.partitions.items())
-    slices: list[Row] = [format_slice(live) for _, partition in partitions for live in partition.slices]
+    partitions = sorted(state.partitions.items(), key=_partition_key)
     fields: dict[str, object] = {
         "claims": [
             [claim.epoch, claim.owner, str(claim.uuid), claim.seq, claim.time_ms] for claim in state.claims
@@ -80,13 +81,23 @@ def shard_to_parts(state: ShardState) -> CheckpointParts:
             for topic_id, topic in sorted(state.dropped_topics.items())
         ],
     }
-    tables: dict[str, Table] = {
-        PARTITIONS: make_table(
-            state, PARTITIONS, _PARTITION_COLUMNS, 2, [_format_partition(tip, p) for tip, p in partitions]
+    tables: dict[str, Table[Any]] = {
+        PARTITIONS: Table(
+            _PARTITION_COLUMNS, partitions, _partition_key, _format_partition, extras_of(state, PARTITIONS)
         ),
-        SLICES: make_table(state, SLICES, SLICE_COLUMNS, SLICE_KEY_SIZE, slices),
-        OBJECTS: make_table(
-            state, OBJECTS, _OBJECT_COLUMNS, 1, [_format_object(x) for _, x in sorted(state.objects.items())]
+        SLICES: Table(
+            SLICE_COLUMNS,
+            [live for _, partition in partitions for live in partition.slices],
+            slice_key,
+            format_slice,
+            extras_of(state, SLICES),
+        ),
+        OBJECTS: Table(
+            _OBJECT_COLUMNS,
+            sorted(state.objects.values(), key=_object_key),
+            _object_key,
+            _format_object,
+            extras_of(state, OBJECTS),
         ),
     }
     return state_parts(state, fields, tables)
@@ -117,7 +128,16 @@ def shard_from_parts(parts: CheckpointParts) -> ShardState:
     return state
 
 
-def _format_partition(tip: TopicIdPartition, partition: PartitionState) -> Row:
+def _partition_key(item: tuple[TopicIdPartition, PartitionState]) -> RowKey:
+    return str(item[0].topic_id), item[0].partition
+
+
+def _object_key(live_object: LiveObject) -> RowKey:
+    return (live_object.ref.name,)
+
+
+def _format_partition(item: tuple[TopicIdPartition, PartitionState]) -> Row:
+    tip, partition = item
     return (
         str(tip.topic_id),
         tip.partition,

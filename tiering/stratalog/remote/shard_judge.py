@@ -92,7 +92,8 @@ def judge_advance(
     """Forward only: what is no move is left out. Beyond the tiered end only an owner may go.
 
     Raises FencedError where an `epoch` is given that is not current, PreconditionFailedError where the
-    catalog seq is older than one that was used before."""
+    catalog seq is older than one that was used before.
+    """
     if epoch is not None:
         require_epoch(state, epoch)
     require_fresh_catalog(state, catalog_seq)
@@ -121,7 +122,8 @@ def judge_drop_partitions(
     state: ShardState, topic_id: UUID, catalog_seq: int, store_date_ms: int
 ) -> Judgement[None]:
     """The caller has seen the deletion in the catalog at `catalog_seq`. A topic that is gone already is no
-    work."""
+    work.
+    """
     require_fresh_catalog(state, catalog_seq)
     if topic_id in state.dropped_topics:
         return Judgement((), None)
@@ -147,7 +149,8 @@ def require_epoch(state: ShardState, epoch: int) -> None:
 
 def require_fresh_catalog(state: ShardState, catalog_seq: int | None) -> None:
     """A configuration that is older than one that was acted upon deletes nothing. Raises
-    PreconditionFailedError."""
+    PreconditionFailedError.
+    """
     if catalog_seq is not None and catalog_seq < state.catalog_seq:
         raise PreconditionFailedError(
             "a newer topic configuration was used here; read the catalog again and decide again",

@@ -16,7 +16,8 @@ from stratalog.remote.slice_entry import SliceEntry
 
 class ShardMachine:
     """Thread-safe: the directories at hand are a dictionary that is only ever added to and taken from by
-    key."""
+    key.
+    """
 
     def __init__(self, load_directory: LoadDirectory) -> None:
         self._load_directory = load_directory

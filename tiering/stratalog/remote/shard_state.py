@@ -2,7 +2,8 @@
 them.
 
 A state is immutable and shares all that a commit did not touch with the state before it, so a snapshot costs
-nothing and readers need no lock. `stratalog.remote.shard_builder` makes the next one."""
+nothing and readers need no lock. `stratalog.remote.shard_builder` makes the next one.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 """A live slice as a row of a checkpoint page.
 
 The columns are those of the slice's directory entry, with the offset from which it counts and the object that
-holds it. Parts of an entry are short arrays, `null` where the entry has none."""
+holds it. Parts of an entry are short arrays, `null` where the entry has none.
+"""
 
 from __future__ import annotations
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.actions import MAX_PARTITION
+from stratalog.remote.checkpoint_page import RowKey
 from stratalog.remote.json_document import JsonFields, to_integer, to_row, to_text
 from stratalog.remote.object_ref import birth_of
 from stratalog.remote.partition_state import LiveSlice
@@ -50,6 +52,11 @@ SLICE_COLUMNS = (
 )
 SLICE_KEY_SIZE = 3
 _NO_MINIMUM = -(1 << 63)
+
+
+def slice_key(live: LiveSlice) -> RowKey:
+    """The row's key: the first `SLICE_KEY_SIZE` columns."""
+    return str(live.entry.topic_id), live.entry.partition, live.base_offset
 
 
 def format_slice(live: LiveSlice) -> tuple[object, ...]:

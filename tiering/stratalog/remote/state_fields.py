@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TypedDict
+from typing import Any, TypedDict
 from uuid import UUID
 
 from stratalog.remote.checkpoint import COMMON_FIELDS, CheckpointParts
@@ -32,12 +32,8 @@ class CommonState(TypedDict):
     extras: PersistentMap[tuple[str, RowKey], JsonObject]
 
 
-def state_parts(state: LogState, fields: dict[str, object], tables: dict[str, Table]) -> CheckpointParts:
+def state_parts(state: LogState, fields: dict[str, object], tables: dict[str, Table[Any]]) -> CheckpointParts:
     """The parts of a state: what its kind has, and what every state has."""
-    rows: list[Row] = [
-        (file.name, file.kind.value, file.size_bytes, file.seq, file.time_ms, file.brought_seq)
-        for _, file in sorted(state.dropped_objects.items(), key=lambda item: item[0])
-    ]
     common: dict[str, object] = {
         "uuid": str(state.uuid),
         "time_ms": state.time_ms,
@@ -48,22 +44,31 @@ def state_parts(state: LogState, fields: dict[str, object], tables: dict[str, Ta
     }
     return CheckpointParts(
         JsonFields({**common, **fields, **state.root_extras}, "checkpoint"),
-        {**tables, DROPPED: make_table(state, DROPPED, _DROPPED_COLUMNS, 1, rows)},
+        {
+            **tables,
+            DROPPED: Table(
+                columns=_DROPPED_COLUMNS,
+                items=sorted(state.dropped_objects.values(), key=_dropped_key),
+                key=_dropped_key,
+                row=_format_dropped,
+                extras=extras_of(state, DROPPED),
+            ),
+        },
         {},
     )
 
 
-def make_table(state: LogState, kind: str, columns: tuple[str, ...], key_size: int, rows: list[Row]) -> Table:
-    """A table with the unknown columns of its rows."""
-    extras = {key: extra for (extra_kind, key), extra in state.extras.items() if extra_kind == kind}
-    return Table(columns, key_size, rows, extras)
+def extras_of(state: LogState, kind: str) -> dict[RowKey, JsonObject]:
+    """The unknown columns of a kind's rows, by key."""
+    return {key: extra for (extra_kind, key), extra in state.extras.items() if extra_kind == kind}
 
 
 def common_from_parts(
     parts: CheckpointParts, columns: Mapping[str, tuple[tuple[str, ...], int]], known_fields: Collection[str]
 ) -> CommonState:
     """Arguments of `LogState`. `columns`: by kind the known columns and how many are the key. Raises
-    StoreCorruptError."""
+    StoreCorruptError.
+    """
     fields = parts.fields
     extras: list[tuple[tuple[str, RowKey], JsonObject]] = []
     for kind, (names, key_size) in {**columns, DROPPED: (_DROPPED_COLUMNS, 1)}.items():
@@ -93,6 +98,21 @@ def common_from_parts(
 def _key_of(row: JsonFields, names: tuple[str, ...]) -> RowKey:
     values = (row.values.get(name) for name in names)
     return tuple(value if isinstance(value, str | int) else str(value) for value in values)
+
+
+def _dropped_key(dropped: DroppedObject) -> RowKey:
+    return (dropped.name,)
+
+
+def _format_dropped(dropped: DroppedObject) -> Row:
+    return (
+        dropped.name,
+        dropped.kind.value,
+        dropped.size_bytes,
+        dropped.seq,
+        dropped.time_ms,
+        dropped.brought_seq,
+    )
 
 
 def _parse_dropped(row: JsonFields) -> DroppedObject:

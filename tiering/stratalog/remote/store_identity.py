@@ -5,7 +5,8 @@
 It is put only where nothing is there, and only into a store that has neither a catalog nor shards: a store
 that has those has lost its identity, and a new one would contradict every head. Of two processes that create
 a store at the same time one wins and both read the same file afterwards. A put whose outcome is unknown needs
-no settling beyond reading: whoever's file it is, it is the store's identity from then on."""
+no settling beyond reading: whoever's file it is, it is the store's identity from then on.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ class StoreIdentity:
         """Read the identity, or create it with `shard_count` shards (1 where None is given).
 
         Raises StoreNotUsableError where the store was created with another number of shards,
-        StoreCorruptError where only the identity is missing, StoreUnavailableError."""
+        StoreCorruptError where only the identity is missing, StoreUnavailableError.
+        """
         assert shard_count is None or 1 <= shard_count <= MAX_SHARD_COUNT, "settings are checked at the edge"
         try:
             identity = _parse(store.get(IDENTITY_KEY).data)

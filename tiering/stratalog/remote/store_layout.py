@@ -10,7 +10,8 @@
     shards/NNNN/data/BIRTH-UUID             object files
 
 Numbers in names are decimal, 20 digits (a shard's: 4), zero-padded, so that names sort by number. Keys are
-relative to the store's root. The catalog has the same tree as a shard, without data."""
+relative to the store's root. The catalog has the same tree as a shard, without data.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ _HASHED_ID_BYTES = 4
 
 def shard_of(tip: TopicIdPartition, shard_count: int) -> int:
     """The shard that a partition belongs to: its topic's partitions are spread from a start that the id
-    chooses."""
+    chooses.
+    """
     assert 1 <= shard_count <= MAX_SHARD_COUNT, "a store has between one and 10,000 shards"
     start = int.from_bytes(tip.topic_id.bytes[:_HASHED_ID_BYTES], "big")
     return (start + tip.partition) % shard_count

@@ -41,7 +41,8 @@ def require_topic_name(name: str, taken: Iterable[str]) -> None:
     """Raises InvalidRequestError where no topic may have this name beside those of `taken`.
 
     The rules are Kafka's: letters, digits, `.`, `_` and `-`, at most 249 of them, not `.` or `..`; and since
-    metrics write `.` as `_`, no two topics whose names differ in that only."""
+    metrics write `.` as `_`, no two topics whose names differ in that only.
+    """
     if name in {".", ".."} or not _LEGAL_NAME.match(name):
         raise InvalidRequestError(
             "a topic's name has 1 to 249 ASCII letters, digits, '.', '_' or '-', and is not '.' or '..';"
