@@ -1,7 +1,8 @@
 """Takes one rule of the protocol away at a time: the simulation must notice.
 
 Each rule is broken in the real code, by putting something else in its place, or in an actor's manners. What
-stands behind another rule is broken together with it, as in the table of the protocol."""
+stands behind another rule is broken together with it, as in the table of the protocol.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +189,8 @@ def test_a_broken_rule_is_caught(rule: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("rule", [rule for rule, broken in BROKEN.items() if broken.take_away is not nothing])
 def test_the_same_cast_is_fine_with_the_rule(rule: str) -> None:
     """The runs in which a missing rule is caught show nothing where it holds, even with an actor of bad
-    manners."""
+    manners.
+    """
     cast = BROKEN[rule].cast
     for seed in range(8):
         assert find_violation(cast, seed) is None

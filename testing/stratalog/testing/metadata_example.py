@@ -1,7 +1,8 @@
 """The example of docs/formats/metadata.md: a small store in which every kind of file and of action occurs.
 
 Nothing in it depends on time or chance, so the documentation can show its files as they are, and a test can
-compare them byte for byte."""
+compare them byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from stratalog.testing.metadata_harness import MetadataHarness
 
 def example_store() -> MetadataHarness:
     """A store after a topic was created, three uploads, a compaction, retention, a fold and one more
-    upload."""
+    upload.
+    """
     harness = MetadataHarness(2026)
     catalog = harness.catalog()
     flights = catalog.create("flights", 2, {"cleanup.policy": "compact"})

@@ -3,7 +3,8 @@ step by step.
 
 An actor does some jobs and ends. A store that fails makes it try again, as a service would; a shard that was
 claimed by somebody else makes an owner stop. `Manners` has the rules that live in actors rather than in the
-log, so that a test can take one away and see that the audit notices."""
+log, so that a test can take one away and see that the audit notices.
+"""
 
 from __future__ import annotations
 
@@ -244,7 +245,8 @@ def insist(act: Callable[[], T]) -> T:
 
 def insist_with_catalog(seat: Seat, act: Callable[..., object]) -> None:
     """Do something destructive with the catalog of now; leave it where somebody used a newer one
-    meanwhile."""
+    meanwhile.
+    """
     try:
         insist(partial(act, catalog_seq=seat.world.catalog_seq))
     except PreconditionFailedError:

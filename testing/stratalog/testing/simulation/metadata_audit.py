@@ -5,7 +5,8 @@ The audit sees every write that lands, whoever was told what about it. It follow
 so it notices at once when one is overwritten; it keeps every record that a commit has made readable, so it
 notices when one is there twice or lost; and it remembers every object ever written, so it can say what a
 commit meant even after the object is gone. It trusts neither the writers' judgement nor their views: only the
-bytes."""
+bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """One shard under simulation: a store, an audit of it, and actors that share it with faults of their own.
 
 Everything follows from the seed: which actor goes next, which request meets which fault, when a write that is
-under way lands, and who stops for ever."""
+under way lands, and who stops for ever.
+"""
 
 from __future__ import annotations
 
@@ -132,14 +133,16 @@ class MetadataWorld:
 
     def run(self, steps: int) -> None:
         """Take up to `steps` steps, and prove the invariants after each. Raises InvariantViolatedError, and
-        whatever an actor raises that it should not."""
+        whatever an actor raises that it should not.
+        """
         for _ in range(steps):
             if not self.step():
                 return
 
     def step(self) -> bool:
         """One actor's next request, or a write under way that lands. False where nothing is left to
-        happen."""
+        happen.
+        """
         choices: list[tuple[str, Callable[[], None]]] = [
             (name, partial(self._scheduler.resume, name)) for name in self._scheduler.runnable
         ]

@@ -5,7 +5,8 @@ is resumed runs until it pauses (ahead of its next request) or ends, and everybo
 depends on nothing but the choices of whoever calls `resume`, and the same choices give the same run.
 
 An actor that is never resumed again has stopped for ever, in the middle of whatever it was doing. `close`
-lets such threads go: they are told so by `ActorStopped`, which no error handling catches."""
+lets such threads go: they are told so by `ActorStopped`, which no error handling catches.
+"""
 
 from __future__ import annotations
 

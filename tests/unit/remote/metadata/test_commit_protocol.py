@@ -1,5 +1,6 @@
 """Commits whose outcome the writer has to find out, and races: one fault at a time, at the PUT of the
-head."""
+head.
+"""
 
 from __future__ import annotations
 

@@ -97,6 +97,21 @@ def test_a_second_fold_shares_what_did_not_change(harness: MetadataHarness) -> N
     assert harness.log(read_only=True).state() == log.state()
 
 
+def test_a_fold_of_somebody_else_shares_as_well(harness: MetadataHarness) -> None:
+    """It never saw what the pages were made from, and knows them by their digest."""
+    log, epoch = harness.owned()
+    log = harness.log(settings=SMALL_PAGES)
+    for n in range(8):
+        harness.added(log, epoch, (A0, n, n + 1))
+    log.fold()
+    before = pages_of(harness, "slices")
+    stranger = harness.log("compactor", settings=SMALL_PAGES)
+    harness.added(stranger, epoch, (A0, 8, 9))
+    stranger.fold()
+    assert pages_of(harness, "slices")[:2] == before[:2]
+    assert harness.log(read_only=True).state() == stranger.state()
+
+
 def test_pages_divide_and_vanish(harness: MetadataHarness) -> None:
     log, epoch = harness.owned()
     log = harness.log(settings=SMALL_PAGES)

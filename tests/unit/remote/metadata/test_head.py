@@ -109,7 +109,8 @@ def mutations() -> st.SearchStrategy[JsonDict]:
 @given(mutations())
 def test_one_value_changed(document: JsonDict) -> None:
     """It is refused with one of two errors, or it is a head that says something else; nothing else
-    happens."""
+    happens.
+    """
     try:
         head = Head.decode(encode_document(document), "head", SHARD_ACTIONS)
     except (StoreCorruptError, StoreNotUsableError):
