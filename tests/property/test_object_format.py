@@ -18,8 +18,10 @@ from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.remote.directory_codec import DIRECTORY_HEADER, ENTRY, decode_directory, encode_directory
 from stratalog.remote.object_format import (
     FOOTER,
+    HEADER,
     ObjectHeader,
     ObjectKind,
+    crc_of,
     decode_footer,
     decode_header,
     encode_footer,
@@ -300,6 +302,34 @@ def test_garbage_is_no_directory(garbage: bytes) -> None:
         decode_directory(garbage)
     except DAMAGE:
         pass
+
+
+@given(st.lists(entries, min_size=2, max_size=3, unique_by=lambda entry: entry.topic_id_partition))
+def test_a_directory_that_is_not_sorted_is_refused(found: list[SliceEntry]) -> None:
+    found.sort(key=lambda entry: entry.topic_id_partition)
+    data = bytearray(encode_directory(found))
+    first, second = (slice(DIRECTORY_HEADER.size_bytes + n * ENTRY.size_bytes, None) for n in (0, 1))
+    one, other = bytes(data[first][: ENTRY.size_bytes]), bytes(data[second][: ENTRY.size_bytes])
+    data[first.start : first.start + 2 * ENTRY.size_bytes] = other + one
+    with pytest.raises(StoreCorruptError, match="sorted"):
+        decode_directory(bytes(data))
+
+
+@pytest.mark.parametrize("field", ["reader_version", "flags"])
+def test_what_a_later_version_made_unreadable_is_refused(field: str) -> None:
+    name = format_object_name(1, UUID(int=1))
+    head = ObjectHeader(store_id=UUID(int=2), shard=0, epoch=1, kind=ObjectKind.UPLOAD, name=name)
+    header = bytearray(encode_header(head))
+    header[HEADER.positions[field]] = 2
+    header[-4:] = crc_of(header[:-4]).to_bytes(4, "little")
+    with pytest.raises(StoreNotUsableError, match="newer"):
+        decode_header(bytes(header))
+    footer = bytearray(encode_footer(ObjectRef(name, 200, 0, 0, 0, 0, 0)))
+    footer[FOOTER.positions[field]] = 2
+    crc_position = FOOTER.positions["footer_crc"]
+    footer[crc_position : crc_position + 4] = crc_of(footer[:crc_position]).to_bytes(4, "little")
+    with pytest.raises(StoreNotUsableError, match="newer"):
+        decode_footer(bytes(footer), name)
 
 
 @given(st.integers(0, 31))
