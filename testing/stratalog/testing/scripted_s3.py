@@ -74,6 +74,8 @@ def scripted_s3(answers: Sequence[Answer]) -> Generator[ScriptedS3]:
     is_over = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
+        """One for each connection, on its thread."""
+
         protocol_version = "HTTP/1.1"
 
         def handle_any(self) -> None:
