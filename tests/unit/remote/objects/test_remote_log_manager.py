@@ -181,7 +181,7 @@ def test_another_owner_is_noticed_before_anything_counts() -> None:
 
 
 def test_a_slice_that_is_refused_does_not_count() -> None:
-    machine = Machine(max_object_bytes=170)
+    machine = Machine(max_object_bytes=100)
     logs = machine.start()
     topic = logs.create_topic("deleted", 1)
     logs.create_topic("kept", 1)
