@@ -10,8 +10,8 @@ twice. It is settled by reading the head:
     anything else                                                 ->  void: judge again on the new head
 
 A put that is still on its way cannot land after that, since its ETag will never be current again. Where the
-store stays silent the outcome stays unknown and StoreUnavailableError says so; a later call begins with a
-fresh read.
+store stays silent the outcome stays unknown and StoreUnavailableError says so. Whatever is committed next has
+the same ETag to match, so at most one of the two lands.
 
 Judging happens on the newest view at hand, which may be old. A refusal that comes of an old view is no
 refusal: the head is read before anything is refused, reported as nothing to do, or raised.
@@ -121,7 +121,6 @@ class HeadLog(Generic[S]):
         self._writer = writer
         self._commit_lock = threading.RLock()
         self._view_lock = threading.Lock()
-        self._is_view_settled = True
         first = Head(store_id=identity.store_id, shard=layout.shard, uuid=ids.uuid())
         self._view: View[S] = View(first, "", machine.empty(), 0)
 
@@ -171,8 +170,7 @@ class HeadLog(Generic[S]):
         first; StoreNotUsableError where only newer software may write.
         """
         with self._commit_lock:
-            is_fresh = not self._is_view_settled
-            view = self.refresh() if is_fresh else self._view
+            view, is_fresh = self._view, False
             lost_races = 0
             while lost_races < self.settings.max_lost_races:
                 self.require_writable(view)
@@ -227,7 +225,6 @@ class HeadLog(Generic[S]):
         state = self.machine.apply(view.state, commit)
         head = view.head.after(commit, state)
         data = head.encode()
-        self._is_view_settled = False
         last_error: StoreError | None = None
         for failures in range(self.settings.max_store_failures):
             try:
@@ -235,11 +232,9 @@ class HeadLog(Generic[S]):
             except StoreError as error:
                 outcome = self._settle(view, commit, error)
                 if outcome is not None:
-                    self._is_view_settled = True
                     return outcome
                 last_error = error
             else:
-                self._is_view_settled = True
                 self._publish(View(head, etag, state, view.date_ms))
                 return True
             self._pause(failures, self.settings.failure_backoff_ms, self.settings.max_failure_backoff_ms)

@@ -111,7 +111,7 @@ def remaining_inputs(partition: PartitionState, planned: Sequence[LiveSlice]) ->
         return planned
     passed = sum(1 for live in planned if live.end_offset <= partition.log_start_offset)
     rest = planned[passed:]
-    return rest if passed and rest and slices[: len(rest)] == tuple(rest) else ()
+    return rest if rest and slices[: len(rest)] == tuple(rest) else ()
 
 
 def _partition_refusal(

@@ -235,8 +235,11 @@ class _Builder:
                 drop_file(self._dropped, file, self._commit, live_object.seq)
 
     def _use_catalog(self, catalog_seq: int | None) -> None:
-        if catalog_seq is not None:
-            self._catalog_seq = max(self._catalog_seq, catalog_seq)
+        if catalog_seq is None:
+            return
+        if catalog_seq < self._catalog_seq:
+            raise self._contradiction("it used an older catalog than the one before", catalog_seq=catalog_seq)
+        self._catalog_seq = catalog_seq
 
     def _contradiction(self, what: str, **fields: object) -> Exception:
         return contradiction(self._commit, what, **fields)

@@ -15,7 +15,7 @@ from stratalog.base.errors import (
     StoreCorruptError,
     StoreUnavailableError,
 )
-from stratalog.objectstore.protocol import Buffer
+from stratalog.objectstore.protocol import Buffer, StoredObject
 from stratalog.remote.commit_settings import CommitSettings
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.metadata_harness import A0, A1, MetadataHarness, ranges_of
@@ -234,6 +234,29 @@ def test_refresh_asks_only_for_what_changed(harness: MetadataHarness) -> None:
     assert follower.store_date_ms == harness.clock.now_ms() - 5000
     follower.refresh(dated=True)
     assert follower.store_date_ms == harness.clock.now_ms()
+
+
+def test_a_slow_refresh_does_not_take_a_newer_state_back(harness: MetadataHarness) -> None:
+    """A commit of this process lands between the refresh's read of the head and its end."""
+    _, epoch = harness.owned()
+    made = harness.put_born(1, (A0, 0, 5))
+
+    class Slow(FaultyObjectStore):
+        is_slow = False
+
+        def get_if_changed(self, key: str, etag: str) -> StoredObject | None:
+            stored = super().get_if_changed(key, etag)
+            if self.is_slow:
+                self.is_slow = False
+                log.claim("owner-2", harness.ids.uuid())
+            return stored
+
+    store = Slow(harness.store, Random(1))
+    log = harness.log(store=store)
+    harness.log().add([(made.ref, made.entries())], epoch)
+    store.is_slow = True
+    log.refresh()
+    assert (log.state().seq, log.state().epoch) == (3, 2)
 
 
 def test_a_head_that_went_back_is_noticed(harness: MetadataHarness) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,13 +11,15 @@ import pytest
 from stratalog.base.errors import StoreCorruptError
 from stratalog.objectstore.protocol import Buffer
 from stratalog.remote.actions import SHARD_ACTIONS
-from stratalog.remote.checkpoint import read_root
+from stratalog.remote.checkpoint import CheckpointRoot, read_root
 from stratalog.remote.checkpoint_page import PageRef, digest_of
 from stratalog.remote.commit_settings import CommitSettings
 from stratalog.remote.document_ref import DocumentRef, FileKind
+from stratalog.remote.fold import BuiltFold, judge_fold
 from stratalog.remote.history import find_in_history
-from stratalog.remote.json_document import decode_document, encode_document, format_json
+from stratalog.remote.json_document import JsonFields, decode_document, encode_document, format_json
 from stratalog.remote.metadata_log import MetadataLog
+from stratalog.remote.store_layout import format_checkpoint_name, format_history_name
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
 from stratalog.testing.store_faults import Fault, FaultOn
@@ -198,6 +201,17 @@ def test_a_fold_that_comes_second_is_given_up(harness: MetadataHarness) -> None:
     other.refresh()
     assert folder.fold() is None
     assert harness.log(read_only=True).state() == folder.refresh()
+
+
+def test_a_checkpoint_from_before_the_horizon_is_refused(harness: MetadataHarness) -> None:
+    """A sweep may have deleted it."""
+    state = everything(harness).state()
+    name = format_checkpoint_name(5, harness.ids.uuid())
+    root = CheckpointRoot(DocumentRef(name, 1, 1), JsonFields({}, name), (), ())
+    built = BuiltFold(root, None, DocumentRef(format_history_name(1, 5, harness.ids.uuid()), 1, 1))
+    assert judge_fold(replace(state, horizon=5), built).outcome is True
+    judgement = judge_fold(replace(state, horizon=6), built)
+    assert (judgement.actions, judgement.outcome) == ((), False)
 
 
 @pytest.mark.parametrize("prefix", ["history/", "pages/", "checkpoints/", "head"])

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from stratalog.base.errors import FencedError, InvalidRequestError, PreconditionFailedError, StoreCorruptError
-from stratalog.remote.actions import Claim, Forget
+from stratalog.remote.actions import AdvanceLogStart, Claim, DropPartitions, Forget, PartitionOffset
 from stratalog.remote.commit import Commit, Writer
 from stratalog.remote.metadata_log import AddOutcome, MetadataLog
 from stratalog.remote.shard_builder import apply_commit
@@ -284,11 +284,13 @@ def test_a_writer_does_not_read_what_it_wrote(harness: MetadataHarness) -> None:
 
 def test_commits_that_cannot_follow_are_corrupt(harness: MetadataHarness) -> None:
     log, _ = harness.owned()
-    state = log.state()
+    state = replace(log.state(), catalog_seq=5)
     for seq, action in (
         (state.seq + 2, Claim("x", UUID(int=1), 5)),
         (state.seq + 1, Claim("x", UUID(int=1), state.epoch)),
         (state.seq + 1, Forget(("x",))),
+        (state.seq + 1, DropPartitions(TOPIC_A, 4)),
+        (state.seq + 1, AdvanceLogStart((PartitionOffset(A0, 0),))),
     ):
         commit = Commit.build(seq, UUID(int=9), 0, Writer("owner", "x"), None, [action])
         with pytest.raises(StoreCorruptError):
