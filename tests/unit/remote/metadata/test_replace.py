@@ -156,6 +156,14 @@ def test_several_outputs_tile(harness: MetadataHarness) -> None:
     assert harness.log().state() == log.state()
 
 
+def test_compacted_upto_does_not_go_back(harness: MetadataHarness) -> None:
+    log, _ = filled(harness, ((A0, 0, 5),), ((A0, 5, 9),))
+    halves = [harness.put(log, (A0, 0, 5)), harness.put(log, (A0, 5, 9))]
+    swap(log, {A0: slices_of(log, A0)}, halves, {A0: True})
+    swap(log, {A0: slices_of(log, A0)[:1]}, [harness.put(log, (A0, 0, 5))], {A0: True})
+    assert log.state().partition(A0).compacted_upto == 9
+
+
 def test_an_output_may_be_without_records(harness: MetadataHarness) -> None:
     log, epoch = filled(harness, ((A0, 0, 5),), ((A0, 5, 9),))
     name = log.next_object_name()

@@ -295,3 +295,19 @@ def test_commits_that_cannot_follow_are_corrupt(harness: MetadataHarness) -> Non
         commit = Commit.build(seq, UUID(int=9), 0, Writer("owner", "x"), None, [action])
         with pytest.raises(StoreCorruptError):
             apply_commit(state, commit, harness.load_directory)
+
+
+def test_commits_that_are_wrong_about_last_slices_are_corrupt(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    emptied = harness.added(log, epoch, (A0, 0, 5)).ref.name
+    kept = harness.added(log, epoch, (A0, 5, 9), (A1, 0, 1)).ref.name
+    state = log.state()
+    right = AdvanceLogStart((PartitionOffset(A0, 9),), (emptied,))
+    for dropped in ((), (kept,), (emptied, kept)):
+        commit = Commit.build(
+            state.seq + 1, UUID(int=9), 0, Writer("x", "x"), None, [replace(right, dropped=dropped)]
+        )
+        with pytest.raises(StoreCorruptError, match="contradicts"):
+            apply_commit(state, commit, harness.load_directory)
+    commit = Commit.build(state.seq + 1, UUID(int=9), 0, Writer("x", "x"), None, [right])
+    apply_commit(state, commit, harness.load_directory).check()
