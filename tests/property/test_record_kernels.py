@@ -163,6 +163,53 @@ def test_copies_are_the_same(
 
 
 @given(
+    RECORDS,
+    st.lists(st.booleans(), min_size=12, max_size=12),
+    st.integers(0, 9),
+    st.tuples(st.integers(0, 4), st.integers(4, 12)),
+    st.booleans(),
+    st.sampled_from([0, 0, -7, 90_000]),
+)
+def test_survivors_are_copied_and_nothing_else(
+    records: list[Record],
+    is_kept: list[bool],
+    lead: int,
+    offsets: tuple[int, int],
+    drop_tombstones: bool,
+    timestamp_shift: int,
+) -> None:
+    """An oracle of its own: what is copied decodes to the records that a list comprehension picks."""
+    records = [record._replace(timestamp_ms=record.timestamp_ms >> 20) for record in records]
+    payload = pure_kernels.encode_records(records, 0)
+    survivors = sum(kept << (lead + index) for index, kept in enumerate(is_kept)).to_bytes(3, "little")
+    expected = [
+        record._replace(offset=index, timestamp_ms=record.timestamp_ms + timestamp_shift)
+        for index, record in enumerate(records)
+        if is_kept[index]
+        and offsets[0] <= index < offsets[1]
+        and not (drop_tombstones and record.is_tombstone)
+    ]
+    kinds: list[Any] = [native, pure_kernels]
+    for kernels in kinds:
+        copied = kernels.copy_records(
+            payload,
+            len(records),
+            survivors,
+            lead,
+            first_offset_delta=offsets[0],
+            end_offset_delta=offsets[1],
+            drop_tombstones=drop_tombstones,
+            timestamp_shift=timestamp_shift,
+        )
+        assert kernels.decode_records(copied.payload, copied.count, 0, 0, None) == expected
+        assert copied.count == len(expected)
+        if expected:
+            assert (copied.first_delta, copied.last_delta) == (expected[0].offset, expected[-1].offset)
+            assert copied.max_timestamp_delta == max(record.timestamp_ms for record in expected)
+            assert copied.tombstone_count == sum(record.is_tombstone for record in expected)
+
+
+@given(
     payloads(),
     st.one_of(st.integers(0, 20), INT64.filter(lambda number: number >= 0)),
     INT64,

@@ -10,7 +10,7 @@ import pytest
 from stratalog.base.errors import CorruptRecordError
 from stratalog.record import pure_kernels, pure_key_kernels
 from stratalog.record.columns import ColumnBuffers
-from stratalog.record.key_entries import KeyWindow
+from stratalog.record.key_entries import KeyEntries, KeyWindow
 from stratalog.record.varint import append_varint, read_varint, read_varlong, varint_size
 
 KERNELS: list[Any] = [(pure_kernels, pure_key_kernels)]
@@ -86,6 +86,7 @@ BROKEN: dict[str, tuple[bytes, int]] = {
     "a number of eleven bytes": (record(timestamp_delta=b"\x80" * 10 + b"\x00"), 1),
     "a number of 65 bits": (record(timestamp_delta=b"\x80" * 9 + b"\x02"), 1),
     "a number of 33 bits": (record(key=b"\x80\x80\x80\x80\x10"), 1),
+    "a number of 34 bits": (record(key=b"\x80\x80\x80\x80\x20"), 1),
     "six bytes for 32 bits": (record(key=b"\x80\x80\x80\x80\x80\x00"), 1),
     "a surrogate": (record(headers=named(b"\xed\xa0\x80")), 1),
     "above the last name": (record(headers=named(b"\xf4\x90\x80\x80")), 1),
@@ -94,6 +95,28 @@ BROKEN: dict[str, tuple[bytes, int]] = {
     "overlong, four bytes": (record(headers=named(b"\xf0\x8f\xbf\xbf")), 1),
     "half a character": (record(headers=named(b"12345678\xe2\x82")), 1),
     "a lone continuation": (record(headers=named(b"\x80")), 1),
+}
+
+# Hashing and copying do not look at headers.
+BROKEN_HEADERS = {
+    "negative headers",
+    "more headers than bytes",
+    "fewer headers than bytes",
+    "a header without a name",
+    "a name beyond the record",
+    "a surrogate",
+    "above the last name",
+    "overlong, two bytes",
+    "overlong, three bytes",
+    "overlong, four bytes",
+    "half a character",
+    "a lone continuation",
+}
+COPY_ALL: dict[str, Any] = {
+    "first_offset_delta": 0,
+    "end_offset_delta": 2**31,
+    "drop_tombstones": False,
+    "timestamp_shift": 0,
 }
 
 
@@ -116,6 +139,11 @@ def test_just_wrong(kernels: Any, name: str) -> None:
         kernels[0].decode_records(payload, count, 0, 0, None)
     with pytest.raises(CorruptRecordError):
         kernels[0].decode_columns(payload, count, 0, 0, None, 0, 9, ColumnBuffers())
+    if name not in BROKEN_HEADERS:
+        with pytest.raises(CorruptRecordError):
+            kernels[1].hash_keys(payload, count, bytes(16), 0, KeyEntries())
+        with pytest.raises(CorruptRecordError):
+            kernels[0].copy_records(payload, count, b"\xff", 0, **COPY_ALL)
 
 
 @each_kind
@@ -141,11 +169,10 @@ def test_timestamps_end_with_64_bits(kernels: Any) -> None:
 @each_kind
 def test_each_record_needs_a_survivor_bit(kernels: Any) -> None:
     payload = record() + record(offset_delta=1)
-    options = {"first_offset_delta": 0, "end_offset_delta": 9, "drop_tombstones": False, "timestamp_shift": 0}
-    assert kernels[0].copy_records(payload, 2, b"\xff", 6, **options).payload == payload
+    assert kernels[0].copy_records(payload, 2, b"\xff", 6, **COPY_ALL).payload == payload
     for first_ordinal in (7, 8, 9, 2**62, -1):
         with pytest.raises(CorruptRecordError):
-            kernels[0].copy_records(payload, 2, b"\xff", first_ordinal, **options)
+            kernels[0].copy_records(payload, 2, b"\xff", first_ordinal, **COPY_ALL)
 
 
 @each_kind
