@@ -186,13 +186,15 @@ class LocalLog:
         self.resources.filesystem.sync_directory(self.directory)
         return dropped
 
-    def read(self, offset: int, max_bytes: int, *, end_offset: int, min_one: bool) -> FetchData:
-        """From the first batch that ends at or above `offset`, in one segment.
+    def read(
+        self, segments: Sequence[LogSegment], offset: int, max_bytes: int, *, end_offset: int, min_one: bool
+    ) -> FetchData:
+        """From the first batch that ends at or above `offset`, in one segment of those that the caller took.
 
         Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped meanwhile).
         """
-        segments = self.segments
-        for segment in segments[max(0, _floor_ordinal(segments, offset)) :]:
+        assert segments[0].base_offset <= offset < end_offset <= segments[-1].end_offset
+        for segment in segments[_floor_ordinal(segments, offset) :]:
             if segment.base_offset >= end_offset:
                 break
             if offset >= segment.end_offset:

@@ -228,11 +228,16 @@ class UnifiedLog:
         """
 
         def read_once() -> FetchData:
-            end = self.high_watermark if end_offset is None else min(end_offset, self._local.end_offset)
-            self._require_in_range(offset)
+            # Everything is judged by one list of segments: a newer one may have lost or gained what lies
+            # between.
+            segments = self._local.segments
+            log_end_offset = segments[-1].end_offset
+            if not max(self._log_start_offset, segments[0].base_offset) <= offset <= log_end_offset:
+                raise self._out_of_range(offset)
+            end = min(self.high_watermark if end_offset is None else end_offset, log_end_offset)
             if offset >= end:
                 return FetchData(b"", offset)
-            return self._local.read(offset, max_bytes, end_offset=end, min_one=min_one_message)
+            return self._local.read(segments, offset, max_bytes, end_offset=end, min_one=min_one_message)
 
         return self._reading(read_once)
 
@@ -509,10 +514,6 @@ class UnifiedLog:
             local_log_start_offset=self.local_log_start_offset,
             log_end_offset=self.log_end_offset,
         )
-
-    def _require_in_range(self, offset: int) -> None:
-        if not self.local_log_start_offset <= offset <= self.log_end_offset:
-            raise self._out_of_range(offset)
 
     def _go_offline(self, failure: Exception) -> DataDirectoryError:
         self._offline_reason = self._offline_reason or str(failure)
