@@ -64,8 +64,11 @@ class OpenFiles:
     def give_back(self, lent: LentFile) -> None:
         with self._guard:
             lent.user_count -= 1
-            if lent.is_forgotten and lent.user_count == 0:
-                _close(lent)
+            if lent.user_count == 0:
+                if lent.is_forgotten:
+                    _close(lent)
+                elif len(self._files) > self._max_open:
+                    self._forget(lent.file.path)
 
     def forget(self, path: str) -> None:
         """Close the file, or let its last user close it. For a file whose name is about to change or to
