@@ -1,0 +1,139 @@
+"""Walks over batches: what is whole, what is valid, and where each stops."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import AppendFile, Buffer
+from stratalog.record.builder import encode_batch
+from stratalog.record.header import HEADER_SIZE
+from stratalog.record.record import Record
+from stratalog.segment.batch_walk import walk, walk_valid, whole_batches
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+
+
+def batch(base_offset: int, count: int = 2, value_bytes: int = 30) -> bytes:
+    records = [Record(0, 1000 + base_offset + number, b"key", b"v" * value_bytes) for number in range(count)]
+    return encode_batch(records, base_offset=base_offset)
+
+
+def file_of(*parts: Buffer) -> AppendFile:
+    file = MemoryFileSystem().open_append("/a")
+    file.append(parts)
+    return file
+
+
+SIZES = st.lists(st.sampled_from([1, 30, 5000, 20_000, 1_100_000]), min_size=1, max_size=5)
+
+
+@given(sizes=SIZES)
+def test_both_walks_see_every_batch_whatever_its_size(sizes: list[int]) -> None:
+    written = [batch(number, 1, size) for number, size in enumerate(sizes)]
+    file = file_of(*written)
+    positions = [sum(map(len, written[:number])) for number in range(len(written))]
+    for found in (list(walk(file, 0, file.size())), list(walk_valid(file, file.size(), 0))):
+        assert [located.position for located in found] == positions
+        assert [located.header.base_offset for located in found] == list(range(len(sizes)))
+
+
+def test_a_walk_does_not_read_large_bodies() -> None:
+    read_bytes = 0
+
+    class Counting:
+        def __init__(self, inner: AppendFile) -> None:
+            self.inner = inner
+            self.path = inner.path
+            self.append, self.size, self.truncate = inner.append, inner.size, inner.truncate
+            self.sync, self.close = inner.sync, inner.close
+
+        def read_at(self, position: int, size: int) -> bytes:
+            nonlocal read_bytes
+            data = self.inner.read_at(position, size)
+            read_bytes += len(data)
+            return data
+
+    file = Counting(file_of(*(batch(number, 1, 1_000_000) for number in range(5))))
+    assert len(list(walk(file, 0, file.size()))) == 5
+    assert read_bytes < 100_000
+
+
+def test_the_trusting_walk_refuses_a_file_that_ends_inside_a_batch() -> None:
+    whole = batch(0) + batch(2)
+    for size in range(1, len(whole)):
+        file = file_of(whole[:size])
+        if size == len(batch(0)):
+            assert len(list(walk(file, 0, size))) == 1
+        else:
+            with pytest.raises(CorruptRecordError):
+                list(walk(file, 0, size))
+
+
+def test_the_valid_part_of_a_torn_file_is_its_whole_batches() -> None:
+    whole = batch(0) + batch(2) + batch(4)
+    sizes = [len(batch(0)), len(batch(2)), len(batch(4))]
+    for size in range(len(whole) + 1):
+        expected = max(count for count in range(4) if sum(sizes[:count]) <= size)
+        assert len(list(walk_valid(file_of(whole[:size]), size, 0))) == expected
+
+
+@given(position=st.integers(0, 10_000), change=st.integers(1, 255), garbage=st.binary(max_size=200))
+def test_the_valid_part_ends_where_a_byte_was_changed(position: int, change: int, garbage: bytes) -> None:
+    written = [batch(0), batch(2), batch(4)]
+    data = bytearray(b"".join(written))
+    position %= len(data)
+    data[position] ^= change
+    data += garbage
+    found = list(walk_valid(file_of(data), len(data), 0))
+    ordinal = sum(position >= sum(map(len, written[: number + 1])) for number in range(3))
+    start = sum(map(len, written[:ordinal]))
+    # The base offset and the leader epoch of a batch are not covered by its checksum; all else is.
+    if 12 <= position - start < 16:
+        return
+    if position - start < 8:
+        assert [located.position for located in found][:ordinal] == [0, len(written[0])][:ordinal]
+        return
+    assert len(found) == ordinal
+
+
+def test_offsets_that_do_not_ascend_end_the_valid_part() -> None:
+    data = batch(0) + batch(2) + batch(3)
+    assert len(list(walk_valid(file_of(data), len(data), 0))) == 2
+    assert len(list(walk_valid(file_of(batch(5)), len(batch(5)), 6))) == 0
+    # A hole is no fault: compaction leaves them.
+    assert len(list(walk_valid(file_of(batch(0), batch(9)), len(batch(0) + batch(9)), 0))) == 2
+
+
+def test_a_length_beyond_the_file_is_torn_and_not_read() -> None:
+    data = bytearray(batch(0) + batch(2))
+    data[len(batch(0)) + 8 : len(batch(0)) + 12] = (2**31 - 1).to_bytes(4, "big")
+    assert len(list(walk_valid(file_of(data), len(data), 0))) == 1
+
+
+def test_whole_batches_stops_at_the_end_offset_and_at_a_torn_batch() -> None:
+    data = batch(0) + batch(2) + batch(4)
+    size = len(batch(0))
+    assert whole_batches(data, 6) == (3 * size, 6)
+    assert whole_batches(data, 5) == (2 * size, 4)
+    assert whole_batches(data, 4) == (2 * size, 4)
+    assert whole_batches(data, 1) == (0, -1)
+    assert whole_batches(data[:-1], 6) == (2 * size, 4)
+    assert whole_batches(data[: HEADER_SIZE - 1], 6) == (0, -1)
+    assert whole_batches(b"", 6) == (0, -1)
+
+
+@given(position=st.integers(0, 10_000), change=st.integers(1, 255))
+def test_whole_batches_never_hands_out_a_changed_batch(position: int, change: int) -> None:
+    size = len(batch(0))
+    data = bytearray(batch(0) + batch(2))
+    position %= len(data)
+    data[position] ^= change
+    inside = position % size
+    try:
+        found = whole_batches(bytes(data), 2**62)
+    except CorruptRecordError:
+        return
+    # What is left is a length that makes the batch look torn, or what the checksum does not cover.
+    assert inside < 16 or found.size_bytes <= position

@@ -1,0 +1,156 @@
+"""Offset and time index against plain lists, and against bytes that are no index."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.segment.index_cache import IndexCache
+from stratalog.segment.offset_index import ENTRY_SIZE, OffsetIndex
+from stratalog.segment.segment_indexes import SegmentIndexes
+from stratalog.segment.time_index import TimeIndex
+from stratalog.segment.timestamp_offset import TimestampOffset
+
+BASES = st.sampled_from([0, 1, 147_001, 2**62])
+STEPS = st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 100_000)), max_size=40)
+
+
+@given(base_offset=BASES, steps=STEPS, wanted=st.integers(-1, 50_000))
+def test_the_offset_index_finds_the_greatest_entry_at_or_below(
+    base_offset: int, steps: list[tuple[int, int]], wanted: int
+) -> None:
+    index = OffsetIndex(base_offset)
+    entries: list[tuple[int, int]] = []
+    offset, position = base_offset - 1, 0
+    for offset_step, position_step in steps:
+        offset, position = offset + offset_step, position + position_step
+        index.append(offset, position)
+        entries.append((offset, position))
+    below = [entry for entry in entries if entry[0] <= base_offset + wanted]
+    assert index.floor(base_offset + wanted) == (below[-1] if below else None)
+    assert list(index) == entries
+    assert list(OffsetIndex(base_offset, index.to_bytes())) == entries
+    assert index.last == (entries[-1] if entries else None)
+    assert len(index) * ENTRY_SIZE == index.size_bytes == len(index.to_bytes())
+
+
+@given(
+    base_offset=BASES,
+    steps=st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 9)), max_size=40),
+    wanted=st.integers(-1, 500),
+)
+def test_the_time_index_keeps_news_only_and_finds_what_is_older(
+    base_offset: int, steps: list[tuple[int, int]], wanted: int
+) -> None:
+    index = TimeIndex(base_offset)
+    entries: list[TimestampOffset] = []
+    timestamp, offset = 100, base_offset
+    for time_step, offset_step in steps:
+        timestamp, offset = timestamp + time_step, offset + offset_step
+        is_news = timestamp >= 0 and all(timestamp > entry.timestamp_ms for entry in entries)
+        assert index.maybe_append(TimestampOffset(timestamp, offset)) == is_news
+        if is_news:
+            entries.append(TimestampOffset(timestamp, offset))
+    older = [entry for entry in entries if entry.timestamp_ms < wanted]
+    assert index.before(wanted) == (older[-1] if older else None)
+    assert list(TimeIndex(base_offset, index.to_bytes())) == entries
+
+
+def test_bytes_on_disk_are_kafkas() -> None:
+    offsets = OffsetIndex(1000)
+    offsets.append(1005, 4097)
+    assert offsets.to_bytes() == bytes.fromhex("00000005 00001001")
+    times = TimeIndex(1000)
+    times.maybe_append(TimestampOffset(1_700_000_000_000, 1003))
+    assert times.to_bytes() == bytes.fromhex("0000018bcfe56800 00000003")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0" * 7,
+        bytes.fromhex("0000000500000001 0000000500000002"),
+        bytes.fromhex("0000000500000001 0000000600000001"),
+        bytes.fromhex("ffffffff00000001"),
+        bytes.fromhex("00000001ffffffff"),
+    ],
+)
+def test_bytes_that_are_no_offset_index_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptRecordError):
+        OffsetIndex(0, data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0" * 13,
+        bytes.fromhex("000000000000000500000001 000000000000000500000002"),
+        bytes.fromhex("000000000000000500000002 000000000000000600000001"),
+        bytes.fromhex("ffffffffffffffff00000001"),
+        bytes.fromhex("0000000000000001ffffffff"),
+    ],
+)
+def test_bytes_that_are_no_time_index_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptRecordError):
+        TimeIndex(0, data)
+
+
+@given(data=st.binary(max_size=60))
+def test_garbage_is_an_index_or_refused(data: bytes) -> None:
+    for kind in (OffsetIndex, TimeIndex):
+        try:
+            index = kind(7, data)
+        except CorruptRecordError:
+            continue
+        assert index.to_bytes() == data
+
+
+def test_an_entry_is_made_for_the_batch_behind_the_interval() -> None:
+    indexes = SegmentIndexes.empty(0)
+    for number in range(5):
+        indexes.add(
+            position=100 * number,
+            size_bytes=100,
+            last_offset=10 * number + 9,
+            max_timestamp_ms=[5, 50, 20, 60, 1][number],
+            interval_bytes=150,
+        )
+    # 200 bytes lie before the third batch: more than 150 for the first time. The fifth is the next such one.
+    assert list(indexes.offset_index) == [(29, 200), (49, 400)]
+    assert list(indexes.time_index) == [(50, 19), (60, 39)]
+    assert indexes.max_timestamp == (60, 39)
+
+
+@pytest.mark.parametrize(("max_index_bytes", "is_full"), [(24, True), (35, True), (36, False)])
+def test_an_index_is_full_while_there_is_room_for_the_last_entry(
+    max_index_bytes: int, *, is_full: bool
+) -> None:
+    indexes = SegmentIndexes.empty(0)
+    indexes.time_index.maybe_append(TimestampOffset(1, 1))
+    assert indexes.is_full(max_index_bytes) is is_full
+
+
+def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
+    def indexes_of(entry_count: int) -> SegmentIndexes:
+        indexes = SegmentIndexes.empty(0)
+        for number in range(entry_count):
+            indexes.offset_index.append(number, number)
+        return indexes
+
+    cache = IndexCache(max_bytes=4000)
+    for name in ("a", "b", "c"):
+        cache.put(name, indexes_of(10))
+    assert cache.get("a") is not None
+    cache.put("d", indexes_of(10))
+    assert cache.get("b") is None
+    assert all(cache.get(name) is not None for name in ("a", "c", "d"))
+    cache.check()
+    # One that is larger than all the room is kept all the same, alone.
+    cache.put("large", indexes_of(5000))
+    assert cache.get("large") is not None
+    assert cache.get("d") is None
+    cache.check()
+    cache.remove("large")
+    assert cache.size_bytes == 0

@@ -1,0 +1,242 @@
+"""One segment: reads by offset and by time whatever the indexes say, and appends that fail."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.record.batch import decode_all
+from stratalog.record.builder import encode_batch
+from stratalog.record.header import parse_header
+from stratalog.record.record import Record
+from stratalog.segment.index_cache import IndexCache
+from stratalog.segment.log_segment import AppendedBatch, LogSegment, SegmentResources
+from stratalog.segment.open_files import OpenFiles
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+
+NO_LIMIT = 2**62
+
+
+def new_segment(
+    disk: FaultyFileSystem | MemoryFileSystem, base_offset: int = 0, interval_bytes: int = 100
+) -> LogSegment:
+    disk.make_directories("/d")
+    resources = SegmentResources(disk, OpenFiles(disk), IndexCache())
+    return LogSegment.create(resources, "/d", base_offset, created_ms=0, index_interval_bytes=interval_bytes)
+
+
+def append(segment: LogSegment, timestamps: list[int], base_offset: int | None = None) -> bytes:
+    offset = segment.end_offset if base_offset is None else base_offset
+    data = encode_batch([Record(0, time, b"k", b"v%d" % time) for time in timestamps], base_offset=offset)
+    segment.append([data], [AppendedBatch(len(data), offset + len(timestamps) - 1, max(timestamps))])
+    return data
+
+
+def test_reads_begin_with_the_batch_that_holds_the_offset() -> None:
+    segment = new_segment(MemoryFileSystem(), 100)
+    written = [append(segment, [10 + number] * 3) for number in range(20)]
+    for offset in range(100, 160):
+        position = segment.position_of(offset)
+        assert position is not None
+        assert position == sum(map(len, written[: (offset - 100) // 3]))
+        data, next_offset = segment.read(position, len(written[0]), end_offset=NO_LIMIT, min_one=False)
+        assert (data, next_offset) == (written[(offset - 100) // 3], offset - (offset - 100) % 3 + 3)
+    assert segment.position_of(160) is None
+    segment.check()
+
+
+def test_a_first_batch_that_is_larger_than_the_limit_comes_alone_or_not_at_all() -> None:
+    segment = new_segment(MemoryFileSystem())
+    first, second = append(segment, [1] * 50), append(segment, [2])
+    assert segment.read(0, 10, end_offset=NO_LIMIT, min_one=True) == (first, 50)
+    assert segment.read(0, 10, end_offset=NO_LIMIT, min_one=False) == (b"", -1)
+    assert segment.read(0, 10, end_offset=49, min_one=True) == (b"", -1)
+    assert segment.read(0, NO_LIMIT, end_offset=NO_LIMIT, min_one=True) == (first + second, 51)
+
+
+def test_holes_in_the_offsets_are_skipped() -> None:
+    segment = new_segment(MemoryFileSystem())
+    append(segment, [1, 1])
+    second = append(segment, [1, 1], base_offset=50)
+    assert segment.position_of(2) == segment.size_bytes - len(second)
+    assert segment.position_of(51) == segment.size_bytes - len(second)
+
+
+@given(
+    timestamps=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=3), min_size=1, max_size=30),
+    wanted=st.integers(0, 41),
+)
+def test_no_batch_that_is_new_enough_is_left_out_of_a_search_by_time(
+    timestamps: list[list[int]], wanted: int
+) -> None:
+    segment = new_segment(MemoryFileSystem())
+    for times in timestamps:
+        append(segment, times)
+    expected = [number for number, times in enumerate(timestamps) if max(times) >= wanted]
+    for _ in range(2):
+        found = [located.header.max_timestamp for located in segment.batches_since(wanted)]
+        assert found == [max(times) for times in timestamps[len(timestamps) - len(found) :]]
+        assert not expected or expected[0] >= len(timestamps) - len(found)
+        newest = max(map(max, timestamps))
+        first = next(number for number, times in enumerate(timestamps) if max(times) == newest)
+        assert segment.max_timestamp() == (newest, sum(map(len, timestamps[: first + 1])) - 1)
+        if segment.is_active:
+            segment.save_indexes()
+            segment.seal()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize(
+    "damage", ["missing", "empty", "torn", "zeros", "noise", "shifted", "shortened", "of another segment"]
+)
+def test_an_index_that_is_wrong_is_made_again(suffix: str, damage: str) -> None:
+    disk = MemoryFileSystem()
+    segment = new_segment(disk, 1000)
+    # The newest record is in the middle, so a shortened time index does not know of it.
+    for number in range(30):
+        append(segment, [number if number < 20 else 50 - number] * 2)
+    segment.save_indexes()
+    path = f"/d/{1000:020d}{suffix}"
+    right = disk.read_file(path)
+    size = 8 if suffix == ".index" else 12
+    wrong = {
+        "missing": None,
+        "empty": b"",
+        "torn": right[:-3],
+        "zeros": bytes(len(right)),
+        "noise": bytes((7 * number + 3) % 251 for number in range(len(right))),
+        "shifted": right[:4] + right[: len(right) - 4],
+        "shortened": right[: 3 * size],
+        "of another segment": b"".join(
+            bytes(size - 1) + bytes([entry + 1]) if size == 8 else bytes(7) + bytes([entry + 1]) + bytes(4)
+            for entry in range(5)
+        ),
+    }[damage]
+    disk.unlink(path)
+    if wrong is not None:
+        file = disk.open_append(path)
+        file.append([wrong])
+        file.close()
+    found = LogSegment(
+        SegmentResources(disk, OpenFiles(disk), IndexCache()),
+        "/d",
+        1000,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        created_ms=0,
+        index_interval_bytes=100,
+        indexes=None,
+    )
+    assert found.max_timestamp() == segment.max_timestamp()
+    for offset in range(1000, 1060):
+        assert found.position_of(offset) == segment.position_of(offset)
+    for time in range(35):
+        since = [
+            located.position for located in found.batches_since(time) if located.header.max_timestamp >= time
+        ]
+        right_since = [
+            located.position for located in segment.batches_since(0) if located.header.max_timestamp >= time
+        ]
+        assert since == right_since
+    found.check()
+
+
+def test_a_failed_append_leaves_nothing() -> None:
+    for part in (0.0, 0.4, 1.0):
+        disk = FaultyFileSystem()
+        segment = new_segment(disk)
+        first = append(segment, [1])
+        # The first operation looks at the size; the second is the write.
+        disk.fail_at(disk.operation_count + 2, number=errno.ENOSPC, part=part)
+        with pytest.raises(OSError, match="No space"):
+            append(segment, [2, 3])
+        assert disk.read_file(segment.path) == first
+        # Not even after a crash that forgets the truncation if it may.
+        assert disk.reopened(Survival(Kept.NONE, Kept.ALL)).read_file(segment.path) == first
+        second = append(segment, [4])
+        assert disk.read_file(segment.path) == first + second
+        segment.check()
+
+
+def test_an_append_that_cannot_be_taken_back_is_the_end() -> None:
+    disk = FaultyFileSystem()
+    segment = new_segment(disk)
+    append(segment, [1])
+    disk.fail_at(disk.operation_count + 2, part=0.5)
+    disk.fail_at(disk.operation_count + 3)
+    with pytest.raises(DataDirectoryError, match="could not be taken back"):
+        append(segment, [2])
+
+
+def test_bytes_that_an_interrupted_write_left_are_cut_off() -> None:
+    disk = MemoryFileSystem()
+    segment = new_segment(disk)
+    first = append(segment, [1])
+    stranger = disk.open_append(segment.path)
+    stranger.append([b"left over"])
+    second = append(segment, [2])
+    assert disk.read_file(segment.path) == first + second
+    stranger.truncate(5)
+    with pytest.raises(DataDirectoryError, match="shorter"):
+        append(segment, [3])
+
+
+def test_a_changed_byte_is_never_read() -> None:
+    disk = MemoryFileSystem()
+    segment = new_segment(disk)
+    append(segment, [1, 2, 3])
+    data = bytearray(disk.read_file(segment.path))
+    data[-1] ^= 1
+    file = disk.open_append(segment.path)
+    file.truncate(0)
+    file.append([data])
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        segment.read(0, 1000, end_offset=NO_LIMIT, min_one=True)
+
+
+def test_a_dropped_segment_is_gone_for_newcomers_and_unlinked_later() -> None:
+    disk = MemoryFileSystem()
+    segment = new_segment(disk)
+    append(segment, [1])
+    segment.save_indexes()
+    reader = segment.batches()
+    assert next(reader).header.base_offset == 0
+    segment.mark_deleted()
+    assert all(name.endswith(".deleted") for name in disk.list_directory("/d"))
+    assert len(disk.list_directory("/d")) == 3
+    with pytest.raises(FileNotFoundError):
+        segment.position_of(0)
+    assert list(reader) == []
+    segment.unlink_deleted()
+    segment.unlink_deleted()
+    assert disk.list_directory("/d") == []
+
+
+def test_a_segment_that_cannot_be_begun_leaves_no_file() -> None:
+    disk = FaultyFileSystem()
+    disk.make_directories("/d")
+    resources = SegmentResources(disk, OpenFiles(disk), IndexCache())
+    for ahead in (1, 2):
+        disk.fail_at(disk.operation_count + ahead)
+        with pytest.raises(OSError, match="Input/output"):
+            LogSegment.create(resources, "/d", 5, created_ms=0, index_interval_bytes=1)
+        assert disk.inner.list_directory("/d") == []
+    disk.fail_at(disk.operation_count + 2)
+    disk.fail_at(disk.operation_count + 4)
+    with pytest.raises(DataDirectoryError, match="could not be taken back"):
+        LogSegment.create(resources, "/d", 5, created_ms=0, index_interval_bytes=1)
+
+
+def test_records_come_back_as_they_were() -> None:
+    segment = new_segment(MemoryFileSystem())
+    data = append(segment, [5, 6])
+    assert segment.read_bytes(0, NO_LIMIT) == data
+    assert segment.read_bytes(10, 4) == data[10:14]
+    assert [record.value for record in decode_all(segment.read_bytes(0, NO_LIMIT))] == [b"v5", b"v6"]
+    assert parse_header(segment.read_bytes(0, 61)).last_offset == 1
+    assert segment.first_timestamp_ms == 6
