@@ -1,0 +1,242 @@
+"""Recovery: every kind of leftover that a crash can leave, and the kinds that it cannot."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.header import parse_header
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.log_ledger import LogLedger, read_local
+from stratalog.testing.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+
+CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100)
+
+
+def log_path(base_offset: int) -> str:
+    return f"{PARTITION_DIR}/{base_offset:020d}.log"
+
+
+def rewrite(disk: MemoryFileSystem, path: str, data: bytes) -> None:
+    file = disk.open_append(path)
+    file.truncate(0)
+    file.append([data])
+    file.close()
+
+
+def filled(
+    disk: MemoryFileSystem, request_count: int, *, flush: bool
+) -> tuple[LogMachine, UnifiedLog, LogLedger]:
+    """A machine that was killed with so many requests of three records each in its log."""
+    machine = LogMachine(disk, CONFIG)
+    log = machine.start()
+    ledger = LogLedger()
+    for _ in range(request_count):
+        ledger.append(log, [ledger.batch(3)])
+    if flush:
+        log.flush()
+        machine.checkpoint()
+    machine.kill()
+    return machine, log, ledger
+
+
+def test_a_tail_that_is_cut_off_anywhere_ends_at_the_last_whole_batch() -> None:
+    disk = MemoryFileSystem()
+    machine, log, _ = filled(disk, 3, flush=False)
+    whole = disk.read_file(log_path(0))
+    batch_bytes = len(whole) // 3
+    for size in range(len(whole) + 1):
+        rewrite(disk, log_path(0), whole[:size])
+        log = machine.start()
+        assert log.log_end_offset == 3 * (size // batch_bytes)
+        assert log.recovery_report.truncated_bytes == size % batch_bytes
+        assert disk.file_size(log_path(0)) == size - size % batch_bytes
+        log.check()
+        machine.kill()
+
+
+@pytest.mark.parametrize(
+    "nonsense", [bytes(4096), b"\xff" * 300, bytes(range(256)) * 3, b"\0\0\0\0\0\0\0\x09"]
+)
+def test_a_block_of_nonsense_behind_the_data_is_removed(nonsense: bytes) -> None:
+    disk = MemoryFileSystem()
+    machine, _, ledger = filled(disk, 3, flush=False)
+    whole = disk.read_file(log_path(0))
+    rewrite(disk, log_path(0), whole + nonsense)
+    log = machine.start()
+    assert disk.read_file(log_path(0)) == whole
+    assert log.recovery_report.truncated_bytes == len(nonsense)
+    ledger.verify(log, after_crash=True)
+
+
+def test_nonsense_in_the_middle_ends_the_log_and_takes_later_segments_along() -> None:
+    disk = MemoryFileSystem()
+    machine, log, ledger = filled(disk, 20, flush=False)
+    bases = [info.base_offset for info in log.segments()]
+    assert len(bases) > 3
+    data = bytearray(disk.read_file(log_path(bases[1])))
+    size = parse_header(data).size_in_bytes
+    data[2 * size : 3 * size] = bytes(size)
+    rewrite(disk, log_path(bases[1]), bytes(data))
+    log = machine.start()
+    assert log.log_end_offset == bases[1] + 6
+    assert log.recovery_report.removed_segment_count == len(bases) - 2
+    assert [info.base_offset for info in log.segments()] == bases[:2]
+    ledger.verify(log, after_crash=True)
+    ledger.append(log, [ledger.batch(30)])
+    ledger.verify(log, after_crash=False)
+
+
+def test_a_segment_that_lost_its_end_without_a_trace_ends_the_log() -> None:
+    """Whole batches are missing and the next segment is there: no checksum tells, the names do."""
+    disk = MemoryFileSystem()
+    machine, log, ledger = filled(disk, 20, flush=False)
+    bases = [info.base_offset for info in log.segments()]
+    data = disk.read_file(log_path(bases[0]))
+    rewrite(disk, log_path(bases[0]), data[: -parse_header(data).size_in_bytes])
+    log = machine.start()
+    assert log.log_end_offset == bases[1] - 3
+    assert len(log.segments()) == 1
+    ledger.verify(log, after_crash=True)
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("contents", [None, b"", b"garbage that is no index", bytes(240)])
+def test_index_files_of_what_is_recovered_mean_nothing(suffix: str, contents: bytes | None) -> None:
+    disk = MemoryFileSystem()
+    machine, log, ledger = filled(disk, 20, flush=False)
+    for info in log.segments():
+        path = log_path(info.base_offset).removesuffix(".log") + suffix
+        if contents is not None:
+            rewrite(disk, path, contents)
+        elif disk.exists(path):
+            disk.unlink(path)
+    log = machine.start()
+    ledger.verify(log, after_crash=True)
+    for record in read_local(log):
+        assert log.read(record.offset, 1).batches
+
+
+def test_index_files_below_the_recovery_point_are_made_again_when_they_are_needed() -> None:
+    disk = MemoryFileSystem()
+    machine, log, ledger = filled(disk, 20, flush=True)
+    for info in log.segments()[:-1]:
+        for suffix in (".index", ".timeindex"):
+            disk.unlink(log_path(info.base_offset).removesuffix(".log") + suffix)
+    log = machine.start()
+    assert log.recovery_report.recovered_bytes < 1024
+    ledger.verify(log, after_crash=True)
+    assert disk.exists(log_path(0).removesuffix(".log") + ".timeindex")
+
+
+def test_only_what_is_not_known_to_be_durable_is_walked() -> None:
+    inner = MemoryFileSystem()
+    filled(inner, 40, flush=True)
+    disk = FaultyFileSystem(inner)
+    log = LogMachine(disk, CONFIG).start()
+    read = {line.split(" ")[1] for line in disk.trace if line.startswith("read_at ")}
+    assert read == {log_path(log.segments()[-1].base_offset)}
+
+
+def test_a_clean_stop_needs_no_recovery() -> None:
+    inner = MemoryFileSystem()
+    machine = LogMachine(inner, CONFIG)
+    log = machine.start()
+    ledger = LogLedger()
+    for _ in range(20):
+        ledger.append(log, [ledger.batch(3)])
+    machine.stop()
+    disk = FaultyFileSystem(inner)
+    log = LogMachine(disk, CONFIG).start()
+    assert log.recovery_report == (True, 0, 0, 0)
+    assert not any(line.startswith(("sync /data/orders", "truncate")) for line in disk.trace)
+    ledger.verify(log, after_crash=False)
+
+
+@pytest.mark.parametrize("damage", ["index", "log"])
+def test_a_clean_stop_is_not_believed_against_the_evidence(damage: str) -> None:
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk, CONFIG)
+    first = machine.start()
+    ledger = LogLedger()
+    for _ in range(4):
+        ledger.append(first, [ledger.batch(3)])
+    machine.stop()
+    if damage == "index":
+        rewrite(disk, log_path(0).removesuffix(".log") + ".index", bytes.fromhex("0000000100000010"))
+    else:
+        rewrite(disk, log_path(0), disk.read_file(log_path(0)) + b"more")
+    log = machine.start()
+    assert not log.recovery_report.was_clean
+    ledger.verify(log, after_crash=True)
+
+
+def test_damage_below_the_recovery_point_is_not_cut_off() -> None:
+    disk = MemoryFileSystem()
+    machine, _, _ = filled(disk, 4, flush=True)
+    data = bytearray(disk.read_file(log_path(0)))
+    data[100] ^= 1
+    rewrite(disk, log_path(0), bytes(data))
+    with pytest.raises(DataDirectoryError, match="had been fsynced") as failure:
+        machine.start()
+    assert failure.value.fields["recovery_point"] == 12
+    assert disk.read_file(log_path(0)) == bytes(data)
+    machine.kill()
+    # The way out that the message names.
+    rewrite(disk, f"{DATA_DIR}/recovery-point-offset-checkpoint", b"0\n0\n")
+    assert machine.start().log_end_offset == 0
+
+
+@pytest.mark.parametrize(
+    "contents", [b"", b"0\n1\n", b"nonsense", b"\xff\xfe", b"0\n1\norders 0 -4\n", b"7\n0\n"]
+)
+def test_a_checkpoint_that_cannot_be_read_costs_a_longer_walk_only(contents: bytes) -> None:
+    disk = MemoryFileSystem()
+    machine, _, ledger = filled(disk, 20, flush=True)
+    for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
+        rewrite(disk, f"{DATA_DIR}/{name}", contents)
+    log = machine.start()
+    assert log.recovery_report.recovered_bytes == log.size_bytes
+    ledger.verify(log, after_crash=True)
+
+
+def test_drops_that_were_under_way_are_finished_and_orphans_removed() -> None:
+    disk = MemoryFileSystem()
+    machine, log, ledger = filled(disk, 20, flush=False)
+    bases = [info.base_offset for info in log.segments()]
+    # The first segment was being dropped: its data is renamed, its indexes are not yet.
+    disk.rename(log_path(0), log_path(0) + ".deleted")
+    others = {"00000000000000000000.snapshot", "leader-epoch-checkpoint", "notes.txt"}
+    for name in others:
+        rewrite(disk, f"{PARTITION_DIR}/{name}", b"?")
+    log = machine.start()
+    names = set(disk.list_directory(PARTITION_DIR))
+    assert others <= names
+    assert not [name for name in names if name.endswith(".deleted")]
+    assert not {f"{0:020d}.index", f"{0:020d}.timeindex"} & names
+    assert log.local_log_start_offset == bases[1]
+    ledger.local_start_offset = bases[1]
+    ledger.verify(log, after_crash=True)
+
+
+def test_a_log_that_lost_what_was_deleted_goes_on_behind_it() -> None:
+    disk = MemoryFileSystem()
+    config = LogConfig(segment_bytes=1024, remote_storage_enable=False)
+    machine = LogMachine(disk, config)
+    log = machine.start()
+    ledger = LogLedger()
+    for _ in range(6):
+        ledger.append(log, [ledger.batch(3)])
+    log.increment_log_start_offset(16)
+    machine.kill()
+    data = disk.read_file(log_path(0))
+    rewrite(disk, log_path(0), data[: parse_header(data).size_in_bytes])
+    log = machine.start()
+    assert (log.log_start_offset, log.log_end_offset) == (16, 16)
+    ledger.append(log, [ledger.batch(1)])
+    log.check()
+    machine.kill()
+    assert machine.start().log_end_offset == 17

@@ -1,0 +1,269 @@
+"""The data directory: who has it, whose it is, and which logs are in it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.errors import (
+    DataDirectoryError,
+    DataDirectoryInUseError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.base.types import TopicPartition
+from stratalog.log.checkpoint import parse_checkpoint
+from stratalog.log.data_directory import parse_partition_name
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_manager import LogManager
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+
+BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
+CONFIG = LogConfig()
+SECOND = TopicPartition("orders", 1)
+
+
+def append(manager: LogManager, partition: TopicPartition, count: int = 1, topic_id: UUID = TOPIC_ID) -> None:
+    log = manager.open_log(partition, topic_id, CONFIG)
+    for _ in range(count):
+        log.append_as_leader(BATCH, 1)
+
+
+def test_a_directory_has_one_process() -> None:
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk)
+    machine.start()
+    with pytest.raises(DataDirectoryInUseError) as failure:
+        LogMachine(disk).open()
+    assert failure.value.fields == {"path": DATA_DIR}
+    machine.stop()
+    LogMachine(disk).open()
+
+
+def test_a_directory_belongs_to_one_store() -> None:
+    machine = LogMachine()
+    machine.open().bind_store("store-1")
+    machine.stop()
+    manager = machine.open()
+    manager.bind_store("store-1")
+    with pytest.raises(DataDirectoryError, match="another object store") as failure:
+        manager.bind_store("store-2")
+    assert failure.value.fields["store_id"] == "store-1"
+
+
+@pytest.mark.parametrize("contents", [b"", b"version=9\ndirectory.id=x\n", b"version=1\n", b"\xff\xff"])
+def test_damaged_properties_are_a_matter_for_a_human(contents: bytes) -> None:
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk)
+    machine.open()
+    machine.stop()
+    file = disk.open_append(f"{DATA_DIR}/meta.properties")
+    file.truncate(0)
+    file.append([contents])
+    file.close()
+    for _ in range(2):
+        # The lock is given back: the same error again, not "in use".
+        with pytest.raises(DataDirectoryError, match="damaged"):
+            machine.open()
+
+
+def test_logs_are_created_and_found_again() -> None:
+    machine = LogMachine()
+    manager = machine.open()
+    append(manager, PARTITION, 2)
+    append(manager, SECOND, 3)
+    assert [str(log.topic_partition) for log in manager.logs()] == ["orders-0", "orders-1"]
+    assert manager.log(SECOND).log_end_offset == 3
+    with pytest.raises(UnknownTopicOrPartitionError):
+        manager.log(TopicPartition("orders", 2))
+    machine.stop()
+    manager = machine.open()
+    assert manager.was_clean
+    assert manager.partitions_on_disk() == ((PARTITION, TOPIC_ID), (SECOND, TOPIC_ID))
+    assert manager.logs() == ()
+    assert manager.open_log(SECOND, TOPIC_ID, CONFIG).log_end_offset == 3
+    manager.check()
+
+
+def test_checkpoints_are_kafkas_and_carry_over_what_was_not_opened() -> None:
+    machine = LogMachine()
+    manager = machine.open()
+    append(manager, PARTITION, 2)
+    append(manager, SECOND, 3)
+    machine.stop()
+    manager = machine.open()
+    append(manager, SECOND, 1)
+    manager.log(SECOND).flush()
+    manager.checkpoint()
+    text = machine.disk.read_file(f"{DATA_DIR}/recovery-point-offset-checkpoint").decode()
+    assert text == "0\n2\norders 0 2\norders 1 4\n"
+    assert machine.disk.read_file(f"{DATA_DIR}/log-start-offset-checkpoint") == b"0\n0\n"
+    assert parse_checkpoint(text) == {PARTITION: 2, SECOND: 4}
+
+
+def test_the_marker_is_there_only_if_every_log_is_clean() -> None:
+    machine = LogMachine()
+    manager = machine.open()
+    append(manager, PARTITION)
+    append(manager, SECOND)
+    machine.kill()
+    # Unclean, and only one of the two is recovered.
+    machine.start()
+    machine.stop()
+    assert not machine.open().was_clean
+    machine.stop()
+    manager = machine.open()
+    append(manager, PARTITION)
+    append(manager, SECOND)
+    machine.stop()
+    assert machine.open().was_clean
+    machine.kill()
+    assert not machine.open().was_clean
+
+
+def test_a_log_that_cannot_be_closed_leaves_no_marker() -> None:
+    disk = FaultyFileSystem()
+    machine = LogMachine(disk)
+    log = machine.start()
+    log.append_as_leader(BATCH, 1)
+    disk.fail_at(disk.operation_count + 1)
+    with pytest.raises(DataDirectoryError, match="offline"):
+        machine.stop()
+    found = LogMachine(disk.killed())
+    assert not found.open().was_clean
+
+
+def test_the_directory_of_an_older_topic_is_set_aside() -> None:
+    machine = LogMachine()
+    manager = machine.open()
+    append(manager, PARTITION, 5)
+    machine.stop()
+    log = machine.open().open_log(PARTITION, UUID(int=8), CONFIG)
+    assert log.log_end_offset == 0
+    strays = [name for name in machine.disk.list_directory(DATA_DIR) if name.endswith("-stray")]
+    assert len(strays) == 1
+    assert machine.disk.file_size(f"{DATA_DIR}/{strays[0]}/{0:020d}.log") == 5 * len(BATCH)
+    # The older topic's recovery point says nothing about this one.
+    machine.checkpoint()
+    text = machine.disk.read_file(f"{DATA_DIR}/recovery-point-offset-checkpoint").decode()
+    assert parse_checkpoint(text) == {PARTITION: 0}
+
+
+def test_a_directory_without_metadata_is_adopted_only_if_it_is_empty() -> None:
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk)
+    disk.make_directories(PARTITION_DIR)
+    log = machine.start()
+    log.append_as_leader(BATCH, 1)
+    machine.stop()
+    disk.unlink(f"{PARTITION_DIR}/partition.metadata")
+    assert machine.start().log_end_offset == 0
+    assert [name for name in disk.list_directory(DATA_DIR) if name.endswith("-stray")]
+
+
+def test_a_deleted_log_is_gone_at_once_and_its_bytes_later() -> None:
+    machine = LogMachine()
+    manager = machine.open()
+    append(manager, PARTITION, 5)
+    old = manager.log(PARTITION)
+    manager.delete_log(PARTITION)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        manager.log(PARTITION)
+    with pytest.raises(UnknownTopicOrPartitionError, match="closed"):
+        old.read(0, 100)
+    append(manager, PARTITION, 1, UUID(int=9))
+    assert manager.log(PARTITION).log_end_offset == 1
+    assert any(name.endswith("-delete") for name in machine.disk.list_directory(DATA_DIR))
+    machine.clock.advance(1000)
+    assert not any(name.endswith("-delete") for name in machine.disk.list_directory(DATA_DIR))
+    assert manager.log(PARTITION).log_end_offset == 1
+    manager.delete_log(TopicPartition("nothing", 0))
+
+
+def test_what_was_being_removed_is_removed_after_a_restart() -> None:
+    machine = LogMachine()
+    manager = machine.open()
+    append(manager, PARTITION)
+    manager.delete_log(PARTITION)
+    machine.kill()
+    machine.open()
+    machine.clock.advance(1000)
+    assert not any("orders" in name for name in machine.disk.list_directory(DATA_DIR))
+
+
+def test_setting_aside_keeps_everything() -> None:
+    machine = LogMachine()
+    manager = machine.open()
+    append(manager, PARTITION, 5)
+    path = manager.set_aside(PARTITION, "fenced")
+    assert path is not None
+    assert path.startswith(f"{PARTITION_DIR}.")
+    assert path.endswith("-fenced")
+    assert machine.disk.file_size(f"{path}/{0:020d}.log") == 5 * len(BATCH)
+    assert manager.set_aside(PARTITION, "fenced") is None
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG, start_offset=40).log_end_offset == 40
+    machine.stop()
+    machine.clock.advance(10**9)
+    assert machine.disk.exists(path)
+
+
+def test_a_long_name_is_set_aside_under_a_shorter_one() -> None:
+    machine = LogMachine()
+    manager = machine.open()
+    partition = TopicPartition("t" * 249, 12)
+    append(manager, partition)
+    path = manager.set_aside(partition, "fenced")
+    assert path is not None
+    assert len(path.rsplit("/", 1)[1]) == 255
+
+
+def test_a_stale_recovery_point_is_not_believed_of_a_new_log() -> None:
+    """Otherwise what a new log wrote below it would not be looked at after a crash."""
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk)
+    append(machine.open(), PARTITION, 9)
+    machine.stop()
+    disk.remove_tree(PARTITION_DIR)
+    machine.start()
+    text = disk.read_file(f"{DATA_DIR}/recovery-point-offset-checkpoint").decode()
+    assert PARTITION not in parse_checkpoint(text)
+
+
+def test_a_disk_that_does_not_work_is_a_clear_error() -> None:
+    disk = FaultyFileSystem()
+    disk.fail_at(1)
+    with pytest.raises(DataDirectoryError, match="cannot be used"):
+        LogMachine(disk).open()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("orders-0", PARTITION),
+        ("a-b.c_d-12", TopicPartition("a-b.c_d", 12)),
+        ("orders", None),
+        ("-1", None),
+        ("orders-01", None),
+        ("orders--1", TopicPartition("orders-", 1)),
+        ("orders-٣", None),
+        ("orders-0.00000000000000000000000000000000-delete", None),
+    ],
+)
+def test_partitions_are_known_by_the_names_of_their_directories(
+    name: str, expected: TopicPartition | None
+) -> None:
+    assert parse_partition_name(name) == expected
+
+
+def test_thousands_of_partitions_share_few_files() -> None:
+    machine = LogMachine(max_open=8)
+    manager = machine.open()
+    for number in range(300):
+        append(manager, TopicPartition("wide", number))
+    for number in range(300):
+        assert manager.log(TopicPartition("wide", number)).read(0, 100).next_offset == 1
+    manager.check()

@@ -1,0 +1,204 @@
+"""What may go, and what must stay: local retention of tiered logs, total retention of the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError, OffsetOutOfRangeError
+from stratalog.base.types import Durability
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
+from stratalog.testing.manual_clock import DEFAULT_NOW_MS
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+
+HOUR_MS = 3_600_000
+
+
+def fill(log: UnifiedLog, segment_count: int, *, age_step_ms: int = HOUR_MS) -> None:
+    """So many segments of one record each, the newest one hour old, each older one an hour older; and an
+    active one."""
+    for number in range(segment_count):
+        timestamp = DEFAULT_NOW_MS - (segment_count - number) * age_step_ms
+        log.append_as_leader(encode_batch([Record(0, timestamp, b"k", b"v" * 200)]), 1)
+        log.roll()
+
+
+def started(config: LogConfig) -> tuple[LogMachine, UnifiedLog]:
+    machine = LogMachine(config=config)
+    return machine, machine.start()
+
+
+def test_a_tiered_log_drops_only_what_is_in_the_object_store() -> None:
+    _, log = started(LogConfig(retention_ms=0))
+    fill(log, 5)
+    assert log.delete_local_segments() == 0
+    assert log.delete_local_segments(ignore_retention=True) == 0
+    log.update_tiered_end_offset(3)
+    assert log.delete_local_segments() == 3
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, 3)
+    assert log.earliest_pending_upload_offset == 3
+    log.update_tiered_end_offset(2)
+    assert log.tiered_end_offset == 3
+    log.check()
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (LogConfig(retention_ms=3 * HOUR_MS), 2),
+        (LogConfig(retention_ms=-1), 0),
+        (LogConfig(retention_ms=-1, local_retention_ms=3 * HOUR_MS), 2),
+        (LogConfig(retention_ms=3 * HOUR_MS, local_retention_ms=2 * HOUR_MS), 3),
+        (LogConfig(retention_ms=-1, retention_bytes=650), 2),
+        (LogConfig(retention_ms=-1, local_retention_bytes=300), 3),
+        (LogConfig(retention_ms=-1, local_retention_bytes=0), 4),
+        (LogConfig(retention_ms=-1, cleanup_policy=frozenset({"compact"}), local_retention_ms=0), 4),
+    ],
+)
+def test_local_retention_is_the_total_one_where_it_is_minus_two(config: LogConfig, expected: int) -> None:
+    _, log = started(config)
+    fill(log, 5)
+    log.update_tiered_end_offset(4)
+    assert log.segments()[0].size_bytes * 3 in range(601, 900)
+    assert log.delete_local_segments() == expected
+    assert log.local_log_start_offset == expected
+    assert log.log_start_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (LogConfig(remote_storage_enable=False, retention_ms=3 * HOUR_MS), 2),
+        (LogConfig(remote_storage_enable=False, retention_ms=0), 5),
+        (LogConfig(remote_storage_enable=False, retention_ms=-1), 0),
+        (LogConfig(remote_storage_enable=False, retention_ms=-1, retention_bytes=700), 2),
+        (
+            LogConfig(
+                remote_storage_enable=False, retention_ms=3 * HOUR_MS, cleanup_policy=frozenset({"compact"})
+            ),
+            0,
+        ),
+        (LogConfig(retention_ms=3 * HOUR_MS, remote_storage_enable=True), 0),
+    ],
+)
+def test_total_retention_moves_the_log_start(config: LogConfig, expected: int) -> None:
+    _, log = started(config)
+    fill(log, 5)
+    assert 2 * log.segments()[0].size_bytes < 700 < 3 * log.segments()[0].size_bytes
+    assert log.delete_old_segments() == expected
+    assert log.log_start_offset == log.local_log_start_offset == expected
+    assert log.log_end_offset == 5
+    log.check()
+
+
+def test_the_active_segment_expires_too_and_leaves_an_empty_one() -> None:
+    machine, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
+    fill(log, 1)
+    log.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")]), 1)
+    machine.clock.advance(HOUR_MS + 1)
+    assert log.delete_old_segments() == 2
+    assert [(info.base_offset, info.size_bytes) for info in log.segments()] == [(2, 0)]
+    assert (log.log_start_offset, log.log_end_offset) == (2, 2)
+    assert log.delete_old_segments() == 0
+
+
+def test_nothing_above_the_high_watermark_goes() -> None:
+    _, log = started(LogConfig(remote_storage_enable=False, retention_ms=0, min_durability=Durability.DISK))
+    fill(log, 2)
+    log.flush()
+    fill(log, 2)
+    assert log.delete_old_segments() == 2
+    assert log.log_start_offset == log.high_watermark == 2
+
+
+def test_a_record_of_the_future_keeps_its_segment() -> None:
+    _, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
+    fill(log, 3, age_step_ms=-HOUR_MS)
+    assert log.delete_old_segments() == 0
+
+
+def test_records_without_a_timestamp_are_as_old_as_their_file() -> None:
+    machine = LogMachine(config=LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
+    machine.disk = MemoryFileSystem(now_ms=machine.clock.now_ms)
+    log = machine.start()
+    log.append_as_leader(encode_batch([Record(0, -1, b"k", b"v")]), 1)
+    assert log.delete_old_segments() == 0
+    machine.clock.advance(HOUR_MS + 1)
+    assert log.delete_old_segments() == 1
+
+
+def test_deleted_records_are_out_of_reach_at_once_and_after_a_restart() -> None:
+    machine, log = started(LogConfig(remote_storage_enable=False, retention_ms=-1))
+    fill(log, 3)
+    log.increment_log_start_offset(2)
+    log.increment_log_start_offset(1)
+    assert log.log_start_offset == 2
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(1, 100)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.increment_log_start_offset(4)
+    assert log.delete_old_segments() == 2
+    machine.kill()
+    assert machine.start().log_start_offset == 2
+
+
+def test_what_lies_below_the_log_start_goes_from_a_tiered_log_too() -> None:
+    _, log = started(LogConfig(retention_ms=-1))
+    fill(log, 3)
+    log.increment_log_start_offset(2)
+    assert log.delete_local_segments() == 2
+
+
+def test_files_are_unlinked_after_the_delay() -> None:
+    machine, log = started(LogConfig(file_delete_delay_ms=5000))
+    fill(log, 2)
+    log.flush()
+    log.update_tiered_end_offset(2)
+    log.delete_local_segments(ignore_retention=True)
+    deleted = [name for name in machine.disk.list_directory(PARTITION_DIR) if name.endswith(".deleted")]
+    assert len(deleted) == 6
+    machine.clock.advance(4999)
+    assert set(deleted) <= set(machine.disk.list_directory(PARTITION_DIR))
+    machine.clock.advance(1)
+    assert not set(deleted) & set(machine.disk.list_directory(PARTITION_DIR))
+
+
+def test_upload_candidates_are_sealed_fsynced_and_tile() -> None:
+    _, log = started(LogConfig(segment_bytes=1024))
+    for _ in range(4):
+        log.append_as_leader(encode_batch([Record(0, 1, b"k", b"v" * 50)] * 3), 1)
+        log.append_as_leader(encode_batch([Record(0, 1, b"k", b"v" * 50)] * 2), 1)
+        log.roll()
+    assert log.upload_candidates(0) == ()
+    log.flush()
+    log.append_as_leader(encode_batch([Record(0, 1, b"k", b"v")]), 1)
+    log.roll()
+    sources = log.upload_candidates(0)
+    assert [(source.base_offset, source.end_offset) for source in sources] == [
+        (0, 5),
+        (5, 10),
+        (10, 15),
+        (15, 20),
+    ]
+    inside = log.upload_candidates(9)
+    assert [(source.base_offset, source.end_offset) for source in inside] == [(9, 10), (10, 15), (15, 20)]
+    assert inside[0].first_position > 0
+    assert inside[0].first_position + inside[0].size_bytes == sources[1].size_bytes
+    whole = log.read_segment(sources[1], 0, 10_000)
+    assert log.read_segment(inside[0], inside[0].first_position, 10_000) == whole[inside[0].first_position :]
+    assert log.read_segment(sources[1], 5, 7) == whole[5:12]
+    assert log.upload_candidates(20) == ()
+    log.update_tiered_end_offset(10)
+    log.delete_local_segments(ignore_retention=True)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read_segment(sources[0], 0, 10)
+
+
+def test_a_log_that_the_store_is_ahead_of_is_not_the_one_that_was_uploaded() -> None:
+    _, log = started(LogConfig())
+    fill(log, 2)
+    with pytest.raises(DataDirectoryError, match="object store holds more"):
+        log.update_tiered_end_offset(3)

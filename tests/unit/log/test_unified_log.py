@@ -1,0 +1,262 @@
+"""Appends, rolls, reads and durability of one log."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.base.errors import (
+    CorruptRecordError,
+    DataDirectoryError,
+    LogStoreError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.base.types import Durability
+from stratalog.log.append_info import AppendInfo
+from stratalog.log.log_config import LogConfig
+from stratalog.record.batch import decode_all
+from stratalog.record.builder import encode_batch
+from stratalog.record.header import TimestampType, parse_header
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.log_ledger import read_local
+from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+
+SMALL = LogConfig(segment_bytes=1024, index_interval_bytes=100)
+
+
+def batch(count: int = 1, timestamp_ms: int = 1000, value_bytes: int = 20, base_offset: int = 0) -> bytes:
+    record = Record(0, timestamp_ms, b"key", b"v" * value_bytes)
+    return encode_batch([record] * count, base_offset=base_offset)
+
+
+def test_a_group_is_one_write_and_each_request_stands_for_itself() -> None:
+    disk = FaultyFileSystem()
+    log = LogMachine(disk).start()
+    log.append_as_leader(batch(), 1)
+    before = disk.operation_count
+    outcomes = log.append_group([batch(2), batch()[:-1], batch(3) + batch(1), b""], 4)
+    assert disk.trace[before:].count(f"append {PARTITION_DIR}/{0:020d}.log") == 1
+    assert outcomes[0] == AppendInfo(1, 2, len(batch(2)))
+    assert isinstance(outcomes[1], CorruptRecordError)
+    assert outcomes[2] == AppendInfo(3, 6, len(batch(3)) + len(batch(1)))
+    assert isinstance(outcomes[3], LogStoreError)
+    assert [record.offset for record in read_local(log)] == list(range(7))
+    position = log.segments()[0].size_bytes - len(batch(1))
+    header = parse_header(disk.read_file(f"{PARTITION_DIR}/{0:020d}.log"), position)
+    assert (header.base_offset, header.leader_epoch) == (6, 4)
+
+
+def test_a_group_that_outgrows_segments_is_one_write_for_each() -> None:
+    log = LogMachine(config=SMALL).start()
+    outcomes = log.append_group([batch(1, value_bytes=300)] * 10, 1)
+    assert [outcome.base_offset for outcome in outcomes if isinstance(outcome, AppendInfo)] == list(range(10))
+    assert [info.base_offset for info in log.segments()] == [0, 2, 4, 6, 8]
+    assert all(info.size_bytes <= 1024 for info in log.segments())
+    log.check()
+
+
+def test_a_failed_write_refuses_what_was_written_together_and_nothing_else() -> None:
+    disk = FaultyFileSystem()
+    log = LogMachine(disk, SMALL).start()
+    log.append_as_leader(batch(value_bytes=300), 1)
+    # The group fills the segment and one more; the first write of the two fails.
+    write = disk.operation_count + 2
+    disk.fail_at(write, part=0.7)
+    outcomes = log.append_group([batch(1, value_bytes=300)] * 4, 1)
+    assert disk.trace[write - 1].startswith("append ")
+    failed = [isinstance(outcome, DataDirectoryError) for outcome in outcomes]
+    assert failed[0]
+    assert not log.is_offline
+    stored = [outcome for outcome in outcomes if isinstance(outcome, AppendInfo)]
+    assert [info.base_offset for info in stored] == list(range(1, 1 + len(stored)))
+    assert [record.offset for record in read_local(log)] == list(range(1 + len(stored)))
+    log.check()
+
+
+def test_a_write_that_cannot_be_taken_back_takes_the_log_offline_until_it_is_recovered() -> None:
+    disk = FaultyFileSystem()
+    machine = LogMachine(disk)
+    log = machine.start()
+    log.append_as_leader(batch(), 1)
+    log.flush()
+    disk.fail_at(disk.operation_count + 2, part=0.5)
+    disk.fail_at(disk.operation_count + 3)
+    with pytest.raises(DataDirectoryError, match="taken back"):
+        log.append_as_leader(batch(), 1)
+    assert log.is_offline
+    for change in (lambda: log.append_as_leader(batch(), 1), log.flush, log.roll):
+        with pytest.raises(DataDirectoryError, match="offline"):
+            change()
+    assert len(read_local(log)) == 1
+    found = LogMachine(disk.killed()).start()
+    assert found.log_end_offset == 1
+    assert found.recovery_report.truncated_bytes > 0
+
+
+def test_a_failed_sync_takes_the_log_offline() -> None:
+    disk = FaultyFileSystem()
+    log = LogMachine(disk, LogConfig(min_durability=Durability.DISK)).start()
+    log.append_as_leader(batch(), 1)
+    disk.fail_at(disk.operation_count + 1)
+    with pytest.raises(DataDirectoryError, match="offline"):
+        log.flush()
+    assert disk.trace[-1].startswith("sync ")
+    assert log.high_watermark == log.recovery_point == 0
+    with pytest.raises(DataDirectoryError):
+        log.flush()
+
+
+def test_the_high_watermark_follows_the_durability() -> None:
+    for level, seen_at_once in ((Durability.OS, 3), (Durability.DISK, 0)):
+        log = LogMachine(config=LogConfig(min_durability=level)).start()
+        log.append_as_leader(batch(3), 1)
+        assert log.high_watermark == log.last_stable_offset == seen_at_once
+        assert len(decode_all(log.read(0, 1000).batches)) == seen_at_once
+        assert len(decode_all(log.read(0, 1000, end_offset=log.log_end_offset).batches)) == 3
+        assert log.flush() == 3
+        assert log.high_watermark == log.recovery_point == 3
+
+
+def test_flushing_again_costs_nothing() -> None:
+    disk = FaultyFileSystem()
+    log = LogMachine(disk, SMALL).start()
+    log.append_group([batch(value_bytes=300)] * 8, 1)
+    log.flush()
+    synced = disk.operation_count
+    log.flush()
+    assert disk.operation_count == synced
+
+
+def test_segments_roll_by_size_time_index_and_distance() -> None:
+    def bases(config: LogConfig, requests: list[bytes]) -> list[int]:
+        log = LogMachine(config=config).start()
+        for request in requests:
+            log.append_as_leader(request, 1)
+        log.check()
+        return [info.base_offset for info in log.segments()]
+
+    assert bases(LogConfig(segment_bytes=1024), [batch(value_bytes=400)] * 4) == [0, 2]
+    timed = [batch(timestamp_ms=time) for time in (1000, 1400, 1501, 1502)]
+    assert bases(LogConfig(segment_ms=500), timed) == [0, 2]
+    indexed = LogConfig(segment_index_bytes=24, index_interval_bytes=0)
+    assert bases(indexed, [batch(timestamp_ms=1000 + time) for time in range(5)]) == [0, 2, 4]
+
+    log = LogMachine().start()
+    log.append_as_follower(batch(2))
+    far = 2**31
+    log.append_as_follower(batch(base_offset=far - 1))
+    log.append_as_follower(batch(base_offset=far))
+    assert [info.base_offset for info in log.segments()] == [0, far]
+    log.append_as_follower(batch(base_offset=3 * far))
+    assert [info.base_offset for info in log.segments()] == [0, far, 3 * far]
+    assert [record.offset for record in read_local(log)] == [0, 1, far - 1, far, 3 * far]
+    log.check()
+
+
+def test_records_without_a_timestamp_roll_by_the_clock() -> None:
+    machine = LogMachine(config=LogConfig(segment_ms=500))
+    log = machine.start()
+    for _ in range(3):
+        log.append_as_leader(batch(timestamp_ms=-1), 1)
+        machine.clock.advance(400)
+    assert [info.base_offset for info in log.segments()] == [0, 2]
+    assert log.max_timestamp() is None
+    assert log.offset_for_timestamp(0) is None
+
+
+def test_append_time_is_the_clocks() -> None:
+    machine = LogMachine(config=LogConfig(message_timestamp_type=TimestampType.LOG_APPEND_TIME))
+    log = machine.start()
+    log.append_as_leader(batch(2), 1)
+    now_ms = machine.clock.now_ms()
+    assert [record.timestamp_ms for record in read_local(log)] == [now_ms, now_ms]
+    assert log.offset_for_timestamp(now_ms) == (now_ms, 0)
+    assert log.max_timestamp() == (now_ms, 0)
+
+
+def test_an_empty_log_begins_where_it_is_told() -> None:
+    log = LogMachine().start(start_offset=500)
+    assert (log.local_log_start_offset, log.log_end_offset, log.high_watermark) == (500, 500, 500)
+    assert log.read(500, 100) == (b"", 500)
+    assert log.append_as_leader(batch(), 1).base_offset == 500
+    with pytest.raises(OffsetOutOfRangeError) as failure:
+        log.read(499, 100)
+    assert failure.value.fields["log_end_offset"] == 501
+
+
+def test_a_reader_goes_over_a_hole_and_across_segments() -> None:
+    log = LogMachine(config=SMALL).start()
+    log.append_as_follower(batch(2))
+    log.append_as_follower(batch(2, base_offset=10))
+    log.roll()
+    log.append_as_follower(batch(1, base_offset=40))
+    data = log.read(5, 1000)
+    assert [record.offset for record in decode_all(data.batches)] == [10, 11]
+    data = log.read(data.next_offset, 1000)
+    assert [record.offset for record in decode_all(data.batches)] == [40]
+    assert data.next_offset == log.log_end_offset == 41
+
+
+def test_a_search_by_time_ends_at_the_high_watermark_and_begins_at_the_log_start() -> None:
+    log = LogMachine(config=LogConfig(min_durability=Durability.DISK, remote_storage_enable=False)).start()
+    for timestamp in (5, 9, 7):
+        log.append_as_leader(batch(timestamp_ms=timestamp), 1)
+    log.flush()
+    log.append_as_leader(batch(timestamp_ms=20), 1)
+    assert log.offset_for_timestamp(6) == (9, 1)
+    assert log.offset_for_timestamp(10) is None
+    assert log.max_timestamp() == (9, 1)
+    log.increment_log_start_offset(2)
+    assert log.offset_for_timestamp(6) == (7, 2)
+    assert log.max_timestamp() == (7, 2)
+
+
+def test_a_segment_takes_no_request_that_is_larger() -> None:
+    log = LogMachine(config=SMALL).start()
+    with pytest.raises(RecordTooLargeError):
+        log.append_as_leader(batch(value_bytes=300) * 4, 1)
+    assert log.append_as_leader(batch(value_bytes=900), 1).base_offset == 0
+
+
+def test_a_closed_log_refuses_everything() -> None:
+    machine = LogMachine()
+    log = machine.start()
+    log.append_as_leader(batch(), 1)
+    machine.stop()
+    for call in (
+        lambda: log.append_as_leader(batch(), 1),
+        log.flush,
+        log.roll,
+        lambda: log.read(0, 10),
+        lambda: log.offset_for_timestamp(0),
+    ):
+        with pytest.raises(UnknownTopicOrPartitionError, match="closed"):
+            call()
+    log.close()
+
+
+def test_a_changed_byte_on_disk_is_found_by_the_read() -> None:
+    disk = MemoryFileSystem()
+    log = LogMachine(disk).start()
+    log.append_as_leader(batch(), 1)
+    path = f"{PARTITION_DIR}/{0:020d}.log"
+    data = bytearray(disk.read_file(path))
+    data[70] ^= 1
+    file = disk.open_append(path)
+    file.truncate(0)
+    file.append([data])
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        log.read(0, 1000)
+
+
+def test_a_missing_file_is_a_matter_for_a_human() -> None:
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk, SMALL, max_open=1)
+    log = machine.start()
+    log.append_group([batch(value_bytes=300)] * 8, 1)
+    disk.unlink(f"{PARTITION_DIR}/{0:020d}.log")
+    with pytest.raises(DataDirectoryError, match="missing"):
+        log.read(0, 1000)
