@@ -19,14 +19,7 @@ STEPS = 14
 
 @given(st.integers(0, 2**32))
 def test_a_random_life_keeps_every_promise(seed: int) -> None:
-    history = CompactionHistory(seed)
-    for _ in range(STEPS):
-        history.step()
-    history.settle()
-
-
-@given(st.integers(0, 2**32))
-def test_a_quiet_shard_ends_without_tombstones_that_are_over(seed: int) -> None:
+    """And a shard that has become quiet ends without tombstones whose time is over."""
     history = CompactionHistory(seed)
     for _ in range(STEPS):
         history.step()

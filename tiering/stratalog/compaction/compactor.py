@@ -29,6 +29,7 @@ from stratalog.base.errors import (
     PreconditionFailedError,
     StoreCorruptError,
     StoreError,
+    StoreNotUsableError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
@@ -162,7 +163,12 @@ class Compactor:
             return self._commit(job, topics, result, counting), True
         except ObjectNotFoundError:
             return self._missing_input(job, counting), True
-        except (CorruptRecordError, StoreCorruptError, UnsupportedOperationError) as error:
+        except (
+            CorruptRecordError,
+            StoreCorruptError,
+            StoreNotUsableError,
+            UnsupportedOperationError,
+        ) as error:
             self._exclude(job, run.current, error)
             return _report(job, counting, refused=str(error)), True
         except (LogStoreError, OSError) as error:
