@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 from uuid import UUID
 
 from stratalog.base.clock import Clock
@@ -31,7 +30,6 @@ from stratalog.base.errors import (
     DataDirectoryError,
     LogStoreError,
     OffsetOutOfRangeError,
-    UnknownTopicOrPartitionError,
 )
 from stratalog.base.filesystem import Buffer
 from stratalog.base.scheduler import Scheduler
@@ -40,14 +38,13 @@ from stratalog.log import retention, time_lookup
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.append_run import AppendRun
 from stratalog.log.fetch_data import FetchData
+from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_loader import LoadedLog
 from stratalog.log.log_validator import ValidatedAppend, validate_append, validate_replica
 from stratalog.log.segment_info import SegmentInfo, SegmentSource, describe_segment, upload_sources
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.timestamp_offset import TimestampOffset
-
-Result = TypeVar("Result")
 
 
 class UnifiedLog:
@@ -81,8 +78,7 @@ class UnifiedLog:
         self._log_start_offset = log_start_offset
         self._tiered_end_offset = 0
         self._recovery_point = loaded.recovery_point
-        self._offline_reason: str | None = None
-        self._is_closed = False
+        self._availability = LogAvailability(topic_partition, loaded.local_log)
 
     @property
     def directory(self) -> str:
@@ -141,11 +137,11 @@ class UnifiedLog:
     @property
     def is_offline(self) -> bool:
         """The disk failed in a way that only a restart recovers from."""
-        return self._offline_reason is not None
+        return self._availability.is_offline
 
     @property
     def is_closed(self) -> bool:
-        return self._is_closed
+        return self._availability.is_closed
 
     def append_as_leader(self, batches: Buffer, leader_epoch: int) -> AppendInfo:
         """Append a producer's batches, which become visible together; see `append_group`."""
@@ -164,12 +160,14 @@ class UnifiedLog:
         """
         validated = [self._validated(request) for request in requests]
         with self.lock:
-            run = AppendRun(self._local, self.config, self._clock.now_ms(), leader_epoch, self._refusal())
+            run = AppendRun(
+                self._local, self.config, self._clock.now_ms(), leader_epoch, self._availability.refusal()
+            )
             for request in validated:
                 run.add(request)
             outcomes = run.finish()
             if run.fatal is not None:
-                self._go_offline(run.fatal)
+                self._availability.go_offline(run.fatal)
             return outcomes
 
     def _validated(self, request: Buffer) -> ValidatedAppend | LogStoreError:
@@ -186,11 +184,13 @@ class UnifiedLog:
         """
         with self.lock:
             validated = validate_replica(batches, self.log_end_offset)
-            run = AppendRun(self._local, self.config, self._clock.now_ms(), None, self._refusal())
+            run = AppendRun(
+                self._local, self.config, self._clock.now_ms(), None, self._availability.refusal()
+            )
             run.add(validated)
             outcome = run.finish()[0]
             if run.fatal is not None:
-                self._go_offline(run.fatal)
+                self._availability.go_offline(run.fatal)
             if isinstance(outcome, LogStoreError):
                 raise outcome
             return outcome
@@ -203,7 +203,7 @@ class UnifiedLog:
         """
         with self._flush_lock:
             with self.lock:
-                self._require_online()
+                self._availability.require_online()
                 end_offset = self._local.end_offset
                 work = self._local.take_unsynced(self._recovery_point)
             if not work.is_empty:
@@ -211,7 +211,7 @@ class UnifiedLog:
                     self._local.sync(work)
                 except OSError as failure:
                     with self.lock:
-                        raise self._go_offline(failure) from failure
+                        raise self._availability.go_offline(failure) from failure
             with self.lock:
                 self._recovery_point = max(self._recovery_point, end_offset)
                 return self._recovery_point
@@ -239,7 +239,7 @@ class UnifiedLog:
                 return FetchData(b"", offset)
             return self._local.read(segments, offset, max_bytes, end_offset=end, min_one=min_one_message)
 
-        return self._reading(read_once)
+        return self._availability.reading(read_once)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first local record below the high watermark with that timestamp or a later one, in offset
@@ -247,7 +247,7 @@ class UnifiedLog:
 
         Raises CorruptRecordError, DataDirectoryError.
         """
-        return self._reading(
+        return self._availability.reading(
             lambda: time_lookup.first_at_or_after(
                 self._local.segments, timestamp_ms, self.local_log_start_offset, self.high_watermark
             )
@@ -258,19 +258,19 @@ class UnifiedLog:
 
         Raises CorruptRecordError, DataDirectoryError.
         """
-        return self._reading(
+        return self._availability.reading(
             lambda: time_lookup.newest(self._local.segments, self.local_log_start_offset, self.high_watermark)
         )
 
     def roll(self) -> None:
         """Begin a new segment, unless the active one is empty. Raises DataDirectoryError."""
         with self.lock:
-            self._require_online()
+            self._availability.require_online()
             self._roll()
 
     def segments(self) -> tuple[SegmentInfo, ...]:
         """The local segments, oldest first. Raises CorruptRecordError, DataDirectoryError."""
-        return self._reading(lambda: tuple(map(describe_segment, self._local.segments)))
+        return self._availability.reading(lambda: tuple(map(describe_segment, self._local.segments)))
 
     def upload_candidates(self, from_offset: int) -> tuple[SegmentSource, ...]:
         """What may be copied to the object store at or above `from_offset`: sealed, fsynced, below the last
@@ -280,7 +280,7 @@ class UnifiedLog:
         CorruptRecordError, DataDirectoryError.
         """
 
-        return self._reading(
+        return self._availability.reading(
             lambda: upload_sources(
                 self._local.segments[:-1],
                 max(from_offset, self.local_log_start_offset),
@@ -302,7 +302,7 @@ class UnifiedLog:
                     return segment.read_bytes(position, min(size, end_position - position))
             raise self._out_of_range(source.base_offset)
 
-        return self._reading(read)
+        return self._availability.reading(read)
 
     def update_tiered_end_offset(self, offset: int) -> None:
         """Learn that everything below `offset` is committed in the object store; lower news are old news.
@@ -325,7 +325,7 @@ class UnifiedLog:
         Raises OffsetOutOfRangeError above the high watermark, DataDirectoryError.
         """
         with self.lock:
-            self._require_online()
+            self._availability.require_online()
             if offset > self.high_watermark:
                 raise self._out_of_range(offset)
             if offset > self._log_start_offset:
@@ -374,7 +374,7 @@ class UnifiedLog:
         """Drop everything local and go on, empty, at `offset`. Durable when it returns. Raises
         DataDirectoryError."""
         with self._flush_lock, self.lock:
-            self._require_online()
+            self._availability.require_online()
             # The checkpoints must never promise more than the new log has; so they are lowered before it
             # begins.
             self._recovery_point = 0
@@ -384,7 +384,7 @@ class UnifiedLog:
             try:
                 dropped = self._local.restart_at(offset, self.config, self._clock.now_ms())
             except OSError as failure:
-                raise self._go_offline(failure) from failure
+                raise self._availability.go_offline(failure) from failure
             self._recovery_point = offset
             if not self.config.remote_storage_enable:
                 self._log_start_offset = offset
@@ -405,16 +405,16 @@ class UnifiedLog:
         Raises DataDirectoryError; the log is closed all the same, and has to be recovered.
         """
         with self._flush_lock, self.lock:
-            if self._is_closed:
+            if self._availability.is_closed:
                 return
             try:
                 if flush:
                     self.flush()
                     self._local.save_active_indexes()
             except OSError as failure:
-                raise self._go_offline(failure) from failure
+                raise self._availability.go_offline(failure) from failure
             finally:
-                self._is_closed = True
+                self._availability.is_closed = True
                 self._local.close()
 
     def check(self) -> None:
@@ -429,28 +429,6 @@ class UnifiedLog:
             assert self._local.start_offset <= self.recovery_point
             self._local.check()
 
-    def _reading(self, read: Callable[[], Result]) -> Result:
-        """Run a read that may meet a segment that is being dropped: look at the log again then."""
-        while True:
-            segments = self._local.segments
-            try:
-                result = read()
-            except FileNotFoundError as failure:
-                self._require_open()
-                if self._local.segments is not segments:
-                    continue
-                raise DataDirectoryError(
-                    "a log file is missing; restore it, or move the partition's directory away",
-                    path=str(failure.filename),
-                ) from failure
-            except OSError as failure:
-                raise DataDirectoryError(
-                    "the local disk refused a read; repair it", path=self.directory, reason=str(failure)
-                ) from failure
-            # A log that was closed meanwhile may have read another one's files, which have the same names.
-            self._require_open()
-            return result
-
     def _roll(self) -> None:
         try:
             self._local.roll(self.config, self._clock.now_ms())
@@ -461,13 +439,13 @@ class UnifiedLog:
                 reason=str(failure),
             ) from failure
         except DataDirectoryError as failure:
-            raise self._go_offline(failure) from failure
+            raise self._availability.go_offline(failure) from failure
 
     def _below_log_start(self) -> int:
         return retention.below_offset(self._local.segments, min(self._log_start_offset, self.high_watermark))
 
     def _beyond_age(self, segments: Sequence[LogSegment], retention_ms: int) -> int:
-        return self._reading(
+        return self._availability.reading(
             lambda: retention.beyond_age(segments, retention_ms, self._newest_ms, self._clock.now_ms())
         )
 
@@ -479,14 +457,14 @@ class UnifiedLog:
     def _delete_oldest(self, count: int) -> int:
         if count == 0:
             return 0
-        self._require_online()
+        self._availability.require_online()
         if count == len(self._local.segments):
             # There is always an active segment, and it is never dropped: begin a new one, empty, first.
             self._roll()
         try:
             dropped = self._local.drop_oldest(count)
         except OSError as failure:
-            raise self._go_offline(failure) from failure
+            raise self._availability.go_offline(failure) from failure
         if not self.config.remote_storage_enable:
             self._log_start_offset = max(self._log_start_offset, self._local.start_offset)
         self._recovery_point = max(self._recovery_point, self._local.start_offset)
@@ -504,7 +482,7 @@ class UnifiedLog:
         try:
             self._checkpoint(self)
         except OSError as failure:
-            raise self._go_offline(failure) from failure
+            raise self._availability.go_offline(failure) from failure
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
@@ -514,34 +492,3 @@ class UnifiedLog:
             local_log_start_offset=self.local_log_start_offset,
             log_end_offset=self.log_end_offset,
         )
-
-    def _go_offline(self, failure: Exception) -> DataDirectoryError:
-        self._offline_reason = self._offline_reason or str(failure)
-        refusal = self._refusal()
-        assert isinstance(refusal, DataDirectoryError)
-        return refusal
-
-    def _refusal(self) -> LogStoreError | None:
-        """Why the log takes no changes, or None."""
-        if self._is_closed:
-            return UnknownTopicOrPartitionError(
-                "the log is closed; look the partition up again",
-                topic=self.topic_partition.topic,
-                partition=self.topic_partition.partition,
-            )
-        if self._offline_reason is not None:
-            return DataDirectoryError(
-                "the log is offline after its disk failed; repair the disk and restart the server",
-                path=self.directory,
-                reason=self._offline_reason,
-            )
-        return None
-
-    def _require_online(self) -> None:
-        refusal = self._refusal()
-        if refusal is not None:
-            raise refusal
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            self._require_online()

@@ -1,0 +1,96 @@
+"""Whether a log may be used: open and online, open but offline because its disk failed, or closed.
+
+::
+
+    online --go_offline--> offline
+       \\                     |
+        +------close---------+--> closed
+
+Offline is for failures after which nobody knows what is on the disk: reads go on, changes are refused until a
+restart has recovered the log. There is no way back from either state; the next process makes a new log of the
+same directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from stratalog.base.errors import DataDirectoryError, LogStoreError, UnknownTopicOrPartitionError
+from stratalog.base.types import TopicPartition
+from stratalog.log.local_log import LocalLog
+
+Result = TypeVar("Result")
+
+
+class LogAvailability:
+    """Changes are guarded by UnifiedLog.lock; questions are thread-safe."""
+
+    def __init__(self, topic_partition: TopicPartition, local_log: LocalLog) -> None:
+        self._topic_partition = topic_partition
+        self._local = local_log
+        self._offline_reason: str | None = None
+        self.is_closed = False
+
+    @property
+    def is_offline(self) -> bool:
+        return self._offline_reason is not None
+
+    def refusal(self) -> LogStoreError | None:
+        """Why the log takes no changes, or None."""
+        if self.is_closed:
+            return UnknownTopicOrPartitionError(
+                "the log is closed; look the partition up again",
+                topic=self._topic_partition.topic,
+                partition=self._topic_partition.partition,
+            )
+        return None if self._offline_reason is None else self._offline_error(self._offline_reason)
+
+    def require_online(self) -> None:
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+
+    def go_offline(self, failure: Exception) -> DataDirectoryError:
+        """Take no more changes; returns the error to raise. The first reason is kept."""
+        if self._offline_reason is None:
+            self._offline_reason = str(failure)
+        return self._offline_error(self._offline_reason)
+
+    def _offline_error(self, reason: str) -> DataDirectoryError:
+        return DataDirectoryError(
+            "the log is offline after its disk failed; repair the disk and restart the server",
+            path=self._local.directory,
+            reason=reason,
+        )
+
+    def reading(self, read: Callable[[], Result]) -> Result:
+        """The result of a read that may meet a segment that is being dropped: it looks at the log again then.
+
+        Raises what `read` raises, and DataDirectoryError where the disk fails.
+        """
+        while True:
+            segments = self._local.segments
+            try:
+                result = read()
+            except FileNotFoundError as failure:
+                if not self.is_closed and self._local.segments is not segments:
+                    continue
+                self._require_open()
+                raise DataDirectoryError(
+                    "a log file is missing; restore it, or move the partition's directory away",
+                    path=str(failure.filename),
+                ) from failure
+            except OSError as failure:
+                raise DataDirectoryError(
+                    "the local disk refused a read; repair it",
+                    path=self._local.directory,
+                    reason=str(failure),
+                ) from failure
+            # A log that was closed meanwhile may have read another one's files, which have the same names.
+            self._require_open()
+            return result
+
+    def _require_open(self) -> None:
+        if self.is_closed:
+            self.require_online()
