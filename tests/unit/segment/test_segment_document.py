@@ -1,0 +1,46 @@
+"""The examples of docs/formats/segment.md are what the code writes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from uuid import UUID
+
+from stratalog.base.types import TopicPartition
+from stratalog.log.checkpoint import format_checkpoint
+from stratalog.log.partition_metadata import format_partition_metadata, parse_partition_metadata
+from stratalog.segment.offset_index import OffsetIndex
+from stratalog.segment.time_index import TimeIndex
+from stratalog.segment.timestamp_offset import TimestampOffset
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "formats" / "segment.md").read_text()
+
+
+def example(name: str) -> str:
+    """The indented block under the marker of that name."""
+    found = re.search(rf"<!-- example: {name} -->\n((?:    .*\n)+)", DOCUMENT)
+    assert found is not None, name
+    return re.sub(r"(?m)^    ", "", found[1])
+
+
+def test_the_offset_index() -> None:
+    index = OffsetIndex(147_001)
+    index.append(147_068, 5647)
+    assert index.to_bytes() == bytes.fromhex(example("offset index"))
+
+
+def test_the_time_index() -> None:
+    index = TimeIndex(147_001)
+    index.maybe_append(TimestampOffset(1_700_000_004_960, 147_068))
+    assert index.to_bytes() == bytes.fromhex(example("time index"))
+
+
+def test_the_partition_metadata() -> None:
+    topic_id = UUID("c18e718f-16bf-417e-afbc-fd863765585b")
+    assert parse_partition_metadata(example("partition metadata")) == topic_id
+    assert format_partition_metadata(topic_id) + "\n" == example("partition metadata")
+
+
+def test_the_checkpoint() -> None:
+    offsets = {TopicPartition("orders", 1): 105_640, TopicPartition("orders", 0): 105_823}
+    assert format_checkpoint(offsets) == example("checkpoint")
