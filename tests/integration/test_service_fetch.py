@@ -30,9 +30,8 @@ async def fetch_one(bench: ServiceBench, offset: int, **limits: int) -> log_pb2.
     return answer
 
 
-async def with_topic(bench: ServiceBench, partition_count: int = 1, **config: str) -> None:
-    names = {name.replace("_", "."): value for name, value in config.items()}
-    await bench.client.admin.create_topic("t", partition_count, names)
+async def with_topic(bench: ServiceBench, partition_count: int = 1, durability: str = "os") -> None:
+    await bench.client.admin.create_topic("t", partition_count, {"min.durability": durability})
 
 
 async def waiters(bench: ServiceBench, count: int) -> None:
@@ -198,7 +197,7 @@ async def test_a_poll_for_more_than_fits_does_not_wait_in_vain(tmp_path: Path) -
 
 async def test_records_that_could_still_be_lost_are_not_shown(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
-        await with_topic(bench, **{"min.durability": "disk"})
+        await with_topic(bench, durability="disk")
         partition = bench.server.engine.registry.partition("t", 0)
         partition.log.append_as_leader(encode_batch([Record(0, 0, None, b"x")]), 1)
         answer = await fetch_one(bench, 0)

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Generator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ class Expected:
             for key_number in range(KEY_COUNT):
                 key = b"key-%03d" % key_number
                 value = None if (key_number + number) % 7 == 0 else b"round-%d-of-%03d" % (number, key_number)
-                await producer.send("table", key, value, timestamp_ms=1_000 + number)
+                await producer.post("table", key, value, timestamp_ms=1_000 + number)
                 self.last_value[key] = value
         for partition in range(PARTITION_COUNT):
             values = [b"%d-%d" % (number, index) for index in range(10)]
@@ -169,7 +170,12 @@ async def test_a_topic_that_is_not_tiered_stays_on_the_disk(tmp_path: Path) -> N
 
 
 async def test_background_passes_do_by_themselves_what_the_calls_do(tmp_path: Path) -> None:
-    periods = {"upload_ms": 5, "local_retention_ms": 5, "head_refresh_ms": 5, "remote_retention_ms": 5}
+    periods: dict[str, Any] = {
+        "upload_ms": 5,
+        "local_retention_ms": 5,
+        "head_refresh_ms": 5,
+        "remote_retention_ms": 5,
+    }
     periods |= {"collector_ms": 5, "fold_ms": 5, "checkpoint_ms": 5, "compaction_ms": 5}
     async with service_bench(tmp_path, **periods) as bench:
         config = {"segment.bytes": "1024", "local.retention.bytes": "1", "retention.bytes": "3000"}

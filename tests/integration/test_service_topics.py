@@ -6,8 +6,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 from stratalog.base.errors import (
     InvalidConfigError,
@@ -168,9 +168,15 @@ async def test_health_is_served_for_the_server_and_each_service(tmp_path: Path) 
         service_bench(tmp_path) as bench,
         grpc.aio.insecure_channel(bench.client.address) as channel,
     ):
-        stub = health_pb2_grpc.HealthStub(channel)
+        check: grpc.aio.UnaryUnaryMultiCallable[
+            health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
+        ] = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
         for service in ("", "stratalog.v1.LogService", "stratalog.v1.AdminService"):
-            answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+            answer = await check(health_pb2.HealthCheckRequest(service=service))
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -179,9 +185,17 @@ async def test_reflection_names_the_services(tmp_path: Path) -> None:
         service_bench(tmp_path) as bench,
         grpc.aio.insecure_channel(bench.client.address) as channel,
     ):
-        call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+        reflect: grpc.aio.StreamStreamMultiCallable[
+            reflection_pb2.ServerReflectionRequest, reflection_pb2.ServerReflectionResponse
+        ] = channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        call = reflect()
         await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
         answer = await call.read()
+        assert isinstance(answer, reflection_pb2.ServerReflectionResponse)
         await call.done_writing()
         names = {service.name for service in answer.list_services_response.service}
         assert {"stratalog.v1.LogService", "stratalog.v1.AdminService", "grpc.health.v1.Health"} <= names

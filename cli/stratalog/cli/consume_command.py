@@ -64,7 +64,7 @@ def consume(
 
 
 class _Printer:
-    """Writes records to standard output, up to a number of them."""
+    """Writes records to standard output, up to a number of them. One user at a time."""
 
     def __init__(self, as_json: bool, key_separator: str | None, max_count: int | None) -> None:
         self._as_json = as_json

@@ -35,7 +35,7 @@ class Client:
     async with Client("localhost:9190") as client:
         await client.admin.create_topic("clicks", 3)
         async with client.producer() as producer:
-            await producer.send("clicks", b"user-1", b"home")
+            await producer.post("clicks", b"user-1", b"home")
         async for record in client.consumer(await client.earliest("clicks")):
             ...
     """

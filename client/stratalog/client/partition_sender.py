@@ -44,7 +44,7 @@ class Acknowledged(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SealedBatch:
-    """A batch that waits to be sent or acknowledged, and who waits for its records."""
+    """A batch that waits to be sent or acknowledged, and who waits for it. Guarded by its producer."""
 
     batch: bytes
     futures: Sequence[asyncio.Future[Acknowledged]]

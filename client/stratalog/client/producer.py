@@ -62,6 +62,32 @@ class Producer:
         self._unsettled: set[SealedBatch] = set()
         self._buffered_bytes = 0
         self._settled = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Sent and not yet acknowledged, about."""
+        return self._buffered_bytes
+
+    async def post(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> None:
+        """Queue a record. Waits only while the buffer is full. A null value under a key is a tombstone.
+
+        Raises UnknownTopicOrPartitionError and InvalidRequestError at once; a later failure is raised by
+        `flush` and `close`.
+        """
+        future = await self.send(
+            topic, key, value, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+        future.add_done_callback(self._note_failure)
 
     async def send(
         self,
@@ -73,12 +99,7 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> asyncio.Future[Acknowledged]:
-        """Queue a record; the future is resolved once it is acknowledged, or with the error that it failed
-        with.
-
-        Waits only while the buffer is full. A null value under a key is a tombstone. Raises
-        UnknownTopicOrPartitionError, InvalidRequestError.
-        """
+        """As `post`, for who wants to know: the future says where the record went, or has its failure."""
         known = self._topics.get(topic) or await self._learn(topic)
         if partition is None:
             partition = known.chooser.for_key(key)
@@ -97,14 +118,19 @@ class Producer:
         return self._add(TopicPartition(topic, partition), key, value, timestamp_ms, headers)
 
     async def flush(self) -> None:
-        """Send everything now and wait until all of it is acknowledged or failed; failures are in the
-        futures.
+        """Send everything now and wait until all of it is acknowledged or failed. Raises the first failure of
+        what was posted since the last time; of what was sent only the futures tell.
         """
         for topic_partition in list(self._open):
             self._seal(topic_partition)
         while self._unsettled:
             self._settled.clear()
             await self._settled.wait()
+        # Futures tell of their results at the next turn of the loop.
+        await asyncio.sleep(0)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     async def close(self) -> None:
         """Flush. The client's connection stays open."""
@@ -192,3 +218,8 @@ class Producer:
         self._buffered_bytes -= batch.size_bytes
         assert self._buffered_bytes >= 0
         self._settled.set()
+
+    def _note_failure(self, future: asyncio.Future[Acknowledged]) -> None:
+        # Asked for even where it is not the first, or asyncio complains that nobody has.
+        error = None if future.cancelled() else future.exception()
+        self._failure = self._failure or error

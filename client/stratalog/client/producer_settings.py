@@ -29,4 +29,4 @@ class ProducerSettings:
     """A batch that does not fill up is sent after so long. 0: at the next turn of the event loop."""
 
     max_buffered_bytes: int = 64 << 20
-    """`send` waits while more than this is not acknowledged yet."""
+    """`post` and `send` wait while more than this is not acknowledged yet."""

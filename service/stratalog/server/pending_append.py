@@ -34,7 +34,7 @@ class AppendSession:
         self.is_broken = False
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class PendingAppend:
     """One request's worth of batches, waiting for its partition's writer, who owns it once submitted."""
 

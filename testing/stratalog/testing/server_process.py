@@ -39,6 +39,10 @@ class ServerProcess:
         """What it wrote to standard error since it was started last; whole once it has ended."""
         return "".join(self._errors)
 
+    def add_options(self, *options: str) -> None:
+        """Further options for the next start; of an option that comes again the last counts."""
+        self._options += options
+
     def start(self) -> None:
         """Return once requests are answered. Raises RuntimeError with the process's errors where it ends
         instead.

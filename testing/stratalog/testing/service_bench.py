@@ -74,7 +74,7 @@ async def service_bench(
     """Serve from `folder/data` (and `folder/data.store`, unless a store is given) for as long as the block
     lasts.
     """
-    values = {**QUIET, "data_dir": f"{folder}/data", **settings}
+    values: dict[str, Any] = {**QUIET, "data_dir": f"{folder}/data", **settings}
     async with (
         Server(ServerSettings(**values), filesystem=filesystem, store=store, clock=clock) as server,
         Client(f"127.0.0.1:{server.port}", retry=RetryPolicy(deadline_s=0)) as client,

@@ -1,0 +1,189 @@
+"""The Python client against a real server: order, failures, reconnection, and the synchronous face."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from stratalog.base.errors import (
+    InvalidRequestError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+    UnsupportedOperationError,
+)
+from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.client import Client
+from stratalog.client.partition_sender import Acknowledged
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.retry import RetryPolicy
+from stratalog.client.sync import SyncClient
+from stratalog.record.compression import Codec
+from stratalog.record.partitioner import partition_for_key
+from stratalog.record.record import Record
+from stratalog.testing.server_process import ServerProcess
+from stratalog.testing.service_bench import service_bench
+
+SMALL_BATCHES = ProducerSettings(batch_bytes=200, linger_ms=0)
+
+
+async def test_records_of_a_key_keep_their_order_and_their_partition(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 5)
+        async with bench.client.producer(SMALL_BATCHES) as producer:
+            for number in range(1000):
+                await producer.post("t", b"key-%d" % (number % 17), b"%d" % number)
+        seen: dict[bytes, list[int]] = {}
+        for partition, records in enumerate(await bench.read_all("t")):
+            for record in records:
+                assert record.key is not None
+                assert record.value is not None
+                assert partition_for_key(record.key, 5) == partition
+                seen.setdefault(record.key, []).append(int(record.value))
+        assert seen == {b"key-%d" % key: list(range(key, 1000, 17)) for key in range(17)}
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD, Codec.GZIP])
+async def test_a_record_arrives_with_everything_it_had(tmp_path: Path, codec: Codec) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        settings = ProducerSettings(codec=codec, acks=Durability.DISK)
+        async with bench.client.producer(settings) as producer:
+            headers = [("h", b"x"), ("h", None)]
+            acknowledged = await (
+                await producer.send("t", b"k", b"v" * 500, timestamp_ms=77, headers=headers)
+            )
+            assert acknowledged == (TopicPartition("t", 0), 0, Durability.DISK)
+            await producer.post("t", b"k", None)
+        [[record, tombstone]] = await bench.read_all("t")
+        assert record == Record(0, 77, b"k", b"v" * 500, (("h", b"x"), ("h", None)))
+        assert tombstone.is_tombstone
+
+
+async def test_records_without_a_key_spread_over_the_partitions(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 3)
+        async with bench.client.producer(SMALL_BATCHES) as producer:
+            for _ in range(100):
+                await producer.post("t", None, bytes(50))
+        counts = [len(records) for records in await bench.read_all("t")]
+        assert sum(counts) == 100
+        assert min(counts) > 10
+
+
+async def test_one_bad_record_fails_alone(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", config={"max.message.bytes": "1000"})
+        producer = bench.client.producer(ProducerSettings(batch_bytes=300, linger_ms=0))
+        futures: list[asyncio.Future[Acknowledged]] = []
+        for number in range(300):
+            value = bytes(5000) if number % 50 == 25 else b"%03d" % number
+            futures.append(await producer.send("t", None, value))
+        await producer.flush()
+        for number, future in enumerate(futures):
+            if number % 50 == 25:
+                assert isinstance(future.exception(), RecordTooLargeError)
+            else:
+                assert future.exception() is None
+        [records] = await bench.read_all("t")
+        assert [record.value for record in records] == [b"%03d" % n for n in range(300) if n % 50 != 25]
+
+
+async def test_a_failure_that_nobody_asked_about_is_raised_by_the_flush(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", config={"max.message.bytes": "1000"})
+        producer = bench.client.producer(SMALL_BATCHES)
+        for size_bytes in (10, 5000, 6000, 10):
+            await producer.post("t", None, bytes(size_bytes))
+        with pytest.raises(RecordTooLargeError):
+            await producer.flush()
+        await producer.flush()
+        assert [len(records) for records in await bench.read_all("t")] == [2]
+
+
+async def test_what_cannot_be_sent_is_refused_at_once(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 2)
+        producer = bench.client.producer()
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await producer.post("nope", None, b"x")
+        with pytest.raises(UnknownTopicOrPartitionError, match="fewer partitions"):
+            await producer.post("t", None, b"x", partition=2)
+        with pytest.raises(InvalidRequestError):
+            await producer.post("t", None, b"x", timestamp_ms=-3)
+        unsupported = bench.client.producer(ProducerSettings(codec=Codec.SNAPPY))
+        future = await unsupported.send("t", None, b"x")
+        with pytest.raises(UnsupportedOperationError):
+            await future
+        refused = bench.client.producer(ProducerSettings(acks=Durability.OBJECT))
+        with pytest.raises(UnsupportedOperationError):
+            await (await refused.send("t", None, b"x"))
+
+
+async def test_a_full_buffer_makes_the_sender_wait(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        producer = bench.client.producer(ProducerSettings(max_buffered_bytes=10_000, linger_ms=3_600_000))
+        for _ in range(10):
+            await producer.post("t", None, bytes(2000), partition=0)
+            if producer.buffered_bytes > 10_000:
+                break
+        blocked = asyncio.create_task(producer.post("t", None, b"blocked", partition=0))
+        await asyncio.sleep(0)
+        assert not blocked.done()
+        await producer.flush()
+        await blocked
+        assert producer.buffered_bytes < 10_000
+        await producer.close()
+        assert producer.buffered_bytes == 0
+
+
+async def test_leaving_with_an_error_abandons_what_is_open(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        futures: list[asyncio.Future[Acknowledged]] = []
+
+        async def fail() -> None:
+            async with bench.client.producer(ProducerSettings(linger_ms=3_600_000)) as producer:
+                futures.append(await producer.send("t", None, b"x"))
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        assert futures[0].cancelled()
+        assert await bench.read_all("t") == [[]]
+
+
+async def test_a_consumer_goes_on_after_a_restart_of_the_server(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        port_option = ["--listen", server.address]
+        async with Client(server.address, retry=RetryPolicy(deadline_s=60.0)) as client:
+            await client.admin.create_topic("t")
+            await client.append("t", 0, [Record(0, 0, None, b"before")])
+            values: list[bytes | None] = []
+            async with asyncio.timeout(120):
+                async for fetched in client.consumer({TopicPartition("t", 0): 0}).fetches():
+                    values += [record.value for record in fetched.records]
+                    if len(values) == 2:
+                        break
+                    server.stop()
+                    server.add_options(*port_option)
+                    server.start()
+                    await client.admin.list_topics()
+                    await client.append("t", 0, [Record(0, 0, None, b"after")])
+            assert values == [b"before", b"after"]
+
+
+def test_the_synchronous_face_does_the_same(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server, SyncClient(server.address) as client:
+        client.run(client.client.admin.create_topic("t"))
+        answer = client.append("t", 0, [Record(0, 5, b"k", b"v"), Record(0, 6, b"k", None)])
+        assert (answer.base_offset, answer.last_offset) == (0, 1)
+        ends = client.run(client.client.latest("t"))
+        [fetched] = client.fetches({TopicPartition("t", 0): 0}, end_offsets=ends)
+        assert [record.timestamp_ms for record in fetched.records] == [5, 6]
+        for _ in client.fetches({TopicPartition("t", 0): 0}):
+            break
+        with pytest.raises(UnknownTopicOrPartitionError):
+            client.append("nope", 0, [Record(0, 5, b"k", b"v")])
