@@ -10,7 +10,7 @@ from stratalog.client.client import Client
 
 @dataclass(slots=True)
 class KeyedTopic:
-    """What a reader from offset 0 finds in a keyed topic, folded as a consumer would fold it."""
+    """What a reader from offset 0 finds in a keyed topic, folded as a consumer would. Not thread-safe."""
 
     state: dict[bytes, bytes | None] = field(default_factory=dict[bytes, bytes | None])
     records: int = 0
