@@ -46,6 +46,9 @@ class AppendRun:
         self._config = config
         self._now_ms = now_ms
         self._leader_epoch = leader_epoch
+        self._is_append_time = (
+            leader_epoch is not None and config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        )
         self._refusal = refusal
         self._outcomes: list[AppendInfo | LogStoreError] = []
         self._pending: list[_Pending] = []
@@ -59,66 +62,61 @@ class AppendRun:
             self._outcomes.append(request)
             return
         try:
-            if self._refusal is None:
-                self._make_room(request)
+            last_offset = self._make_room(request) if self._refusal is None else -1
         except OSError as failure:
             self._outcomes.append(_disk_error(self._local, failure))
             return
         except DataDirectoryError as failure:
             self.fatal = self._refusal = failure
+            last_offset = -1
         if self._refusal is not None:
             self._outcomes.append(self._refusal)
         else:
-            self._take(request)
+            self._take(request, last_offset)
 
     def finish(self) -> list[AppendInfo | LogStoreError]:
         """Write what waits; one outcome for each request, in order."""
         self._write()
         return self._outcomes
 
-    def _make_room(self, request: ValidatedAppend) -> None:
-        """Write and roll where the request does not go into the active segment behind what waits."""
-        if not self._should_roll(request):
-            return
+    def _make_room(self, request: ValidatedAppend) -> int:
+        """Write and roll where the request does not go into the active segment behind what waits.
+
+        Returns the last offset that the request gets.
+        """
+        last_offset = self._last_offset(request)
+        if not self._should_roll(request, last_offset):
+            return last_offset
         self._write()
-        if self._refusal is None and self._should_roll(request):
+        last_offset = self._last_offset(request)
+        if self._refusal is None and self._should_roll(request, last_offset):
             base_offset = self._local.end_offset
-            if self._last_offset(request) - base_offset > MAX_RELATIVE_OFFSET:
+            if last_offset - base_offset > MAX_RELATIVE_OFFSET:
                 base_offset = request.headers[0].base_offset
             self._local.roll(self._config, self._now_ms, base_offset)
+        return last_offset
 
-    def _should_roll(self, request: ValidatedAppend) -> bool:
+    def _should_roll(self, request: ValidatedAppend, last_offset: int) -> bool:
         return self._local.should_roll(
             self._config,
             size_bytes=self._pending_bytes + request.size_bytes,
-            last_offset=self._last_offset(request),
+            last_offset=last_offset,
             max_timestamp_ms=self._now_ms if self._is_append_time else request.max_timestamp_ms,
             now_ms=self._now_ms,
         )
 
-    @property
-    def _next_offset(self) -> int:
-        return self._batches[-1].last_offset + 1 if self._batches else self._local.end_offset
-
     def _last_offset(self, request: ValidatedAppend) -> int:
         if self._leader_epoch is None:
             return request.headers[-1].last_offset
-        return self._next_offset + request.offset_count - 1
+        next_offset = self._batches[-1].last_offset + 1 if self._batches else self._local.end_offset
+        return next_offset + request.offset_count - 1
 
-    @property
-    def _is_append_time(self) -> bool:
-        return (
-            self._leader_epoch is not None
-            and self._config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-        )
-
-    def _take(self, request: ValidatedAppend) -> None:
-        last_offset = self._last_offset(request)
+    def _take(self, request: ValidatedAppend, last_offset: int) -> None:
         if self._leader_epoch is None:
             base_offset = request.headers[0].base_offset
             parts, batches = request.verbatim()
         else:
-            base_offset = self._next_offset
+            base_offset = last_offset - request.offset_count + 1
             append_time_ms = self._now_ms if self._is_append_time else None
             parts, batches = request.stamp(base_offset, self._leader_epoch, append_time_ms)
         assert batches[-1].last_offset == last_offset

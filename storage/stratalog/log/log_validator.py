@@ -14,6 +14,7 @@ these are under the checksum, so then the whole header is new.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -29,12 +30,12 @@ from stratalog.log.log_config import LogConfig
 from stratalog.record.batch import batches, verify
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
+    DELETE_HORIZON_BIT,
     HEADER_SIZE,
     MAGIC_POSITION,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
-    TimestampType,
 )
 from stratalog.segment.log_segment import AppendedBatch
 
@@ -46,21 +47,25 @@ class ValidatedAppend(NamedTuple):
     """A request whose batches are what they say. `positions` are those of the batches in `buffer`."""
 
     buffer: Buffer
+    size_bytes: int
     positions: tuple[int, ...]
     headers: tuple[BatchHeader, ...]
+    offset_count: int
+    """How many offsets it takes."""
+    max_timestamp_ms: int
 
-    @property
-    def size_bytes(self) -> int:
-        return len(self.buffer)
-
-    @property
-    def offset_count(self) -> int:
-        """How many offsets it takes."""
-        return sum(header.last_offset_delta + 1 for header in self.headers)
-
-    @property
-    def max_timestamp_ms(self) -> int:
-        return max(header.max_timestamp for header in self.headers)
+    @staticmethod
+    def of(buffer: Buffer, located: Sequence[tuple[int, BatchHeader]]) -> ValidatedAppend:
+        """Sums up what the log asks for once per request."""
+        positions, headers = zip(*located, strict=True)
+        return ValidatedAppend(
+            buffer,
+            len(buffer),
+            positions,
+            headers,
+            sum(header.last_offset_delta + 1 for header in headers),
+            max(header.max_timestamp for header in headers),
+        )
 
     def verbatim(self) -> tuple[list[Buffer], list[AppendedBatch]]:
         """As `stamp`, for batches that have their offsets already."""
@@ -136,7 +141,7 @@ def validate_append(buffer: Buffer, config: LogConfig) -> ValidatedAppend:
             raise InvalidRequestError(
                 "the topic is compacted, so every record needs a key", null_key_count=summary.null_key_count
             )
-    return ValidatedAppend(buffer, tuple(item[0] for item in located), tuple(item[1] for item in located))
+    return ValidatedAppend.of(buffer, located)
 
 
 def _validate_header(header: BatchHeader, config: LogConfig) -> None:
@@ -153,9 +158,9 @@ def _validate_header(header: BatchHeader, config: LogConfig) -> None:
             "idempotent and transactional producers are not supported yet; send no producer id",
             producer_id=header.producer_id,
         )
-    if header.timestamp_type is not TimestampType.CREATE_TIME:
+    if header.attributes & TIMESTAMP_TYPE_BIT:
         raise InvalidRequestError("only the log sets append times; send batches with create time")
-    if header.delete_horizon_ms is not None:
+    if header.attributes & DELETE_HORIZON_BIT:
         raise InvalidRequestError("only compaction sets delete horizons; send batches without one")
     if header.max_timestamp < NO_TIMESTAMP:
         raise InvalidRequestError(
@@ -181,4 +186,4 @@ def validate_replica(buffer: Buffer, next_offset: int) -> ValidatedAppend:
                 next_offset=next_offset,
             )
         next_offset = header.next_offset
-    return ValidatedAppend(buffer, tuple(item[0] for item in located), tuple(item[1] for item in located))
+    return ValidatedAppend.of(buffer, located)
