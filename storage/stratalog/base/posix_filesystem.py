@@ -53,8 +53,12 @@ class PosixAppendFile:
 
     def append(self, parts: Sequence[Buffer]) -> int:
         total = sum(map(len, parts))
-        if total <= _JOIN_BELOW_BYTES and len(parts) > 1:
-            parts = (b"".join(parts),)
+        if total <= _JOIN_BELOW_BYTES:
+            joined = b"".join(parts)
+            written = os.write(self._descriptor, joined)
+            if written == total:
+                return total
+            parts = (memoryview(joined)[written:],)
         for first in range(0, len(parts), _MAX_PARTS):
             self._write_all(parts[first : first + _MAX_PARTS])
         return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,20 +50,24 @@ class TestFaultyFileSystem(FileSystemContract):
 
 
 def test_posix_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    whole_writev = os.writev
+    whole_writev, whole_write = os.writev, os.write
 
     def short_writev(descriptor: int, parts: list[memoryview]) -> int:
-        return whole_writev(descriptor, [parts[0][:7]])
+        return whole_writev(descriptor, [parts[0][:7001]])
 
-    file = PosixFileSystem().open_append(str(tmp_path / "a"))
+    def short_write(descriptor: int, data: bytes) -> int:
+        return whole_write(descriptor, data[:7])
+
     monkeypatch.setattr(os, "writev", short_writev)
-    parts = [bytes([index]) * 50_000 for index in range(4)]
-    file.append([part[:30] for part in parts])
-    file.append([part[:10] + bytes(100_000) for part in parts[:1]])
+    monkeypatch.setattr(os, "write", short_write)
+    file = PosixFileSystem().open_append(str(tmp_path / "a"))
+    small = [bytes([index]) * 30 for index in range(4)]
+    large = [bytes([index]) * 50_000 for index in range(4)]
+    assert file.append(small) == 120
+    assert file.append(large) == 200_000
+    assert file.append([large[0]]) == 50_000
     monkeypatch.undo()
-    assert file.read_at(0, 200_000) == b"".join(part[:30] for part in parts) + parts[0][:10] + bytes(100_000)
+    assert file.read_at(0, 300_000) == b"".join([*small, *large, large[0]])
     file.close()
 
 
