@@ -10,12 +10,14 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from stratalog.base.errors import (
+    DataDirectoryError,
     InvalidConfigError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.testing.service_bench import service_bench
 
 
@@ -199,3 +201,45 @@ async def test_reflection_names_the_services(tmp_path: Path) -> None:
         await call.done_writing()
         names = {service.name for service in answer.list_services_response.service}
         assert {"stratalog.v1.LogService", "stratalog.v1.AdminService", "grpc.health.v1.Health"} <= names
+
+
+async def test_a_topic_that_was_deleted_while_the_server_was_down_is_gone_at_its_start(
+    tmp_path: Path,
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        for name in ("stays", "goes"):
+            await bench.client.admin.create_topic(name)
+            await bench.append(name, [b"x"])
+        await bench.client.admin.upload()
+    async with service_bench(tmp_path / "other", store_url=f"file://{tmp_path}/data.store") as bench:
+        await bench.client.admin.delete_topic("goes")
+    assert (tmp_path / "data" / "goes-0").exists()
+    async with service_bench(tmp_path) as bench:
+        assert [topic.name for topic in await bench.client.admin.list_topics()] == ["stays"]
+        assert not (tmp_path / "data" / "goes-0").exists()
+        assert (await bench.client.admin.tier_status()).live_slices == 1
+        assert [len(records) for records in await bench.read_all("stays")] == [1]
+
+
+class FailingFileSystem(PosixFileSystem):
+    """Has no room for one directory."""
+
+    full_path = ""
+
+    def make_directories(self, path: str) -> None:
+        if self.full_path and path.endswith(self.full_path):
+            raise OSError(28, "No space left on device", path)
+        super().make_directories(path)
+
+
+async def test_a_topic_whose_logs_cannot_be_made_is_not_created(tmp_path: Path) -> None:
+    filesystem = FailingFileSystem()
+    async with service_bench(tmp_path, filesystem=filesystem) as bench:
+        filesystem.full_path = "t-2"
+        with pytest.raises(DataDirectoryError, match="disk"):
+            await bench.client.admin.create_topic("t", 3)
+        assert await bench.client.admin.list_topics() == []
+        filesystem.full_path = ""
+        await bench.client.admin.create_topic("t", 3)
+        await bench.append("t", [b"x"], partition=2)
+        assert [len(records) for records in await bench.read_all("t")] == [0, 0, 1]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -191,7 +192,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, _on_signal, stopping, number)
     server = Server(settings)
     await server.start()
     try:
@@ -202,6 +203,14 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
         logger.info("stopping")
     finally:
         await server.stop()
+
+
+def _on_signal(stopping: asyncio.Event, number: int) -> None:
+    """The first signal asks for a clean stop. Who sends another does not want to wait for what still runs."""
+    if stopping.is_set():
+        logger.warning("stopping at once; the next start recovers")
+        os._exit(128 + number)
+    stopping.set()
 
 
 def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:

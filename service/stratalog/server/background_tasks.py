@@ -20,7 +20,7 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
         ("upload", tiers.upload_pass, settings.upload_ms),
         ("local-retention", tiers.local_retention_pass, settings.local_retention_ms),
         ("remote-retention", tiers.remote_retention_pass, settings.remote_retention_ms),
-        ("dropped-topics", engine.topics.drop_leftovers, settings.remote_retention_ms),
+        ("deleted-topics", engine.topics.drop_leftovers, settings.remote_retention_ms),
         ("collector", tiers.collect_pass, settings.collector_ms),
         ("fold", tiers.fold_pass, settings.fold_ms),
         ("checkpoint", engine.logs.checkpoint, settings.checkpoint_ms),

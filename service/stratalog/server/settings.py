@@ -74,8 +74,11 @@ class ServerSettings:
     cold_read_queue_count: int = 256
     """Reads of tiered data that may wait for a thread; one more is refused as retriable."""
 
-    task_thread_count: int = 2
-    """Threads of background tasks and administrative calls."""
+    task_thread_count: int = 10
+    """Threads of background tasks: one for each, so that a compaction of hours delays no look at the head."""
+
+    admin_thread_count: int = 8
+    """Threads of administrative calls; uploads and compactions that were asked for keep one each."""
 
     head_refresh_ms: int = 5_000
     """How often the metadata heads are read, and how soon a replaced owner stops accepting."""

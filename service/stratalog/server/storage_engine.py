@@ -180,7 +180,8 @@ class StorageEngineBuilder:
         return HostedShard(metadata, claimed, on_fenced)
 
     def _tier(self, shard: HostedShard, identity: StoreIdentity, catalog: Catalog) -> ShardTier:
-        scratch = f"{self._data_dir}/scratch-{shard.metadata.layout.shard:04d}"
+        # No topic can have this name for a directory: a partition's ends with a hyphen and a number.
+        scratch = f"{self._data_dir}/scratch/{shard.metadata.layout.shard:04d}"
         writer = ObjectWriterSettings(spool_directory=f"{scratch}/upload")
         uploader = RemoteLogManager(
             self._filesystem,

@@ -13,7 +13,12 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from stratalog.base.errors import InvalidConfigError, StoreUnavailableError, TopicAlreadyExistsError
+from stratalog.base.errors import (
+    InvalidConfigError,
+    LogStoreError,
+    StoreUnavailableError,
+    TopicAlreadyExistsError,
+)
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
@@ -61,6 +66,7 @@ class TopicManager:
     def open_all(self) -> None:
         """Open and publish every topic of the catalog. Local logs are compared with the bucket first."""
         with self._lock:
+            self._delete_leftover_logs()
             for entry in self._catalog.topics().values():
                 self._publish(entry, LogConfig.from_overrides(entry.config))
             self._drop_leftovers()
@@ -85,7 +91,12 @@ class TopicManager:
                 shard.leader_epoch()
             if self._registry.find(name) is not None:
                 raise TopicAlreadyExistsError("the topic is there already, choose another name", topic=name)
-            return self._publish(self._create(name, partition_count, config), resolved)
+            entry = self._create(name, partition_count, config)
+            try:
+                return self._publish(entry, resolved)
+            except Exception:
+                self._undo(entry)
+                raise
 
     def delete(self, name: str) -> None:
         """Delete a topic with all its records. Raises UnknownTopicOrPartitionError, FencedError, StoreError.
@@ -120,6 +131,17 @@ class TopicManager:
         except StoreUnavailableError:
             return self._catalog.create(name, partition_count, config, topic_id=topic_id)
 
+    def _undo(self, entry: TopicEntry) -> None:
+        """Take back a topic whose logs could not be made. What fails here is left to the next start."""
+        try:
+            self._catalog.delete(entry.topic_id)
+            for number in range(entry.partition_count):
+                self._logs.delete_log(TopicPartition(entry.name, number))
+        except LogStoreError as error:
+            logger.warning(
+                "a topic that could not be created is still in the catalog, %s: %s", entry.name, error
+            )
+
     def _publish(self, entry: TopicEntry, config: LogConfig) -> HostedTopic:
         partitions = tuple(self._open(entry, config, number) for number in range(entry.partition_count))
         topic = HostedTopic(entry.name, entry.topic_id, entry.config, config, partitions)
@@ -141,6 +163,15 @@ class TopicManager:
                 reconciled.reason,
             )
         return self._host(reconciled.log, shard)
+
+    def _delete_leftover_logs(self) -> None:
+        """Delete local logs of topics that the catalog says are deleted; of others that it does not know,
+        none.
+        """
+        for topic_partition, topic_id in self._logs.partitions_on_disk():
+            entry = None if topic_id is None else self._catalog.by_id(topic_id)
+            if entry is not None and entry.is_deleted:
+                self._logs.delete_log(topic_partition)
 
     def _drop_leftovers(self) -> None:
         for shard in self._shards:

@@ -28,7 +28,7 @@ class WorkerPools:
         )
         self._read = ThreadPoolExecutor(settings.read_thread_count, thread_name_prefix="stratalog-read")
         self._cold = ThreadPoolExecutor(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
-        self._task = ThreadPoolExecutor(settings.task_thread_count, thread_name_prefix="stratalog-admin")
+        self._task = ThreadPoolExecutor(settings.admin_thread_count, thread_name_prefix="stratalog-admin")
         self._cold_limit = settings.cold_read_thread_count + settings.cold_read_queue_count
         self._cold_count = 0
 

@@ -1,0 +1,70 @@
+"""What docs/operating.md and docs/protocol.md say is what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from stratalog.cli.server_commands import start
+from stratalog.server.background_tasks import start_background_tasks
+from stratalog.server.settings import ServerSettings
+from stratalog.server.status import INTERNAL_CODE, STATUS_BY_ERROR
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_table_of_errors_is_the_table_of_the_server() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \| ([A-Z_]+) \|", (DOCS / "protocol.md").read_text(), re.MULTILINE)
+    expected = {error.code: status.name for error, status in STATUS_BY_ERROR.items()}
+    assert dict(rows) == {**expected, INTERNAL_CODE: "INTERNAL"}
+    assert len(rows) == len(expected) + 1
+
+
+def test_the_table_of_options_is_that_of_the_command() -> None:
+    rows = re.findall(
+        r"^\| `(--[a-z-]+)` \| `([A-Z_]+)` \| ([^|]+) \|", (DOCS / "operating.md").read_text(), re.MULTILINE
+    )
+    options = [option for option in start.params if isinstance(option, click.Option)]
+    assert {(name, variable) for name, variable, _ in rows} == {
+        (option.opts[0], option.envvar) for option in options if option.envvar
+    }
+    documented = {name: default.strip().strip("`") for name, _, default in rows}
+    for option in options:
+        if option.opts[0] not in ("--data-dir", "--store"):
+            assert documented[option.opts[0]] == str(option.default), option.opts[0]
+
+
+class NotedTasks:
+    """A scheduler that only notes what it is asked to do."""
+
+    def __init__(self) -> None:
+        self.period_ms_by_name: dict[str, int] = {}
+
+    def every(self, name: str, task: object, period_ms: int, delay_ms: int = 0) -> None:
+        assert callable(task)
+        assert delay_ms == period_ms, "nothing runs before the server serves"
+        self.period_ms_by_name[name] = period_ms
+
+
+class AnyEngine:
+    """Has every method."""
+
+    def __getattr__(self, name: str) -> AnyEngine:
+        return self
+
+    def __call__(self) -> None:
+        pass
+
+
+def test_the_table_of_tasks_is_what_is_scheduled() -> None:
+    rows = re.findall(
+        r"^\| ([a-z -]+) \| (\d+) (s|min) \|", (DOCS / "operating.md").read_text(), re.MULTILINE
+    )
+    units_ms = {"s": 1000, "min": 60_000}
+    documented = {name.replace(" ", "-"): int(number) * units_ms[unit] for name, number, unit in rows}
+    scheduler = NotedTasks()
+    settings = ServerSettings(data_dir="d")
+    start_background_tasks(scheduler, AnyEngine(), settings)  # type: ignore[arg-type]  # stand-ins
+    assert scheduler.period_ms_by_name == documented, "compaction is off unless asked for"
