@@ -77,14 +77,16 @@ class CompactionHistory:
     def upload(self) -> None:
         """One object with records of some partitions."""
         tips = self.random.sample(sorted(self.oracles), self.random.randrange(1, len(self.oracles) + 1))
-        # Without key streams an object is as old as the time when its topics were plain: keys may be missing.
+        # Without key streams an object is as old as the time when its topics were plain: keys may be missing,
+        # as they may be in what had not been uploaded when the topic was changed.
         with_key_streams = self.random.random() < 0.7
+        was_plain = not with_key_streams or self.random.random() < 0.2
         slices: dict[TopicIdPartition, list[bytes]] = {}
         for tip in tips:
             base_offset = self.tiered.partition(tip).tiered_end_offset
             slices[tip] = []
             for _ in range(self.random.randrange(1, 4)):
-                may_lack_key = not (with_key_streams and self.oracles[tip].is_compacted)
+                may_lack_key = was_plain or not self.oracles[tip].is_compacted
                 batch, records = self._batch(base_offset, may_lack_key=may_lack_key)
                 slices[tip].append(batch)
                 self.oracles[tip].append(records)

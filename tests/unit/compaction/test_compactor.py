@@ -137,6 +137,23 @@ def test_without_retention_a_tombstone_goes_with_the_next_run() -> None:
     assert world.values() == []
 
 
+def test_records_without_a_key_outlive_every_run() -> None:
+    """They were written while the topic was plain, and uploaded after it had become a compacted one."""
+    world = World(delete_retention_ms="0")
+    for base_offset, keys in ((0, [None, b"a", None]), (3, [b"a", None]), (5, [b"a"])):
+        records = [Record(0, world.clock.now_ms(), key, b"v") for key in keys]
+        world.tiered.upload({world.tip: [encode_batch(records, base_offset=base_offset, leader_epoch=1)]})
+        world.compact()
+    world.upload(("a", None))
+    world.compact()
+    world.compact()
+    assert [(record.offset, record.key) for record in world.tiered.records(world.tip)] == [
+        (0, None),
+        (2, None),
+        (4, None),
+    ]
+
+
 def test_later_jobs_keep_the_first_horizon() -> None:
     world = World(delete_retention_ms=str(DAY_MS))
     world.upload(("a", None), ("b", "1"))

@@ -14,7 +14,7 @@ Records outside the slice's logical range or below log start are not readable an
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from stratalog.base.errors import StoreCorruptError, UnsupportedOperationError
@@ -86,7 +86,7 @@ class PartitionRewriter:
             topic.name,
             tip.partition,
             base_offset=run.base_offset,
-            key_hashing=topic.hashing if self._may_have_key_stream(entries) else None,
+            key_hashing=topic.hashing if topic.is_compacted else None,
         )
         for index, (live, entry) in enumerate(zip(run.slices, entries, strict=True)):
             copy = None if self._plan is None else self._plan.copies.get(index)
@@ -98,14 +98,6 @@ class PartitionRewriter:
         self._writer.end_slice(SliceEnd(run.end_offset, leader_epochs=joined_epochs(entries)))
         records_in = sum(entry.record_count for entry in entries)
         return RewrittenPartition(self._tally.result(), records_in, self._tombstones_removed)
-
-    def _may_have_key_stream(self, entries: Sequence[SliceEntry]) -> bool:
-        """Not where a record without a key may be in the output: see ``slice_hasher``."""
-        if self._plan is not None:
-            return not self._plan.has_keyless
-        return self._run.topic.is_compacted and all(
-            entry.key_stream is not None or entry.record_count == 0 for entry in entries
-        )
 
     def _rewrite_slice(self, index: int, live: LiveSlice, entry: SliceEntry, reader: SliceReader) -> None:
         self._has_tombstones = entry.tombstone_count > 0

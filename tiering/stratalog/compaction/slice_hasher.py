@@ -6,8 +6,8 @@ as a run. The runs of a slice are merged like slices, later ones being newer; so
 the data and no bound on the number of keys.
 
 A record without a key has nothing that could displace it: its bit is set at once. Such records come from a
-time at which the topic was plain. They have no entry in a key stream, so a slice that may hold one must not
-have a key stream: it would be taken for all that the slice holds.
+time at which the topic was plain. They have no entry in a key stream, so a slice that holds one is written
+without (``slice_builder``): the stream would be taken for all that the slice holds.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ class SliceHasher:
         self._record_count = record_count
         self._make_scratch = make_scratch
         self._max_run_entries = max_run_entries
-        self.has_keyless = False
-        """Whether records without a key have turned up."""
         self._entries = KeyEntries()
         self._runs: list[tuple[Scratch, KeyStreamRef]] = []
 
@@ -73,7 +71,6 @@ class SliceHasher:
         before = len(self._entries)
         hash_keys(payload, header.records_count, self._hashing.hash_key, first_ordinal, self._entries)
         if len(self._entries) - before < header.records_count:
-            self.has_keyless = True
             with_key = set(self._entries.ordinal[before:])
             for ordinal in range(first_ordinal, first_ordinal + header.records_count):
                 if ordinal not in with_key:

@@ -34,8 +34,6 @@ class SurvivorPlan:
         """A bitmap for each slice of the run."""
         self.copies: dict[int, Scratch] = {}
         """By index of the slice: the bytes of those that had to be read in this phase already."""
-        self.has_keyless = False
-        """Whether records without a key survive, which no key stream can speak for."""
         self._closing = contextlib.ExitStack()
 
     def __enter__(self) -> SurvivorPlan:
@@ -88,9 +86,7 @@ class SurvivorPlan:
             run.topic.hashing, streams.entry(tip).record_count, make_scratch, max_run_entries
         )
         self._closing.callback(hasher.close)
-        runs = hasher.hash_slice(streams.slice_reader(tip), copy, self.survivors[index])
-        self.has_keyless |= hasher.has_keyless
-        return runs
+        return hasher.hash_slice(streams.slice_reader(tip), copy, self.survivors[index])
 
 
 def merge_key_runs(key_runs: Sequence[KeyRun]) -> None:

@@ -125,6 +125,8 @@ def _verify_key_stream(
         raise _unplanned("its key streams do not follow one another", ref, entry)
     for _ in read_key_stream(reader.read, stream, entry.record_count):
         pass
+    if keyed_count < entry.record_count:
+        raise _unplanned("its key stream does not speak for its records without a key", ref, entry)
     if plan.has_one_record_a_key and stream.entry_count != keyed_count:
         raise _unplanned("it holds a key twice", ref, entry)
 

@@ -4,9 +4,10 @@ Every batch is proved before it counts (checksum, framing of all records): what 
 that it came from, so damage must not become the truth. Work per batch is Python's, work per record that of
 the kernels.
 
-Control batches count in ordinals, records and markers but have no key entries. A slice with transactional
-batches gets no key stream here, since only a merge that knows what was aborted may write one; it is hashed
-from its data then.
+Control batches count in ordinals, records and markers but have no key entries. A key stream speaks for every
+record of its slice, so two kinds of slices get none here and are hashed from their data when that is needed:
+those with transactional batches, since only a merge that knows what was aborted may write one, and those with
+a record that has no key (from a time when the topic was plain), which would be taken for an older one.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class SliceBuilder:
         self._last_batch: LastBatch | None = None
         self._key_hashing = key_hashing
         self._is_transactional = False
+        self._has_keyless = False
         self._entries = KeyEntries()
         self._index_interval_bytes = index_interval_bytes
         self._positions: array[int] = array("q")
@@ -116,13 +118,10 @@ class SliceBuilder:
         if payload is None:
             payload = records_payload(data, position, header)
         summary = scan_records(payload, header.records_count, header.last_offset_delta)
-        if self._key_hashing is not None and not header.is_control:
-            hash_keys(
-                payload, header.records_count, self._key_hashing.hash_key, self.record_count, self._entries
-            )
         if header.is_control:
             self._marker_count += header.records_count
         else:
+            self._add_keys(payload, header, has_keyless=summary.null_key_count > 0)
             self._tombstone_count += summary.tombstone_count
         append_time_ms = header.append_time_ms
         if append_time_ms is not None:
@@ -208,6 +207,15 @@ class SliceBuilder:
                 max_record_count=self._max_record_count,
             )
 
+    def _add_keys(self, payload: Buffer, header: BatchHeader, *, has_keyless: bool) -> None:
+        if has_keyless and not self._has_keyless:
+            self._has_keyless = True
+            self._entries = KeyEntries()
+        if self._key_hashing is not None and not self._has_keyless:
+            hash_keys(
+                payload, header.records_count, self._key_hashing.hash_key, self.record_count, self._entries
+            )
+
     def _begin_interval(self, header: BatchHeader) -> None:
         if not self._positions or self.data_bytes - self._positions[-1] >= self._index_interval_bytes:
             self._positions.append(self.data_bytes)
@@ -238,7 +246,8 @@ class SliceBuilder:
         return next(record.offset for record in decode(self._latest_batch) if record.timestamp_ms == latest)
 
     def _key_stream(self, end: SliceEnd) -> EncodedKeyStream | None:
-        if self._key_hashing is None or self._is_transactional or end.open_transactions:
+        is_undecided = self._is_transactional or bool(end.open_transactions)
+        if self._key_hashing is None or is_undecided or self._has_keyless:
             return None
         return encode_key_stream(sort_key_entries(self._entries))
 

@@ -288,6 +288,19 @@ def test_an_undecided_transaction_leaves_the_slice_without_a_key_stream() -> Non
     assert entry.stable_end_offset == 1
 
 
+@pytest.mark.parametrize("keys", [[None, b"a"], [b"a", None], [None]])
+def test_a_record_without_a_key_leaves_the_slice_without_a_key_stream(keys: list[bytes | None]) -> None:
+    """The stream would be taken for all that the slice holds, and the record for one that was displaced."""
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        keyed, mixed = [b"a", b"b"], keys
+        run = [
+            encode_batch([Record(0, 1, key, b"v") for key in some], base_offset=10 * number)
+            for number, some in enumerate([keyed, mixed, keyed])
+        ]
+        finished = write(writer, {0: run, 1: run[::2]})
+    assert [entry.key_stream is None for entry in finished.entries] == [True, False]
+
+
 def test_a_strategy_that_cannot_be_written_is_refused() -> None:
     with ObjectWriter(filesystem(), header(), settings()) as writer:
         hashing = KeyHashing(HASHING.hash_key, KeyStrategy.HIGHEST_VERSION, "v")
