@@ -62,6 +62,7 @@ NO_SEQUENCE = -1
 MAX_OFFSET = 2**63 - 1
 
 CODEC_MASK = 0x07
+_MAX_CODEC = max(Codec)
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
@@ -184,6 +185,6 @@ def _problem(header: BatchHeader) -> str | None:
         return "its offsets are out of range"
     if not 0 <= header.records_count <= header.last_offset_delta + 1:
         return "its record count does not fit its offsets"
-    if header.attributes & CODEC_MASK > max(Codec):
+    if header.attributes & CODEC_MASK > _MAX_CODEC:
         return "its codec is unknown"
     return None
