@@ -1,0 +1,154 @@
+"""Where a fetch reads next: in which tier, how much, and what a failure becomes."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.base.errors import (
+    FencedError,
+    LogStoreError,
+    OffsetOutOfRangeError,
+    StoreUnavailableError,
+)
+from stratalog.base.types import TopicPartition
+from stratalog.log.fetch_data import FetchData
+from stratalog.server.fetch_cursor import FetchCursor, Watermarks
+from stratalog.server.partition_signal import PartitionSignal
+
+RECORD_BYTES = 10
+
+
+class FakePartition:
+    """Offsets [start, end), ten bytes each; tiered below `tiered_end`, local from `local_start` on."""
+
+    def __init__(self, *, start: int = 0, local_start: int = 0, tiered_end: int = 0, end: int = 100) -> None:
+        self.start, self.local_start, self.tiered_end, self.end = start, local_start, tiered_end, end
+        self.reads: list[str] = []
+        self.refusal: LogStoreError | None = None
+        self.failure: LogStoreError | None = None
+        self.deleted_before_the_read = 0
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.end
+
+    @property
+    def signal(self) -> PartitionSignal:
+        raise AssertionError
+
+    def ensure_served(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def watermarks(self) -> Watermarks:
+        return Watermarks(self.start, self.local_start, self.end, self.end)
+
+    def read_local(self, offset: int, max_bytes: int, *, min_one_message: bool) -> FetchData:
+        self.reads.append("local")
+        if self.deleted_before_the_read:
+            self.local_start, self.deleted_before_the_read = self.deleted_before_the_read, 0
+        if self.failure is not None:
+            raise self.failure
+        if offset < self.local_start:
+            raise OffsetOutOfRangeError("below the local log", offset=offset)
+        return self._data(offset, max_bytes, self.end, min_one_message)
+
+    def read_tiered(self, offset: int, max_bytes: int) -> FetchData:
+        self.reads.append("tiered")
+        if self.failure is not None:
+            raise self.failure
+        return self._data(offset, max_bytes, self.tiered_end, True)
+
+    def _data(self, offset: int, max_bytes: int, end: int, min_one: bool) -> FetchData:
+        count = min(max_bytes // RECORD_BYTES or int(min_one), end - offset)
+        return FetchData(bytes(count * RECORD_BYTES), offset + count)
+
+
+def cursor_over(
+    partition: FakePartition | LogStoreError, offset: int = 0, max_bytes: int = 1000
+) -> FetchCursor:
+    return FetchCursor(TopicPartition("t", 0), partition, offset, max_bytes)
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"), [(5, False), (49, False), (50, True), (99, True), (100, None)]
+)
+def test_the_tier_follows_from_the_offset(offset: int, expected: bool | None) -> None:
+    assert cursor_over(FakePartition(local_start=50, tiered_end=60), offset).locate() is expected
+
+
+@pytest.mark.parametrize("offset", [9, 101])
+def test_an_offset_outside_is_an_error_with_the_range(offset: int) -> None:
+    cursor = cursor_over(FakePartition(start=10), offset)
+    assert cursor.locate() is None
+    assert isinstance(cursor.error, OffsetOutOfRangeError)
+    assert cursor.error.fields == {"offset": offset, "log_start_offset": 10, "log_end_offset": 100}
+    assert cursor.has_news
+
+
+def test_segments_that_are_deleted_before_the_read_are_read_from_the_objects() -> None:
+    partition = FakePartition(tiered_end=60)
+    partition.deleted_before_the_read = 60
+    cursor = cursor_over(partition, 20)
+    assert cursor.read(1000, is_first=True) == 400
+    assert partition.reads == ["local", "tiered"]
+    assert (cursor.position, cursor.error) == (60, None)
+
+
+def test_records_that_are_deleted_before_the_read_are_out_of_range() -> None:
+    partition = FakePartition()
+    partition.failure = OffsetOutOfRangeError("gone meanwhile", offset=20)
+    cursor = cursor_over(partition, 20)
+    assert cursor.read(1000, is_first=True) == 0
+    assert cursor.error is partition.failure
+
+
+def test_reading_moves_on_over_both_tiers_to_the_end() -> None:
+    partition = FakePartition(local_start=50, tiered_end=50)
+    cursor = cursor_over(partition, 45)
+    while cursor.locate() is not None:
+        cursor.read(1000 - cursor.size_bytes, is_first=False)
+    assert (cursor.position, cursor.size_bytes, partition.reads) == (100, 550, ["tiered", "local"])
+    chunks, size_bytes = cursor.take()
+    assert (sum(map(len, chunks)), size_bytes, cursor.size_bytes, cursor.start) == (550, 550, 0, 100)
+
+
+def test_a_budget_that_is_used_up_is_noted_and_not_an_end() -> None:
+    cursor = cursor_over(FakePartition())
+    assert cursor.read(0, is_first=False) == 0
+    assert cursor.is_full
+    assert cursor.locate() is None
+    assert cursor.read(5, is_first=False) == 0, "nothing is read until there is room again"
+    cursor.is_full = False
+    assert cursor.read(5, is_first=False) == 0
+    assert cursor.is_full, "less than a batch fits"
+    cursor.is_full = False
+    assert cursor.read(5, is_first=True) == RECORD_BYTES
+
+
+def test_a_failure_behind_data_waits_until_the_data_is_sent() -> None:
+    partition = FakePartition(tiered_end=100, local_start=100)
+    cursor = cursor_over(partition)
+    assert cursor.read(50, is_first=True) == 50
+    partition.failure = StoreUnavailableError("away")
+    assert cursor.read(50, is_first=False) == 0
+    assert cursor.error is None
+    cursor.take()
+    cursor.is_full = False
+    cursor.read(50, is_first=True)
+    assert cursor.error is partition.failure
+
+
+def test_a_partition_that_is_not_served_any_more_is_an_error_at_the_next_look() -> None:
+    partition = FakePartition()
+    cursor = cursor_over(partition)
+    assert cursor.locate() is True
+    partition.refusal = FencedError("replaced")
+    assert cursor.locate() is None
+    assert cursor.error is partition.refusal
+
+
+def test_a_partition_that_was_never_found_has_its_error_from_the_start() -> None:
+    error = OffsetOutOfRangeError("x")
+    cursor = cursor_over(error)
+    assert (cursor.error, cursor.locate(), cursor.has_news) == (error, None, True)
