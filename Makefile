@@ -30,13 +30,16 @@ demo: $(DEMO)  ## Replay real data through append, tiering, compaction, restore 
 test: $(DEV)  ## Run all tests
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python -m pytest $(ARGS)
 
-check: $(DEV)  ## Run all static checks
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/lint-imports
-	scripts/check_stubs.sh
+check: $(DEV)  ## Run all static checks, to the last one whichever fails
+	@failed=; \
+	run() { echo "== $$*"; "$$@" || failed="$$failed $${1##*/}"; }; \
+	run $(BIN)/ruff format --check .; \
+	run $(BIN)/ruff check .; \
+	run $(BIN)/mypy; \
+	run $(BIN)/basedpyright --pythonpath $(BIN)/python; \
+	run $(BIN)/lint-imports; \
+	run scripts/check_stubs.sh; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 format: $(DEV)  ## Format the code and repair what the linter can
 	$(BIN)/ruff format .
