@@ -1,5 +1,4 @@
-"""Append and fetch over a loopback connection, beside bare grpcio that moves as many bytes and stores
-nothing.
+"""Append and fetch over a loopback connection, beside bare grpcio that stores nothing.
 
 Reference and server each run in a process of their own, both on grpc.aio with the same options, and the same
 client code drives both: a generic handler that takes bytes and returns bytes is the ceiling of the transport.

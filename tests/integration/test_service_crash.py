@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 from pathlib import Path
 
 import pytest
@@ -17,33 +19,40 @@ from stratalog.testing.server_process import ServerProcess
 
 PARTITION_COUNT = 3
 PATIENT = RetryPolicy(deadline_s=30.0)
-ENOUGH_COUNT = 3_000
+ENOUGH_COUNT = 20_000
 """Acknowledged before the kill: by then segments have rolled and objects are uploaded."""
 
 
-async def load(address: str, acks: Durability, enough: asyncio.Event) -> dict[bytes, Acknowledged]:
-    """Send numbered records until the server is gone; the acknowledgement of each that got one."""
-    pending: dict[bytes, asyncio.Future[Acknowledged]] = {}
-    async with Client(address, retry=RetryPolicy(deadline_s=0)) as client:
-        producer = client.producer(ProducerSettings(acks=acks, linger_ms=1, batch_bytes=4_000))
-        try:
-            for number in range(10_000_000):
+class Load:
+    """Sends numbered records until the server is gone. Belongs to the event loop."""
+
+    def __init__(self, address: str, acks: Durability) -> None:
+        self.acknowledged: dict[bytes, Acknowledged] = {}
+        self.enough = asyncio.Event()
+        self._address = address
+        self._settings = ProducerSettings(
+            acks=acks, linger_ms=1, batch_bytes=4_000, max_buffered_bytes=100_000
+        )
+        self._has_failed = False
+
+    async def run(self) -> None:
+        async with Client(self._address, retry=RetryPolicy(deadline_s=0)) as client:
+            producer = client.producer(self._settings)
+            for number in itertools.count():
                 value = b"%09d" % number
-                pending[value] = await producer.send("t", None, value, partition=number % PARTITION_COUNT)
-                if number % 100 == 0:
-                    await asyncio.sleep(0)
-                acknowledged = sum(future.done() for future in pending.values()) if number % 1000 == 0 else 0
-                if acknowledged > ENOUGH_COUNT:
-                    enough.set()
-                if any(future.done() and future.exception() for future in list(pending.values())[-500:]):
+                future = await producer.send("t", None, value, partition=number % PARTITION_COUNT)
+                future.add_done_callback(functools.partial(self._note, value))
+                if self._has_failed:
                     break
-        finally:
             await producer.flush()
-    return {
-        value: future.result()
-        for value, future in pending.items()
-        if not future.cancelled() and future.exception() is None
-    }
+
+    def _note(self, value: bytes, future: asyncio.Future[Acknowledged]) -> None:
+        if future.exception() is not None:
+            self._has_failed = True
+            return
+        self.acknowledged[value] = future.result()
+        if len(self.acknowledged) > ENOUGH_COUNT:
+            self.enough.set()
 
 
 async def read_back(address: str) -> dict[TopicPartition, list[bytes | None]]:
@@ -67,17 +76,16 @@ async def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
         async with Client(server.address, retry=PATIENT) as client:
             config = {"segment.bytes": "20000", "min.durability": acks.config_value}
             await client.admin.create_topic("t", PARTITION_COUNT, config)
-        enough = asyncio.Event()
-        loading = asyncio.create_task(load(server.address, acks, enough))
+        load = Load(server.address, acks)
+        loading = asyncio.create_task(load.run())
         async with asyncio.timeout(120):
-            await enough.wait()
-        server.kill()
-        acknowledged = await asyncio.wait_for(loading, 60)
-        assert len(acknowledged) > ENOUGH_COUNT
+            await load.enough.wait()
+            server.kill()
+            await loading
 
         server.start()
         values = await read_back(server.address)
-        for value, where in acknowledged.items():
+        for value, where in load.acknowledged.items():
             assert values[where.topic_partition][where.offset] == value
             assert where.durability is acks
         for found in values.values():

@@ -29,15 +29,16 @@ CALL_TIMEOUT_S = 30.0
 
 
 class Client:
-    """A connection to one server. Belongs to the event loop on which it was made; use `async with`, or
-    `close`.
+    """A connection to one server. Belongs to the event loop on which it was made; close it, or `async with`.
 
-    async with Client("localhost:9190") as client:
-        await client.admin.create_topic("clicks", 3)
-        async with client.producer() as producer:
-            await producer.post("clicks", b"user-1", b"home")
-        async for record in client.consumer(await client.earliest("clicks")):
-            ...
+    Example::
+
+        async with Client("localhost:9190") as client:
+            await client.admin.create_topic("clicks", 3)
+            async with client.producer() as producer:
+                await producer.post("clicks", b"user-1", b"home")
+            async for consumed in client.consumer(await client.earliest("clicks")):
+                print(consumed.record.value)
     """
 
     def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:

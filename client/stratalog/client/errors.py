@@ -37,7 +37,9 @@ class ServerUnavailableError(LogStoreError):
 
 
 def _classes(base: type[LogStoreError]) -> Iterator[type[LogStoreError]]:
-    yield base
+    """The tree of ``stratalog.base.errors``, without what other modules derive for themselves."""
+    if base.__module__ == LogStoreError.__module__:
+        yield base
     for subclass in base.__subclasses__():
         yield from _classes(subclass)
 

@@ -3,8 +3,8 @@
 Many batches are under way at a time. The server answers in order and stops at its first failure, applying
 nothing behind it. So when the stream breaks:
 
-* by the server's judgement on a batch (an ``ErrorInfo``): that batch has failed, the ones behind it were not
-  applied and go out again over a new stream, in order;
+* by the server's judgement on a batch (an answer with an error): that batch has failed, the ones behind it
+  were not applied and go out again over a new stream, in order;
 * by the transport: whether the batches under way took effect is unknown. All of them fail with
   `ServerUnavailableError`; sending them again could store their records twice. Later ones start a new stream.
 """

@@ -4,8 +4,7 @@ The counterpart of ``fetch_encoding``: protobuf would copy the batches into its 
 it. Here the top-level fields of an ``AppendRequest`` are walked by hand; everything but ``batches`` goes to
 protobuf, which judges it, and ``batches`` becomes a view of the bytes that the transport delivered.
 
-    AppendRequest = { tag varint | tag 8 bytes | tag varint(size) bytes | tag 4 bytes }   any order, last one
-    wins
+    AppendRequest = { tag varint | tag 8 bytes | tag varint(size) bytes | tag 4 bytes }     any order
 
 What is not of that form is left to protobuf as a whole, so malformed requests fail as they always do.
 """

@@ -2,11 +2,12 @@
 
 Opening, in this order, because each step protects the next:
 
-1. Lock the data directory. Nobody else writes the local logs from here on. 2. Read or create the store's
-identity; probe that the store keeps its promise on conditional writes; bind the data directory to this store.
-A directory that belongs to another store stops here, before anything is claimed. 3. Read the catalog and the
-shards' metadata, and claim every shard. A former owner is fenced from here on. 4. Open the local logs,
-compare each with the bucket, set aside what cannot go on, and publish the topics.
+1. Lock the data directory. Nobody else writes the local logs from here on.
+2. Read or create the store's identity; probe that the store keeps its promise on conditional writes; bind the
+   data directory to this store. A directory that belongs to another store stops here, before anything is
+   claimed.
+3. Read the catalog and the shards' metadata, and claim every shard. A former owner is fenced from here on.
+4. Open the local logs, compare each with the bucket, set aside what cannot go on, and publish the topics.
 
 A step that fails undoes the ones before it (the lock is released) and leaves the store as the step left it: a
 claim without a server is harmless.

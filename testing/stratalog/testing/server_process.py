@@ -1,10 +1,11 @@
-"""A real server in a process of its own, for tests that kill it and for those that need one beside their
-thread.
+"""A real server in a process of its own, for tests that kill it.
 
-with ServerProcess(data_dir) as server:
-    Client(server.address)
-    server.kill()      # as kill -9
-    server.start()     # again, on the same directory
+Example::
+
+    with ServerProcess(data_dir) as server:
+        Client(server.address)
+        server.kill()      # as kill -9
+        server.start()     # again, on the same directory
 """
 
 from __future__ import annotations

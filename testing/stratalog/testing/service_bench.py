@@ -1,7 +1,9 @@
 """A server and a client in the test's own event loop, over a real loopback connection.
 
-async with service_bench(tmp_path) as bench:
-    await bench.client.admin.create_topic("t")
+Example::
+
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
 """
 
 from __future__ import annotations
