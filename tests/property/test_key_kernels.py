@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.record import pure_kernels, pure_key_kernels
-from stratalog.record.key_entries import HashPair, KeyEntries, KeyWindow
+from stratalog.record.key_entries import (
+    KEYS_NOT_SORTED,
+    ORDINAL_TOO_HIGH,
+    TOMBSTONE_NOT_A_BIT,
+    HashPair,
+    KeyEntries,
+    KeyWindow,
+)
 from stratalog.record.record import Record
 
 KERNELS: list[Any] = [pure_key_kernels]
@@ -298,3 +305,31 @@ def test_windows_that_end_early_are_refused(kernels: Any) -> None:
         kernels.merge_windows([sound], None, [])
     with pytest.raises(CorruptRecordError):
         kernels.merge_windows([sound], None, [bytearray()])
+
+
+@each_kernel
+@given(
+    st.lists(st.tuples(HASHES, st.integers(0, 12), st.sampled_from([0, 1, 1, 0, 2])), max_size=9),
+    st.booleans(),
+    st.integers(0, 12),
+)
+def test_what_is_wrong_with_a_block(
+    kernels: Any, rows: list[tuple[HashPair, int, int]], is_sorted: bool, record_count: int
+) -> None:
+    if is_sorted:
+        rows = sorted({pair: (pair, *rest) for pair, *rest in rows}.values())
+    entries = entries_of([(pair, ordinal, False) for pair, ordinal, _ in rows])
+    entries.tombstone[:] = bytes(tombstone for _, _, tombstone in rows)
+    columns = (entries.hash_high, entries.hash_low, entries.ordinal, entries.tombstone)
+    # At odd places, as in a block that begins anywhere.
+    shifted = [memoryview(b"x" + bytes(memoryview(column).cast("B")))[1:] for column in columns]
+    if [row[0] for row in rows] != sorted({row[0] for row in rows}):
+        expected = KEYS_NOT_SORTED
+    elif any(ordinal >= record_count for _, ordinal, _ in rows):
+        expected = ORDINAL_TOO_HIGH
+    else:
+        expected = TOMBSTONE_NOT_A_BIT if any(tombstone > 1 for _, _, tombstone in rows) else None
+    assert kernels.key_columns_fault(*columns, record_count) == expected
+    assert kernels.key_columns_fault(*shifted, record_count) == expected
+    with pytest.raises(AssertionError):
+        kernels.key_columns_fault(columns[0], b"1234567", columns[2], columns[3], record_count)

@@ -115,6 +115,13 @@ def test_scan_judges_the_same(payload_and_count: tuple[bytes, int], last_offset_
     payload, count = payload_and_count
     expected = outcome(pure_kernels.scan_records, payload, count, last_offset_delta)
     assert outcome(native.scan_records, payload, count, last_offset_delta) == expected
+    if expected[0] == "result" and count > 0:
+        summary = pure_kernels.scan_records(payload, count, last_offset_delta)
+        records = pure_kernels.decode_records(payload, count, 0, 0, None)
+        latest = max(record.timestamp_ms for record in records)
+        first_latest = next(record.offset for record in records if record.timestamp_ms == latest)
+        offsets = (records[0].offset, records[-1].offset, first_latest)
+        assert summary[-3:] == offsets
     assert expected[0] == "result" or expected[1] is CorruptRecordError
 
 

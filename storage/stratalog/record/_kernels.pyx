@@ -26,7 +26,7 @@ from libc.string cimport memcpy, memset
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.record.columns import MAX_COLUMN_BYTES
 from stratalog.record.copied_records import CopiedRecords
-from stratalog.record.key_entries import KeyEntries
+from stratalog.record.key_entries import KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, KeyEntries
 from stratalog.record.record import Record
 from stratalog.record.records_summary import RecordsSummary
 
@@ -129,6 +129,9 @@ def scan_records(payload, int64_t records_count, int64_t last_offset_delta):
         summary.max_timestamp_delta,
         summary.is_dense,
         summary.min_timestamp_delta,
+        summary.first_offset_delta,
+        summary.last_offset_delta,
+        summary.max_timestamp_offset_delta,
     )
 
 

@@ -70,6 +70,8 @@ DELETE_HORIZON_BIT = 0x40
 
 _STRUCT = struct.Struct(">qiibIhiqqqhii")
 assert _STRUCT.size == HEADER_SIZE == 61
+_MIN_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
+_new_header = tuple.__new__
 
 
 class TimestampType(enum.IntEnum):
@@ -165,9 +167,18 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
             position=position,
             size_bytes=len(buffer),
         )
-    header = BatchHeader._make(_STRUCT.unpack_from(buffer, position))
-    problem = _problem(header)
-    if problem is not None:
+    header: BatchHeader = _new_header(BatchHeader, _STRUCT.unpack_from(buffer, position))
+    # What is right is recognised by one look, because this is done for every batch that passes by.
+    base_offset, batch_length, _, magic, _, attributes, last_offset_delta, *_, records_count = header
+    if not (
+        magic == MAGIC
+        and batch_length >= _MIN_BATCH_LENGTH
+        and 0 <= base_offset < MAX_OFFSET - last_offset_delta
+        and 0 <= records_count <= last_offset_delta + 1
+        and last_offset_delta >= 0
+        and attributes & CODEC_MASK <= _MAX_CODEC
+    ):
+        problem = _problem(header)
         raise CorruptRecordError(
             f"this is not a batch header: {problem}; the bytes were changed or the position is wrong",
             position=position,
@@ -175,16 +186,15 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return header
 
 
-def _problem(header: BatchHeader) -> str | None:
-    """What is impossible about the header, or None."""
+def _problem(header: BatchHeader) -> str:
+    """What is impossible about a header that cannot be."""
     if header.magic != MAGIC:
         return f"its magic is {header.magic}, only {MAGIC} is known"
-    if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+    if header.batch_length < _MIN_BATCH_LENGTH:
         return "its length is less than a header's"
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset >= MAX_OFFSET:
         return "its offsets are out of range"
     if not 0 <= header.records_count <= header.last_offset_delta + 1:
         return "its record count does not fit its offsets"
-    if header.attributes & CODEC_MASK > _MAX_CODEC:
-        return "its codec is unknown"
-    return None
+    assert header.attributes & CODEC_MASK > _MAX_CODEC
+    return "its codec is unknown"

@@ -18,6 +18,7 @@ typedef enum {
     KERNEL_BAD_TIMESTAMP, /* a timestamp is out of range */
     KERNEL_BAD_ORDER,     /* a key stream is not sorted */
     KERNEL_BAD_ORDINAL,   /* a key stream points behind its slice */
+    KERNEL_BAD_TOMBSTONE, /* a tombstone bit is no bit */
     KERNEL_NO_MEMORY,
 } kernel_status;
 
@@ -28,6 +29,9 @@ typedef struct {
     int64_t null_key_count;
     int64_t min_timestamp_delta;
     int64_t max_timestamp_delta;
+    int64_t first_offset_delta; /* -1 without records, as the next two */
+    int64_t last_offset_delta;
+    int64_t max_timestamp_offset_delta; /* of the first record with the highest timestamp */
     bool is_dense;
 } records_summary;
 
@@ -61,6 +65,10 @@ typedef struct {
     size_t consumed;    /* 0 before, the result afterwards */
     size_t range_start; /* used by the merge */
 } merge_window;
+
+/* Whether the hashes of `count` entries ascend strictly, ordinals are below `record_count`, tombstones are bits. */
+kernel_status kernel_check_keys(const uint8_t *hash_high, const uint8_t *hash_low, const uint8_t *ordinal,
+                                const uint8_t *tombstone, size_t count, uint64_t record_count);
 
 kernel_status kernel_merge(merge_window *windows, size_t windows_count, uint64_t limit_high, uint64_t limit_low);
 

@@ -39,6 +39,7 @@ cdef extern from "kernels.h" nogil:
         KERNEL_BAD_TIMESTAMP
         KERNEL_BAD_ORDER
         KERNEL_BAD_ORDINAL
+        KERNEL_BAD_TOMBSTONE
         KERNEL_NO_MEMORY
 
     enum:
@@ -50,6 +51,9 @@ cdef extern from "kernels.h" nogil:
         int64_t null_key_count
         int64_t min_timestamp_delta
         int64_t max_timestamp_delta
+        int64_t first_offset_delta
+        int64_t last_offset_delta
+        int64_t max_timestamp_offset_delta
         bint is_dense
 
     ctypedef struct key_columns:
@@ -122,6 +126,8 @@ cdef extern from "kernels.h" nogil:
     kernel_status kernel_hash_keys(const uint8_t *payload, size_t size, int64_t records_count,
                                    const uint8_t *hash_key16, uint32_t first_ordinal, key_columns *columns)
     kernel_status kernel_sort(const key_columns *input, key_columns *output)
+    kernel_status kernel_check_keys(const uint8_t *hash_high, const uint8_t *hash_low, const uint8_t *ordinal,
+                                    const uint8_t *tombstone, size_t count, uint64_t record_count)
     kernel_status kernel_merge(merge_window *windows, size_t windows_count, uint64_t limit_high, uint64_t limit_low)
     kernel_status kernel_copy(const uint8_t *payload, size_t size, int64_t records_count, const uint8_t *survivors,
                               uint64_t first_ordinal, const copy_rule *rule, uint8_t *target, copy_result *result)

@@ -33,6 +33,9 @@ hash_keys(payload, records_count, hash_key16, first_ordinal, entries) -> None
     Appends an entry for each record with a key. Headers are not looked at.
 sort_key_entries(entries) -> KeyEntries
     Ascending by hash; of equal hashes only the highest ordinal is left.
+key_columns_fault(hash_high, hash_low, ordinal, tombstone, record_count) -> str | None
+    What is wrong with the columns of a key stream's block, as a clause for a message: hashes that do not ascend
+    strictly, an ordinal that is not below `record_count`, a tombstone that is neither 0 nor 1.
 merge_windows(windows, limit, survivors) -> list[int]
     Windows of sorted key streams, oldest slice first. Takes every entry with a hash up to and including
     `limit` (all where None); of equal hashes only the newest window's sets its bit among its window's
@@ -63,6 +66,7 @@ __all__ = (
     "decode_records",
     "encode_records",
     "hash_keys",
+    "key_columns_fault",
     "merge_windows",
     "murmur2",
     "scan_records",
@@ -96,6 +100,7 @@ if TYPE_CHECKING or not NATIVE:
     )
     from stratalog.record.pure_key_kernels import (
         hash_keys,
+        key_columns_fault,
         merge_windows,
         murmur2,
         siphash128,
@@ -108,6 +113,7 @@ else:
         decode_records,
         encode_records,
         hash_keys,
+        key_columns_fault,
         merge_windows,
         murmur2,
         scan_records,

@@ -16,6 +16,10 @@ from stratalog.base.filesystem import Buffer
 HashPair = tuple[int, int]
 """(hash_high, hash_low)"""
 
+KEYS_NOT_SORTED = "is not sorted inside a block"
+ORDINAL_TOO_HIGH = "refers to a record behind the end of its slice"
+TOMBSTONE_NOT_A_BIT = "has a tombstone bit that is neither 0 nor 1"
+
 Column: TypeAlias = "Buffer | array[int]"
 """Fixed-width numbers one after the other, as anything that exports its bytes."""
 

@@ -82,6 +82,29 @@ def sort_key_entries(entries):
     return result
 
 
+cdef dict KEY_FAULTS = {
+    KERNEL_OK: None,
+    KERNEL_BAD_ORDER: KEYS_NOT_SORTED,
+    KERNEL_BAD_ORDINAL: ORDINAL_TOO_HIGH,
+    KERNEL_BAD_TOMBSTONE: TOMBSTONE_NOT_A_BIT,
+}
+
+
+def key_columns_fault(hash_high, hash_low, ordinal, tombstone, uint64_t record_count):
+    """See ``kernels.key_columns_fault``."""
+    cdef Export high = export(hash_high)
+    cdef Export low = export(hash_low)
+    cdef Export number = export(ordinal)
+    cdef Export bit = export(tombstone)
+    cdef size_t count = bit.size
+    cdef kernel_status status
+    assert high.size == low.size == count * 8, "lengths differ"
+    assert number.size == count * 4, "lengths differ"
+    with nogil:
+        status = kernel_check_keys(high.data, low.data, number.data, bit.data, count, record_count)
+    return KEY_FAULTS[status]
+
+
 cdef Export window_column(object column, int64_t start, int64_t count, size_t width):
     cdef Export exported = export(column)
     cdef size_t held = exported.size // width

@@ -160,6 +160,30 @@ static range_status merge_windows_range(merge_window *windows, size_t windows_co
     return RANGE_DONE;
 }
 
+kernel_status kernel_check_keys(const uint8_t *hash_high, const uint8_t *hash_low, const uint8_t *ordinal,
+                                const uint8_t *tombstone, size_t count, uint64_t record_count)
+{
+    bool is_sorted = true;
+    uint32_t highest = 0;
+    uint8_t tombstone_bits = 0;
+    /* Without a way out of the loops, so that the compiler can take several entries at a time. */
+    for (size_t index = 1; index < count; index++) {
+        uint64_t high = load64(hash_high, index), before = load64(hash_high, index - 1);
+        is_sorted &= high > before || (high == before && load64(hash_low, index) > load64(hash_low, index - 1));
+    }
+    for (size_t index = 0; index < count; index++) {
+        uint32_t number = load32(ordinal, index);
+        highest = number > highest ? number : highest;
+    }
+    for (size_t index = 0; index < count; index++)
+        tombstone_bits |= tombstone[index];
+    if (!is_sorted)
+        return KERNEL_BAD_ORDER;
+    if (count > 0 && highest >= record_count)
+        return KERNEL_BAD_ORDINAL;
+    return tombstone_bits > 1 ? KERNEL_BAD_TOMBSTONE : KERNEL_OK;
+}
+
 kernel_status kernel_merge(merge_window *windows, size_t windows_count, uint64_t limit_high, uint64_t limit_low)
 {
     const hash128 limit = (hash128)limit_high << 64 | limit_low;

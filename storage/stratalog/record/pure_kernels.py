@@ -30,24 +30,29 @@ def scan_records(payload: Buffer, records_count: int, last_offset_delta: int) ->
     tombstone_count = 0
     null_key_count = 0
     timestamp_deltas: list[int] = []
-    last_delta = -1
+    offset_deltas: list[int] = []
     for frame in record_frames(data, records_count):
         for name_position, name_size, _, _ in header_frames(data, frame):
             header_name(data, name_position, name_size)
         tombstone_count += frame.value_size < 0
         null_key_count += frame.key_size < 0
         timestamp_deltas.append(frame.timestamp_delta)
-        last_delta = frame.offset_delta
+        offset_deltas.append(frame.offset_delta)
+    last_delta = offset_deltas[-1] if offset_deltas else -1
     if last_delta > last_offset_delta:
         raise CorruptRecordError("a record lies behind the last offset of its batch", offset_delta=last_delta)
     # Deltas increase strictly from 0 on, so as many as there are numbers up to the last are all of them.
     is_dense = records_count == last_offset_delta + 1
+    latest = max(timestamp_deltas, default=0)
     return RecordsSummary(
         tombstone_count,
         null_key_count,
-        max(timestamp_deltas, default=0),
+        latest,
         is_dense,
         min(timestamp_deltas, default=0),
+        offset_deltas[0] if offset_deltas else -1,
+        last_delta,
+        offset_deltas[timestamp_deltas.index(latest)] if offset_deltas else -1,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from array import array
 from collections.abc import Sequence
@@ -10,7 +11,15 @@ from typing import Literal
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record import murmur, siphash
-from stratalog.record.key_entries import Column, HashPair, KeyEntries, KeyWindow
+from stratalog.record.key_entries import (
+    KEYS_NOT_SORTED,
+    ORDINAL_TOO_HIGH,
+    TOMBSTONE_NOT_A_BIT,
+    Column,
+    HashPair,
+    KeyEntries,
+    KeyWindow,
+)
 from stratalog.record.record_frame import record_frames
 
 MAX_ORDINAL = 2**32 - 1
@@ -60,6 +69,21 @@ def sort_key_entries(entries: KeyEntries) -> KeyEntries:
         ordinal, tombstone = newest[pair]
         _append_entry(result, pair, ordinal, tombstone != 0)
     return result
+
+
+def key_columns_fault(
+    hash_high: Column, hash_low: Column, ordinal: Column, tombstone: Column, record_count: int
+) -> str | None:
+    """See ``kernels.key_columns_fault``."""
+    count = len(memoryview(tombstone).cast("B"))
+    assert len(memoryview(hash_high).cast("B")) == len(memoryview(hash_low).cast("B")) == 8 * count
+    assert len(memoryview(ordinal).cast("B")) == 4 * count
+    hashes = list(zip(_numbers("Q", hash_high, 0, count), _numbers("Q", hash_low, 0, count), strict=True))
+    if any(later <= earlier for earlier, later in itertools.pairwise(hashes)):
+        return KEYS_NOT_SORTED
+    if max(_numbers("I", ordinal, 0, count), default=-1) >= record_count:
+        return ORDINAL_TOO_HIGH
+    return TOMBSTONE_NOT_A_BIT if max(memoryview(tombstone).cast("B"), default=0) > 1 else None
 
 
 def merge_windows(

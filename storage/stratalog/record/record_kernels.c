@@ -24,6 +24,7 @@ kernel_status kernel_scan(const uint8_t *payload, size_t size, int64_t records_c
     record_frame frame;
     int64_t tombstone_count = 0, null_key_count = 0;
     int64_t min_timestamp_delta = INT64_MAX, max_timestamp_delta = INT64_MIN;
+    int64_t first_offset_delta = -1, max_timestamp_offset_delta = -1;
     if (!walk_begin(&walk, payload, size, records_count))
         return KERNEL_BAD_FRAME;
     while (walk.left_count > 0) {
@@ -33,8 +34,12 @@ kernel_status kernel_scan(const uint8_t *payload, size_t size, int64_t records_c
         null_key_count += frame.key_size < 0;
         if (frame.timestamp_delta < min_timestamp_delta)
             min_timestamp_delta = frame.timestamp_delta;
-        if (frame.timestamp_delta > max_timestamp_delta)
+        if (first_offset_delta < 0)
+            first_offset_delta = frame.offset_delta;
+        if (frame.timestamp_delta > max_timestamp_delta || max_timestamp_offset_delta < 0) {
             max_timestamp_delta = frame.timestamp_delta;
+            max_timestamp_offset_delta = frame.offset_delta;
+        }
     }
     if (!walk_end(&walk))
         return KERNEL_BAD_FRAME;
@@ -44,6 +49,9 @@ kernel_status kernel_scan(const uint8_t *payload, size_t size, int64_t records_c
     summary->null_key_count = null_key_count;
     summary->min_timestamp_delta = records_count == 0 ? 0 : min_timestamp_delta;
     summary->max_timestamp_delta = records_count == 0 ? 0 : max_timestamp_delta;
+    summary->first_offset_delta = first_offset_delta;
+    summary->last_offset_delta = walk.last_offset_delta;
+    summary->max_timestamp_offset_delta = max_timestamp_offset_delta;
     /* Deltas increase strictly from 0 on, so as many as there are numbers up to the last are all of them. */
     summary->is_dense = last_offset_delta < INT64_MAX && records_count == last_offset_delta + 1;
     return KERNEL_OK;
