@@ -7,6 +7,7 @@ unlinked when it is closed, and what a crash leaves behind goes when the next co
 
 from __future__ import annotations
 
+import bisect
 from types import TracebackType
 from uuid import UUID
 
@@ -24,7 +25,8 @@ class Scratch:
         self._filesystem = filesystem
         self._path = f"{directory}/{scratch_id}.scratch"
         self._memory_limit_bytes = memory_limit_bytes
-        self._memory = bytearray()
+        self._pieces: list[Buffer] = []
+        self._ends: list[int] = []
         self._file: AppendFile | None = None
         self._size_bytes = 0
 
@@ -33,23 +35,24 @@ class Scratch:
         return self._size_bytes
 
     def append(self, data: Buffer) -> None:
-        """Raises OSError where the disk is full."""
+        """Bytes that nobody changes any more. Raises OSError where the disk is full."""
+        if not len(data):
+            return
         if self._file is None and self._size_bytes + len(data) <= self._memory_limit_bytes:
-            self._memory += data
+            self._pieces.append(data)
+            self._ends.append(self._size_bytes + len(data))
         else:
             self._append_to_file(data)
         self._size_bytes += len(data)
         # Everything lies in one place.
-        assert self._file is None or not self._memory
+        assert self._file is None or not self._pieces
 
     def read_at(self, position: int, size: int) -> Buffer:
-        """Exactly `size` bytes. What memory holds is not copied, so nothing may be appended while a view is
-        in use.
-        """
+        """Exactly `size` bytes; not copied where they lie in one piece in memory."""
         assert position >= 0
         assert position + size <= self._size_bytes, "scratch is read where it was written"
         if self._file is None:
-            return memoryview(self._memory)[position : position + size]
+            return self._from_pieces(position, size)
         data = self._file.read_at(position, size)
         if len(data) != size:
             raise OSError(f"the scratch file {self._path} lost its end")
@@ -57,7 +60,7 @@ class Scratch:
 
     def close(self) -> None:
         """Forget the bytes. May be called again."""
-        self._memory = bytearray()
+        self._pieces, self._ends = [], []
         self._size_bytes = 0
         file, self._file = self._file, None
         if file is not None:
@@ -75,9 +78,25 @@ class Scratch:
     def _append_to_file(self, data: Buffer) -> None:
         if self._file is None:
             self._file = self._filesystem.open_append(self._path)
-            self._file.append([self._memory])
-            self._memory = bytearray()
+            self._file.append(self._pieces)
+            self._pieces, self._ends = [], []
         self._file.append([data])
+
+    def _from_pieces(self, position: int, size: int) -> Buffer:
+        if size == 0:
+            return b""
+        index = bisect.bisect_right(self._ends, position)
+        begin = position - (self._ends[index - 1] if index else 0)
+        found = memoryview(self._pieces[index])[begin : begin + size]
+        if len(found) == size:
+            return found
+        parts = [found]
+        while size > len(found):
+            size -= len(found)
+            index += 1
+            found = memoryview(self._pieces[index])[:size]
+            parts.append(found)
+        return b"".join(parts)
 
 
 class ScratchReader:

@@ -25,14 +25,13 @@ Threads: functions are pure; an iterator belongs to one user.
 
 from __future__ import annotations
 
-import itertools
-import operator
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
-from stratalog.record.kernels import siphash128
+from stratalog.record.kernels import key_columns_fault, siphash128
 from stratalog.record.key_entries import Column
 from stratalog.remote.fixed_layout import Buffer, FixedLayout, padding_bytes
 from stratalog.remote.object_format import crc_of
@@ -48,6 +47,7 @@ HAS_VERSION_FLAG = 1 << 0
 
 _CRC_POSITION = BLOCK_HEADER.positions["block_crc"]
 _HASH_BYTES, _ORDINAL_BYTES, _TOMBSTONE_BYTES, _VERSION_BYTES = 8, 4, 1, 8
+_HASH_HALF = struct.Struct("<Q")
 _HASH_KEY_ID_TEXT = b"stratalog/hash-key-id"
 
 
@@ -109,14 +109,20 @@ class KeyBlock(NamedTuple):
     @property
     def last_hash(self) -> tuple[int, int]:
         """The greatest hash of the block."""
-        return self.hash_high.cast("Q")[-1], self.hash_low.cast("Q")[-1]
+        return _hash_at(self, self.entry_count - 1)
 
 
 def block_size_bytes(entry_count: int, *, has_version: bool) -> int:
     """Header, columns and their padding."""
-    widths = [_HASH_BYTES, _HASH_BYTES, _ORDINAL_BYTES, _TOMBSTONE_BYTES, _VERSION_BYTES * has_version]
-    columns = [entry_count * width for width in widths]
-    return BLOCK_HEADER.size_bytes + sum(size + padding_bytes(size) for size in columns)
+    ordinal_bytes, tombstone_bytes = entry_count * _ORDINAL_BYTES, entry_count * _TOMBSTONE_BYTES
+    return (
+        BLOCK_HEADER.size_bytes
+        + entry_count * (2 * _HASH_BYTES + _VERSION_BYTES * has_version)
+        + ordinal_bytes
+        + padding_bytes(ordinal_bytes)
+        + tombstone_bytes
+        + padding_bytes(tombstone_bytes)
+    )
 
 
 def encode_key_stream(entries: KeyColumns, versions: Column | None = None) -> EncodedKeyStream:
@@ -177,8 +183,9 @@ def read_key_stream(
         crc = crc_of(body, crc_of(header, crc))
         block = _columns(memoryview(body), count, has_version=has_version)
         _verify(block, last_hash, record_count)
-        last_hash = block.last_hash
         left_bytes -= block_bytes
+        if left_bytes > 0:
+            last_hash = block.last_hash
         entry_count += count
         yield block
     if crc != stream.crc or entry_count != stream.entry_count:
@@ -201,34 +208,39 @@ def key_blocks(data: Buffer, stream: KeyStreamRef, record_count: int) -> Iterato
 
 
 def _columns(body: memoryview, count: int, *, has_version: bool) -> KeyBlock:
-    columns: list[memoryview] = []
-    position = 0
-    for width in (_HASH_BYTES, _HASH_BYTES, _ORDINAL_BYTES, _TOMBSTONE_BYTES, _VERSION_BYTES * has_version):
-        columns.append(body[position : position + count * width])
-        position += count * width
-        padding = padding_bytes(count * width)
-        if any(body[position : position + padding]):
-            raise _corrupt("has padding that is not zero")
-        position += padding
-    assert position == len(body)
+    low_position = count * _HASH_BYTES
+    ordinal_position = low_position + count * _HASH_BYTES
+    ordinal_end = ordinal_position + count * _ORDINAL_BYTES
+    tombstone_position = ordinal_end + padding_bytes(ordinal_end)
+    tombstone_end = tombstone_position + count * _TOMBSTONE_BYTES
+    version_position = tombstone_end + padding_bytes(tombstone_end)
+    # Hashes and versions need no padding.
+    if any(body[ordinal_end:tombstone_position]) or any(body[tombstone_end:version_position]):
+        raise _corrupt("has padding that is not zero")
+    assert len(body) == version_position + count * _VERSION_BYTES * has_version
     return KeyBlock(
-        count, columns[0], columns[1], columns[2], columns[3], columns[4] if has_version else None
+        count,
+        body[:low_position],
+        body[low_position:ordinal_position],
+        body[ordinal_position:ordinal_end],
+        body[tombstone_position:tombstone_end],
+        body[version_position:] if has_version else None,
     )
 
 
 def _verify(block: KeyBlock, last_hash: tuple[int, int] | None, record_count: int) -> None:
-    highs, lows = block.hash_high.cast("Q").tolist(), block.hash_low.cast("Q").tolist()
-    if last_hash is not None and (highs[0], lows[0]) <= last_hash:
+    if last_hash is not None and _hash_at(block, 0) <= last_hash:
         raise _corrupt("is not sorted from block to block")
-    # Two keys with the same upper half are so rare that the pairs are only built where it happens.
-    if not all(map(operator.lt, highs, itertools.islice(highs, 1, None))):
-        pairs = list(zip(highs, lows, strict=True))
-        if not all(map(operator.lt, pairs, itertools.islice(pairs, 1, None))):
-            raise _corrupt("is not sorted inside a block")
-    if max(block.ordinal.cast("I")) >= record_count:
-        raise _corrupt("refers to a record behind the end of its slice")
-    if bytes(block.tombstone).strip(b"\x00\x01"):
-        raise _corrupt("has a tombstone bit that is neither 0 nor 1")
+    fault = key_columns_fault(block.hash_high, block.hash_low, block.ordinal, block.tombstone, record_count)
+    if fault is not None:
+        raise _corrupt(fault)
+
+
+def _hash_at(block: KeyBlock, index: int) -> tuple[int, int]:
+    place = index * _HASH_BYTES
+    high: int = _HASH_HALF.unpack_from(block.hash_high, place)[0]
+    low: int = _HASH_HALF.unpack_from(block.hash_low, place)[0]
+    return high, low
 
 
 def _read_exactly(read: Callable[[int], Buffer], size: int, expected: int) -> Buffer:
