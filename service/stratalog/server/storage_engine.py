@@ -206,6 +206,12 @@ class StorageEngineBuilder:
             shard,
             uploader,
             RemoteRetention(self._clock, shard.metadata),
-            Collector(self._store, self._clock, shard.metadata),
+            # The catalog's own dropped files are one collector's work, whatever the number of shards.
+            Collector(
+                self._store,
+                self._clock,
+                shard.metadata,
+                catalog if shard.metadata.layout.shard == 0 else None,
+            ),
             compactor,
         )

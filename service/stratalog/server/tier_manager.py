@@ -13,11 +13,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import FencedError, LogStoreError, OffsetOutOfRangeError
+from stratalog.base.errors import FencedError, LogStoreError, OffsetOutOfRangeError, PreconditionFailedError
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import Compactor
 from stratalog.remote.catalog import Catalog
@@ -31,6 +32,8 @@ from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_registry import PartitionRegistry
 
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 NEVER_MS = -1
 HIGH_WATERMARK = -1
@@ -86,20 +89,25 @@ class TierManager:
         return self._status
 
     def upload_now(self, topics: Collection[str], *, delete_local: bool) -> Uploaded:
-        """Roll the active segments of the named topics (none: all) and upload what is rolled. Raises
-        UnknownTopicOrPartitionError, FencedError, StoreError, and the first failure of a partition."""
+        """Roll the active segments of the named topics (none: all) and upload what is rolled.
+
+        A partition that fails holds up no other: all are tried, then the first failure is raised. Raises
+        UnknownTopicOrPartitionError, FencedError, StoreError, DataDirectoryError.
+        """
         partitions = [partition for partition in self._partitions(topics) if partition.is_tiered]
+        failures: list[LogStoreError] = []
         for partition in partitions:
             partition.shard.leader_epoch()
-            partition.log.roll()
-            partition.log.flush()
-        uploaded, failures = self._upload(partitions)
-        if failures:
-            raise failures[0]
+            _collect(failures, partition.log.roll)
+        uploaded, upload_failures = self._upload(partitions)
+        failures += upload_failures
         deleted_count = 0
         if delete_local:
             for partition in partitions:
-                deleted_count += partition.log.delete_local_segments(ignore_retention=True)
+                delete = partial(partition.log.delete_local_segments, ignore_retention=True)
+                deleted_count += _collect(failures, delete) or 0
+        if failures:
+            raise failures[0]
         return uploaded._replace(local_segments_deleted=deleted_count)
 
     def upload_pass(self) -> None:
@@ -186,8 +194,10 @@ class TierManager:
             starts = {partition.topic_id_partition: offset}
             outcome = partition.shard.metadata.advance_log_start(starts, epoch=epoch, catalog_seq=None)
             for refusal in outcome.refused:
-                logger.warning(
-                    "the log start of %s did not move: %s", partition.topic_partition, refusal.reason
+                raise PreconditionFailedError(
+                    "the log start did not move, try again: " + refusal.reason,
+                    partition=partition.topic_partition,
+                    before_offset=offset,
                 )
             state = partition.shard.metadata.state().partition(partition.topic_id_partition)
             partition.log.update_tiered_end_offset(state.tiered_end_offset)
@@ -201,14 +211,25 @@ class TierManager:
             return list(self._registry.partitions())
         return [partition for name in topics for partition in self._registry.topic(name).partitions]
 
-    def _upload(self, partitions: Collection[HostedPartition]) -> tuple[Uploaded, list[Exception]]:
-        """Upload what is rolled and fsynced; the failures of single partitions are returned."""
-        uploaded, failures = Uploaded(), list[Exception]()
+    def _upload(self, partitions: Collection[HostedPartition]) -> tuple[Uploaded, list[LogStoreError]]:
+        """Fsync what is rolled and upload it; the failures of single partitions are returned."""
+        uploaded, failures = Uploaded(), list[LogStoreError]()
+        # The bucket never holds what the disk could lose, and appends at `os` leave the fsync to this.
+        partitions = [one for one in partitions if _collect(failures, one.log.flush_sealed) is not None]
         try:
             for tier in self._tiers:
                 candidates = [_candidate(self._catalog, one) for one in partitions if one.shard is tier.shard]
                 report = tier.uploader.upload(candidates, epoch=tier.shard.leader_epoch())
                 failures += [failed.error for failed in report.failed]
+                failures += [
+                    PreconditionFailedError(
+                        "the metadata refused an uploaded slice, the next pass tries again: "
+                        + refused.reason,
+                        partition=refused.topic_partition,
+                        object=refused.object_name,
+                    )
+                    for refused in report.refused
+                ]
                 uploaded = Uploaded(
                     uploaded.object_count + report.object_count,
                     uploaded.slice_count + report.slice_count,
@@ -228,6 +249,15 @@ class TierManager:
         with self._lock:
             last_success_ms = self._clock.now_ms() if uploaded.object_count else self._status.last_success_ms
             self._status = UploadStatus(last_success_ms, "" if error is None else str(error)[:500])
+
+
+def _collect(failures: list[LogStoreError], work: Callable[[], R]) -> R | None:
+    """The result of `work`; None where it failed, and its error is among `failures` then."""
+    try:
+        return work()
+    except LogStoreError as error:
+        failures.append(error)
+        return None
 
 
 def _candidate(catalog: Catalog, partition: HostedPartition) -> UploadCandidate:

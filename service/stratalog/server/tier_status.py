@@ -51,8 +51,11 @@ class TierStatusReporter:
                 status.dropped_bytes += dropped.size_bytes
         for partition in self._registry.partitions():
             if partition.is_tiered:
-                candidates = partition.log.upload_candidates(partition.tiered_end_offset)
-                status.pending_upload_bytes += sum(source.size_bytes for source in candidates)
+                status.pending_upload_bytes += sum(
+                    segment.size_bytes
+                    for segment in partition.log.segments()
+                    if not segment.is_active and segment.end_offset > partition.tiered_end_offset
+                )
         upload = self._tiers.upload_status
         status.last_successful_upload_ms = upload.last_success_ms
         status.last_upload_error = upload.last_error

@@ -216,6 +216,16 @@ class UnifiedLog:
                 self._recovery_point = max(self._recovery_point, end_offset)
                 return self._recovery_point
 
+    def flush_sealed(self) -> int:
+        """`flush` where a segment was rolled since the last one, else nothing; returns the recovery point.
+
+        What waits for its upload is made durable by this, whatever durability the appends asked for. Raises as
+        `flush` does.
+        """
+        if self._recovery_point < self._local.active.base_offset:
+            return self.flush()
+        return self._recovery_point
+
     def read(
         self, offset: int, max_bytes: int, *, min_one_message: bool = True, end_offset: int | None = None
     ) -> FetchData:
@@ -320,9 +330,11 @@ class UnifiedLog:
             self._tiered_end_offset = max(self._tiered_end_offset, offset)
 
     def increment_log_start_offset(self, offset: int) -> None:
-        """Records below `offset` are deleted, and are so after a restart; lower offsets change nothing.
+        """Records below `offset` are deleted; lower offsets than before change nothing.
 
-        Raises OffsetOutOfRangeError above the high watermark, DataDirectoryError.
+        Durable when it returns. Of a tiered log the store's metadata say where it starts, and whoever opens
+        the log tells it; only a start that a crash could leave behind the log's end is written down here,
+        too. Raises OffsetOutOfRangeError above the high watermark, DataDirectoryError.
         """
         with self.lock:
             self._availability.require_online()
@@ -330,7 +342,8 @@ class UnifiedLog:
                 raise self._out_of_range(offset)
             if offset > self._log_start_offset:
                 self._log_start_offset = offset
-                self._persist_checkpoint()
+                if not self.config.remote_storage_enable or offset > self._recovery_point:
+                    self._persist_checkpoint()
 
     def delete_local_segments(self, *, ignore_retention: bool = False) -> int:
         """Drop local segments that are in the object store and beyond the local retention; returns how many.

@@ -201,7 +201,8 @@ class LocalObjectStore:
         try:
             file = self._filesystem.open_append(path)
             try:
-                file.append(parts)
+                for part in parts:  # one by one: a part of a spooled object is read when it is its turn
+                    file.append([part])
                 file.sync()
             finally:
                 file.close()

@@ -1,0 +1,78 @@
+"""The uploader by itself: what is rolled reaches the bucket whatever durability its appends asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.testing.service_bench import ServiceBench, service_bench
+
+SMALL_SEGMENTS = {"segment.bytes": "2000", "local.retention.ms": "0"}
+
+
+async def until_tiered(bench: ServiceBench, topic: str, offset: int) -> None:
+    """Returns once the tiered end of partition 0 is at or above `offset`; the test's time-out ends it
+    otherwise.
+    """
+    while True:
+        [log] = await bench.client.admin.describe_log(topic)
+        if log.tiered_end_offset >= offset:
+            return
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("durability", ["os", "disk"])
+@pytest.mark.timeout(60)
+async def test_rolled_segments_are_tiered_without_anybody_asking(tmp_path: Path, durability: str) -> None:
+    async with service_bench(tmp_path, upload_ms=20, local_retention_ms=20) as bench:
+        await bench.client.admin.create_topic("t", 1, {**SMALL_SEGMENTS, "min.durability": durability})
+        for _ in range(50):
+            await bench.append("t", [b"x" * 300])
+        [before] = await bench.client.admin.describe_log("t")
+        await until_tiered(bench, "t", before.segments[-1].base_offset)
+        [log] = await bench.client.admin.describe_log("t")
+        assert log.tiered_end_offset > 0
+        assert (await bench.client.admin.tier_status()).pending_upload_bytes == 0
+        assert [len(records) for records in await bench.read_all("t")] == [50]
+
+
+async def test_what_waits_for_its_upload_is_pending_before_it_is_fsynced(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 1, SMALL_SEGMENTS)
+        for _ in range(50):
+            await bench.append("t", [b"x" * 300])
+        [log] = await bench.client.admin.describe_log("t")
+        assert log.recovery_point < log.segments[-1].base_offset
+        sealed_bytes = sum(segment.size_bytes for segment in log.segments if not segment.active)
+        assert (await bench.client.admin.tier_status()).pending_upload_bytes == sealed_bytes > 0
+
+
+class BreakingDisk(PosixFileSystem):
+    """Once broken, nothing of one partition's directory can be fsynced."""
+
+    is_broken = False
+
+    def sync_directory(self, path: str) -> None:
+        if self.is_broken and path.endswith("/broken-0"):
+            raise OSError(errno.EIO, "input/output error", path)
+        super().sync_directory(path)
+
+
+async def test_a_partition_that_fails_holds_up_no_other(tmp_path: Path) -> None:
+    disk = BreakingDisk()
+    # The stop says once more that a log could not be closed cleanly.
+    with pytest.raises(DataDirectoryError, match="offline"):
+        async with service_bench(tmp_path, filesystem=disk) as bench:
+            for topic in ("broken", "healthy"):
+                await bench.client.admin.create_topic(topic, 1, {})
+                await bench.append(topic, [b"value"])
+            disk.is_broken = True
+            with pytest.raises(DataDirectoryError):
+                await bench.client.admin.upload(delete_local=True)
+            [log] = await bench.client.admin.describe_log("healthy")
+            assert (log.tiered_end_offset, log.local_log_start_offset) == (1, 1)
