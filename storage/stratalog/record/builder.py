@@ -16,6 +16,7 @@ from stratalog.record import kernels
 from stratalog.record.compression import Codec, compress
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
+    CRC_POSITION,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -155,8 +156,9 @@ def _assemble(header: BatchHeader, section: bytes) -> bytes:
     batch_length = HEADER_SIZE - LOG_OVERHEAD + len(section)
     if batch_length > MAX_BATCH_LENGTH:
         raise InvalidRequestError("the records are too large for one batch; send fewer at once")
-    unsummed = header._replace(batch_length=batch_length, crc=0).pack()
-    crc = crc32c(section, crc32c(unsummed[ATTRIBUTES_POSITION:]))
-    batch = header._replace(batch_length=batch_length, crc=crc).pack() + section
+    packed = bytearray(header._replace(batch_length=batch_length).pack())
+    crc = crc32c(section, crc32c(packed[ATTRIBUTES_POSITION:]))
+    packed[CRC_POSITION:ATTRIBUTES_POSITION] = crc.to_bytes(4)
+    batch = b"".join((packed, section))
     assert len(batch) == HEADER_SIZE + len(section)
     return batch

@@ -34,8 +34,8 @@ hash_keys(payload, records_count, hash_key16, first_ordinal, entries) -> None
 sort_key_entries(entries) -> KeyEntries
     Ascending by hash; of equal hashes only the highest ordinal is left.
 key_columns_fault(hash_high, hash_low, ordinal, tombstone, record_count) -> str | None
-    What is wrong with the columns of a key stream's block, as a clause for a message: hashes that do not ascend
-    strictly, an ordinal that is not below `record_count`, a tombstone that is neither 0 nor 1.
+    What is wrong with the columns of a key stream's block, as a clause for a message: hashes that do not
+    ascend strictly, an ordinal that is not below `record_count`, a tombstone that is neither 0 nor 1.
 merge_windows(windows, limit, survivors) -> list[int]
     Windows of sorted key streams, oldest slice first. Takes every entry with a hash up to and including
     `limit` (all where None); of equal hashes only the newest window's sets its bit among its window's

@@ -1,4 +1,4 @@
-"""Everything that a job reads of one input object, with exactly two GETs however many partitions it holds.
+"""Everything that a job reads of one input object, with two GETs however many partitions it holds.
 
     object = header | slice data ... | directory | key streams ... | indexes ... | footer
                       `-- GET 2 ---'   `------- GET 1 ---------'
@@ -6,10 +6,11 @@
 GET 1 goes from the directory to the end of the key streams. It is opened when the job first asks for anything
 of the object and drained at once to scratch (memory while it is small, else a file), so that its connection
 does not idle. GET 2 goes over the data, from the first slice that the job needs to the end of the last. It is
-opened when the first slice is read and only moves forward: slices that are not part of the job are read past.
+opened when the first slice is read and only moves forward: slices that are not part of the job, or of which
+nothing is kept, are read past. Where that is all, there is no GET 2.
 Where all of it is small it is drained to scratch too.
 
-`entries` are those of the slices that the job needs, as the state of the shard has them. The directory that
+The entries of the slices that the job needs are those that the state of the shard has. The directory that
 comes with GET 1 must be the one whose checksum the commit has, so they were taken from these very bytes and
 need not be decoded again.
 """
@@ -20,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
-from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.scratch import Scratch, ScratchReader
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.objectstore.protocol import ObjectStore, ReadStream
@@ -51,21 +51,16 @@ class InputStreams:
         self._chunk_bytes = chunk_bytes
         self._buffered_bytes = buffered_bytes
         self._key_part: Scratch | None = None
-        self._entries = {entry.topic_id_partition: entry for entry in entries}
+        self._entries = tuple(entries)
         self._data_part: Scratch | None = None
         self._data: ReadStream | ScratchReader | None = None
         self._data_position = 0
 
-    def entry(self, tip: TopicIdPartition) -> SliceEntry:
-        """What the directory says of a slice. Raises StoreCorruptError, and what the store raises."""
-        self._open_keys()
-        return self._entries[tip]
-
-    def key_blocks(self, tip: TopicIdPartition) -> Iterator[KeyBlock]:
+    def key_blocks(self, entry: SliceEntry) -> Iterator[KeyBlock]:
         """The blocks of the slice's key stream, which it must have; to be trusted when the iteration has
-        ended.
+        ended. Raises StoreCorruptError, and what the store raises.
         """
-        entry = self.entry(tip)
+        self._open_keys()
         stream = entry.key_stream
         assert stream is not None
         assert self._key_part is not None
@@ -75,11 +70,11 @@ class InputStreams:
         reader = ScratchReader(self._key_part, position, stream.size_bytes)
         return read_key_stream(reader.read, stream, entry.record_count)
 
-    def slice_reader(self, tip: TopicIdPartition) -> SliceReader:
-        """The data of a slice. Slices must be asked for in the order in which they lie, each once and read to
-        its end.
+    def slice_reader(self, entry: SliceEntry) -> SliceReader:
+        """The data of a slice. Slices must be asked for in the order in which they lie, each at most once and
+        read to its end. Raises StoreCorruptError, and what the store raises.
         """
-        entry = self.entry(tip)
+        self._open_keys()
         if entry.data_bytes > 0:
             self._open_data()
             self._skip_to(entry.data_position)
@@ -105,7 +100,7 @@ class InputStreams:
         directory = self._key_part.read_at(0, ref.directory_bytes)
         if crc_of(directory) != ref.directory_crc:
             raise self._corrupt("has a directory that is not the one that was committed")
-        for entry in self._entries.values():
+        for entry in self._entries:
             places = (ref.data_position, entry.data_position, entry.data_end_position, ref.directory_position)
             if sorted(places) != list(places):
                 raise self._corrupt("is said to have data outside its own part")
@@ -114,7 +109,7 @@ class InputStreams:
         """GET 2."""
         if self._data is not None:
             return
-        with_data = [entry for entry in self._entries.values() if entry.data_bytes > 0]
+        with_data = [entry for entry in self._entries if entry.data_bytes > 0]
         self._data_position = min(entry.data_position for entry in with_data)
         size_bytes = max(entry.data_end_position for entry in with_data) - self._data_position
         if size_bytes <= self._buffered_bytes:
@@ -137,7 +132,7 @@ class InputStreams:
 
     def _read_data(self, size: int) -> Buffer:
         assert self._data is not None
-        data = self._data.read(size)
+        data = self._data.read_some(size) if isinstance(self._data, ScratchReader) else self._data.read(size)
         self._data_position += len(data)
         return data
 

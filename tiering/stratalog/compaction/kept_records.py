@@ -6,8 +6,9 @@ import struct
 from typing import NamedTuple
 
 from stratalog.base.filesystem import Buffer
-from stratalog.record.batch import decode
+from stratalog.record.batch import records_payload
 from stratalog.record.header import BatchHeader
+from stratalog.record.kernels import scan_records
 from stratalog.remote.object_format import crc_of
 
 _BATCH_MARK = struct.Struct("<qIi")
@@ -32,30 +33,50 @@ class KeptTally:
     def __init__(self) -> None:
         self._record_count = 0
         self._fingerprint = 0
-        self._first: bytes | None = None
-        self._last: bytes | None = None
-        self._last_view: memoryview | None = None
+        self._first_offset = -1
+        self._last_offset = -1
+        self._unseen: tuple[memoryview, BatchHeader] | None = None
+        """The last batch, as long as nobody knows the offset of its last record."""
 
-    def add(self, buffer: Buffer, position: int, header: BatchHeader, record_count: int) -> None:
-        """A whole batch with that many records, as far as the caller knows."""
-        batch = memoryview(buffer)[position : position + header.size_in_bytes]
-        if self._first is None:
-            self._first = bytes(batch)
-        self._last_view = batch
+    def add(
+        self,
+        buffer: Buffer,
+        position: int,
+        header: BatchHeader,
+        record_count: int,
+        offset_deltas: tuple[int, int] | None = None,
+    ) -> None:
+        """A whole batch with that many records, as far as the caller knows; `offset_deltas` of the first and
+        the last record, where they are at hand. Raises CorruptRecordError.
+        """
+        if offset_deltas is None and header.records_count == header.last_offset_delta + 1:
+            offset_deltas = 0, header.last_offset_delta
+        self._unseen = None
+        if offset_deltas is not None:
+            self._last_offset = header.base_offset + offset_deltas[1]
+        else:
+            self._unseen = memoryview(buffer)[position : position + header.size_in_bytes], header
+        if self._record_count == 0:
+            self._first_offset = (
+                header.base_offset + (offset_deltas or _offset_deltas(buffer, position, header))[0]
+            )
         self._record_count += record_count
         mark = _BATCH_MARK.pack(header.base_offset, header.crc, header.records_count)
         self._fingerprint = crc_of(mark, self._fingerprint)
 
     def keep(self) -> None:
         """Let go of the buffers that were handed over: a slice has been read to its end."""
-        if self._last_view is not None:
-            self._last, self._last_view = bytes(self._last_view), None
+        if self._unseen is not None:
+            (batch, header), self._unseen = self._unseen, None
+            self._last_offset = header.base_offset + _offset_deltas(batch, 0, header)[1]
 
     def result(self) -> KeptRecords:
-        """Decodes the first and the last batch. Raises CorruptRecordError."""
+        """Raises CorruptRecordError."""
         self.keep()
-        if self._first is None or self._last is None:
-            return KeptRecords(0, -1, -1, 0)
-        first_offset = decode(self._first)[0].offset
-        last_offset = decode(self._last)[-1].offset
-        return KeptRecords(self._record_count, first_offset, last_offset, self._fingerprint)
+        return KeptRecords(self._record_count, self._first_offset, self._last_offset, self._fingerprint)
+
+
+def _offset_deltas(buffer: Buffer, position: int, header: BatchHeader) -> tuple[int, int]:
+    payload = records_payload(buffer, position, header)
+    summary = scan_records(payload, header.records_count, header.last_offset_delta)
+    return summary.first_offset_delta, summary.last_offset_delta

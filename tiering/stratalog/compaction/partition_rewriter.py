@@ -79,28 +79,31 @@ class PartitionRewriter:
         `ObjectWriter` do, and UnsupportedOperationError where the partition holds transactions.
         """
         run, topic = self._run, self._run.topic
-        tip = run.topic_id_partition
-        entries = [inputs[live.object_name].entry(tip) for live in run.slices]
+        entries = [live.entry for live in run.slices]
         self._writer.begin_slice(
             topic.topic_id,
             topic.name,
-            tip.partition,
+            run.topic_id_partition.partition,
             base_offset=run.base_offset,
             key_hashing=topic.hashing if topic.is_compacted else None,
         )
-        for index, (live, entry) in enumerate(zip(run.slices, entries, strict=True)):
+        for index, live in enumerate(run.slices):
             copy = None if self._plan is None else self._plan.copies.get(index)
-            if copy is None:
-                reader = inputs[live.object_name].slice_reader(tip)
+            if copy is not None:
+                reader = SliceReader(
+                    live.entry, ScratchReader(copy, 0, copy.size_bytes).read_some, chunk_bytes
+                )
+            elif self._plan is not None and is_all_dropped(self._plan.survivors[index], live.entry):
+                continue
             else:
-                reader = SliceReader(entry, ScratchReader(copy, 0, copy.size_bytes).read, chunk_bytes)
-            self._rewrite_slice(index, live, entry, reader)
+                reader = inputs[live.object_name].slice_reader(live.entry)
+            self._rewrite_slice(index, live, reader)
         self._writer.end_slice(SliceEnd(run.end_offset, leader_epochs=joined_epochs(entries)))
         records_in = sum(entry.record_count for entry in entries)
         return RewrittenPartition(self._tally.result(), records_in, self._tombstones_removed)
 
-    def _rewrite_slice(self, index: int, live: LiveSlice, entry: SliceEntry, reader: SliceReader) -> None:
-        self._has_tombstones = entry.tombstone_count > 0
+    def _rewrite_slice(self, index: int, live: LiveSlice, reader: SliceReader) -> None:
+        self._has_tombstones = live.entry.tombstone_count > 0
         survivors = None if self._plan is None else self._plan.survivors[index]
         first_offset = max(live.base_offset, self._run.log_start_offset)
         ordinal = 0
@@ -191,7 +194,7 @@ class PartitionRewriter:
             max_timestamp=max_timestamp,
             delete_horizon_ms=new_horizon_ms,
         )
-        self._tally.add(batch, 0, parse_header(batch), copied.count)
+        self._tally.add(batch, 0, parse_header(batch), copied.count, (copied.first_delta, copied.last_delta))
         self._writer.append(batch, payload=copied.payload)
 
     def _keep(self, batch: PlacedBatch) -> None:
@@ -204,16 +207,22 @@ class PartitionRewriter:
 
     def _flush(self) -> None:
         if self._verbatim_end > self._verbatim_start:
-            whole = self._verbatim_start == 0 and self._verbatim_end == len(self._verbatim)
             part = memoryview(self._verbatim)[self._verbatim_start : self._verbatim_end]
-            # A copy, unless all of the buffer stays: a few bytes that wait in a spool must not hold a whole
+            # A copy, unless most of the buffer stays: a few bytes that wait in a spool must not hold a whole
             # chunk.
-            self._writer.append(self._verbatim if whole else bytes(part))
+            self._writer.append(part if 2 * len(part) >= len(self._verbatim) else bytes(part))
         self._verbatim, self._verbatim_start, self._verbatim_end = b"", 0, 0
 
     def _require_decided(self, header: BatchHeader) -> None:
         if header.is_control or header.is_transactional:
             raise UnsupportedOperationError(TRANSACTIONS_REFUSED, base_offset=header.base_offset)
+
+
+def is_all_dropped(survivors: bytearray, entry: SliceEntry) -> bool:
+    """Whether nothing of the slice is needed. Its key stream has said so, and was proved; where there are
+    markers, somebody has to look at them.
+    """
+    return entry.marker_count == 0 and not any(survivors)
 
 
 def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:

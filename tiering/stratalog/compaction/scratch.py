@@ -58,6 +58,14 @@ class Scratch:
             raise OSError(f"the scratch file {self._path} lost its end")
         return data
 
+    def read_some_at(self, position: int, size: int) -> Buffer:
+        """At least one byte (of `size` > 0) and at most `size`, never put together from pieces."""
+        if self._file is not None or size == 0:
+            return self.read_at(position, size) if size else b""
+        index = bisect.bisect_right(self._ends, position)
+        begin = position - (self._ends[index - 1] if index else 0)
+        return memoryview(self._pieces[index])[begin : begin + size]
+
     def close(self) -> None:
         """Forget the bytes. May be called again."""
         self._pieces, self._ends = [], []
@@ -83,18 +91,13 @@ class Scratch:
         self._file.append([data])
 
     def _from_pieces(self, position: int, size: int) -> Buffer:
-        if size == 0:
-            return b""
-        index = bisect.bisect_right(self._ends, position)
-        begin = position - (self._ends[index - 1] if index else 0)
-        found = memoryview(self._pieces[index])[begin : begin + size]
+        found = self.read_some_at(position, size)
         if len(found) == size:
             return found
         parts = [found]
         while size > len(found):
-            size -= len(found)
-            index += 1
-            found = memoryview(self._pieces[index])[:size]
+            position, size = position + len(found), size - len(found)
+            found = self.read_some_at(position, size)
             parts.append(found)
         return b"".join(parts)
 
@@ -112,6 +115,13 @@ class ScratchReader:
         size = min(size, self._end_position - self._position)
         data = self._scratch.read_at(self._position, size)
         self._position += size
+        return data
+
+    def read_some(self, size: int) -> Buffer:
+        """At least one byte and at most `size`, not copied where memory holds it; none only at the end."""
+        size = min(size, self._end_position - self._position)
+        data = self._scratch.read_some_at(self._position, size)
+        self._position += len(data)
         return data
 
 

@@ -31,7 +31,8 @@ class PlacedBatch(NamedTuple):
 class SliceReader:
     """Reads a slice once, forward. Not thread-safe: guarded by the job.
 
-    `read(size)` gives up to `size` bytes of the slice, fewer only at the end of what it reads from.
+    `read(size)` gives at least one byte and at most `size` of the slice, none only at the end of what it
+    reads from. Best is as many as lie in one piece: nothing is copied then but batches that straddle two.
     """
 
     def __init__(self, entry: SliceEntry, read: Callable[[int], Buffer], chunk_bytes: int) -> None:
@@ -49,14 +50,15 @@ class SliceReader:
         header that cannot be.
         """
         while self._left_bytes > 0:
-            chunk = self._take(self._chunk_bytes)
+            chunk = self._take_some(self._chunk_bytes)
             position = 0
             while len(chunk) - position >= HEADER_SIZE:
                 header = parse_header(chunk, position)
-                if header.size_in_bytes > len(chunk) - position:
+                size_in_bytes = header.size_in_bytes
+                if size_in_bytes > len(chunk) - position:
                     break
                 yield self._counted(PlacedBatch(chunk, position, header))
-                position += header.size_in_bytes
+                position += size_in_bytes
             if position < len(chunk):
                 yield self._counted(self._straddling(bytes(memoryview(chunk)[position:])))
         self._require_promised()
@@ -78,14 +80,20 @@ class SliceReader:
             raise self._corrupt("has more records than the directory says")
         return batch
 
-    def _take(self, size: int) -> Buffer:
+    def _take(self, size: int) -> bytes:
+        """As many bytes, or all that are left."""
         size = min(size, self._left_bytes)
-        if size <= 0:
-            return b""
-        data = self._read(size)
-        if len(data) != size:
+        parts: list[Buffer] = []
+        while size > 0:
+            parts.append(self._take_some(size))
+            size -= len(parts[-1])
+        return b"".join(parts)
+
+    def _take_some(self, size: int) -> Buffer:
+        data = self._read(min(size, self._left_bytes))
+        if not len(data):
             raise self._corrupt("is cut off")
-        self._left_bytes -= size
+        self._left_bytes -= len(data)
         self._crc = crc_of(data, self._crc)
         return data
 

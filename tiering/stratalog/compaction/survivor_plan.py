@@ -58,11 +58,11 @@ class SurvivorPlan:
             key_runs: list[KeyRun] = []
             for index, live in enumerate(run.slices):
                 streams = inputs[live.object_name]
-                entry = streams.entry(run.topic_id_partition)
+                entry = live.entry
                 bitmap = new_bitmap(entry.record_count)
                 plan.survivors.append(bitmap)
                 if entry.key_stream is not None and run.topic.hashing.made(entry.key_stream):
-                    key_runs.append(KeyRun(streams.key_blocks(run.topic_id_partition), bitmap))
+                    key_runs.append(KeyRun(streams.key_blocks(entry), bitmap))
                 elif entry.record_count > 0:
                     key_runs += plan._hashed_runs(
                         index, run, streams, make_scratch, settings.hash_run_entries
@@ -79,14 +79,12 @@ class SurvivorPlan:
         make_scratch: Callable[[], Scratch],
         max_run_entries: int,
     ) -> list[KeyRun]:
-        tip = run.topic_id_partition
+        entry = run.slices[index].entry
         copy = self.copies[index] = make_scratch()
         self._closing.callback(copy.close)
-        hasher = SliceHasher(
-            run.topic.hashing, streams.entry(tip).record_count, make_scratch, max_run_entries
-        )
+        hasher = SliceHasher(run.topic.hashing, entry.record_count, make_scratch, max_run_entries)
         self._closing.callback(hasher.close)
-        return hasher.hash_slice(streams.slice_reader(tip), copy, self.survivors[index])
+        return hasher.hash_slice(streams.slice_reader(entry), copy, self.survivors[index])
 
 
 def merge_key_runs(key_runs: Sequence[KeyRun]) -> None:

@@ -61,6 +61,13 @@ class PartsReader:
         self.position += size - left_bytes
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def read_some(self, size: int) -> Buffer:
+        """At least one byte and at most `size`, in one piece; none only at the end."""
+        while not len(self._part) and self._index < len(self._parts):
+            self._part = memoryview(self._parts[self._index])
+            self._index += 1
+        return self.read(min(size, len(self._part)))
+
     def skip_to(self, position: int) -> None:
         """Move on without looking."""
         assert self.position <= position
@@ -98,11 +105,12 @@ def _verify_slice(
     """Returns how many of the records have a key."""
     tally = KeptTally()
     tombstone_count = keyless_count = 0
-    for batch in SliceReader(entry, reader.read, chunk_bytes).batches():
+    for batch in SliceReader(entry, reader.read_some, chunk_bytes).batches():
         summary = verify(batch.buffer, batch.position, batch.header)
         tombstone_count += summary.tombstone_count
         keyless_count += summary.null_key_count
-        tally.add(batch.buffer, batch.position, batch.header, batch.header.records_count)
+        offset_deltas = summary.first_offset_delta, summary.last_offset_delta
+        tally.add(batch.buffer, batch.position, batch.header, batch.header.records_count, offset_deltas)
     kept = tally.result()
     if kept != plan.kept:
         raise _unplanned(

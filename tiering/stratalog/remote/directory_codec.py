@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
@@ -95,6 +95,23 @@ KNOWN_FLAGS = (1 << 5) - 1
 _NO_BATCH = LastBatch(0, 0, 0)
 _NO_KEY_STREAM = KeyStreamRef(0, 0, 0, 0, KeyStrategy.LAST_OFFSET, "", 0)
 _NO_PART = PartRef(0, 0, 0)
+
+
+def directory_size_bytes(entries: Iterable[SliceEntry]) -> int:
+    """How large the directory of the entries will be; their places do not matter."""
+    size_bytes = DIRECTORY_HEADER.size_bytes
+    texts: set[str] = set()
+    for entry in entries:
+        texts.add(entry.topic)
+        if entry.key_stream is not None:
+            texts.add(entry.key_stream.version_header)
+        size_bytes += (
+            ENTRY.size_bytes
+            + len(entry.leader_epochs) * LEADER_EPOCH.size_bytes
+            + len(entry.open_transactions) * OPEN_TRANSACTION.size_bytes
+        )
+    size_bytes += sum(len(text.encode()) for text in texts)
+    return size_bytes + padding_bytes(size_bytes)
 
 
 def encode_directory(entries: Sequence[SliceEntry]) -> bytes:

@@ -25,7 +25,7 @@ from stratalog.base.filesystem import Buffer, FileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import batches
-from stratalog.remote.directory_codec import encode_directory
+from stratalog.remote.directory_codec import directory_size_bytes, encode_directory
 from stratalog.remote.fixed_layout import padding_bytes
 from stratalog.remote.key_stream import KeyHashing
 from stratalog.remote.object_format import FOOTER, ObjectHeader, crc_of, encode_footer, encode_header
@@ -167,8 +167,9 @@ class ObjectWriter:
                 builder.add(data, position, header, payload)
                 good_bytes = position + header.size_in_bytes
         finally:
-            builder.keep()
-            self._data.append(_owned(data, good_bytes))
+            good = _owned(data, good_bytes)
+            builder.sum_up(good)
+            self._data.append(good)
 
     def end_slice(self, end: SliceEnd) -> None:
         """Close the slice under way at `end`; it may have no data (everything in its range was compacted
@@ -200,9 +201,7 @@ class ObjectWriter:
         data_position = len(self._encoded_header)
         data_end = data_position + self._data.size_bytes
         directory_position = data_end + padding_bytes(data_end)
-        # Places do not change a directory's size, so a first encoding tells where everything behind it
-        # begins.
-        directory_bytes = len(encode_directory([built.entry for built in self._slices]))
+        directory_bytes = directory_size_bytes(built.entry for built in self._slices)
         entries = self._placed_entries(directory_position + directory_bytes)
         directory = encode_directory(entries)
         assert len(directory) == directory_bytes

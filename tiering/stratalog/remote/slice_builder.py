@@ -18,7 +18,7 @@ from uuid import UUID
 
 from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
-from stratalog.record.batch import crc_matches, decode, records_payload
+from stratalog.record.batch import crc_matches, records_payload
 from stratalog.record.header import BatchHeader
 from stratalog.record.kernels import KeyEntries, hash_keys, scan_records, sort_key_entries
 from stratalog.remote.key_stream import EncodedKeyStream, KeyHashing, encode_key_stream
@@ -82,9 +82,10 @@ class SliceBuilder:
         self._base_offset = base_offset
         self._data_position = data_position
         self._data_crc = 0
+        self._summed_bytes = 0
         self._max_record_count = max_record_count
         self._timestamps: tuple[int, int] | None = None
-        self._latest_batch: Buffer = b""
+        self._max_timestamp_offset = -1
         self._codec_mask = 0
         self._tombstone_count = 0
         self._marker_count = 0
@@ -105,7 +106,8 @@ class SliceBuilder:
         has them.
 
         Raises CorruptRecordError for a batch that is not sound or not in order, UnsupportedOperationError
-        for more records than a slice can hold or a codec that cannot be read; nothing has changed then.
+        for more records than a slice can hold or a codec that cannot be read; nothing has changed then. The
+        bytes are summed up by `sum_up`, many batches at a time.
         """
         if not crc_matches(data, position, header):
             raise CorruptRecordError(
@@ -126,15 +128,15 @@ class SliceBuilder:
         append_time_ms = header.append_time_ms
         if append_time_ms is not None:
             earliest = latest = append_time_ms
+            latest_delta = summary.first_offset_delta
         else:
             earliest = header.base_timestamp + summary.min_timestamp_delta
             latest = header.base_timestamp + summary.max_timestamp_delta
-        batch = memoryview(data)[position : position + header.size_in_bytes]
+            latest_delta = summary.max_timestamp_offset_delta
         self._begin_interval(header)
         if header.records_count > 0 and not header.is_control:
-            self._add_timestamps(earliest, latest, batch)
+            self._add_timestamps(earliest, latest, header.base_offset + latest_delta)
         self._add_header(header)
-        self._data_crc = crc_of(batch, self._data_crc)
         self.data_bytes += header.size_in_bytes
         self.record_count += header.records_count
         self.next_offset = max(header.next_offset, self._base_offset)
@@ -143,6 +145,7 @@ class SliceBuilder:
         """The slice up to `end`. Sorts the key entries, so it is the last thing to be asked for."""
         # A slice may end behind its last batch (offsets without records), never before it.
         assert self.next_offset <= end.end_offset
+        assert self._summed_bytes == self.data_bytes
         index = SliceIndex(
             self.data_bytes,
             self._positions,
@@ -166,7 +169,7 @@ class SliceBuilder:
             record_count=self.record_count,
             min_timestamp=earliest,
             max_timestamp=latest,
-            max_timestamp_offset=self._max_timestamp_offset(latest),
+            max_timestamp_offset=self._max_timestamp_offset,
             codec_mask=self._codec_mask,
             stable_end_offset=min(
                 (one.first_offset for one in end.open_transactions), default=end.end_offset
@@ -184,12 +187,10 @@ class SliceBuilder:
         entry.check()
         return BuiltSlice(entry, key_stream, encoded_index)
 
-    def keep(self) -> None:
-        """Copy what still refers to the caller's buffer. Call when the batches of one buffer have been
-        added.
-        """
-        if not isinstance(self._latest_batch, bytes):
-            self._latest_batch = bytes(self._latest_batch)
+    def sum_up(self, data: Buffer) -> None:
+        """Take the bytes of the batches that were added since the last call into the slice's checksum."""
+        self._data_crc = crc_of(data, self._data_crc)
+        self._summed_bytes += len(data)
 
     def _require_order(self, header: BatchHeader) -> None:
         is_first = self._last_batch is None
@@ -222,11 +223,15 @@ class SliceBuilder:
             self._base_offsets.append(header.base_offset)
             self._max_timestamps.append(_NO_RECORDS)
 
-    def _add_timestamps(self, earliest: int, latest: int, batch: memoryview) -> None:
+    def _add_timestamps(self, earliest: int, latest: int, latest_offset: int) -> None:
         self._max_timestamps[-1] = max(self._max_timestamps[-1], latest)
-        if self._timestamps is None or latest > self._timestamps[1]:
-            self._latest_batch = batch
-        least, most = self._timestamps or (earliest, latest)
+        if self._timestamps is None:
+            self._timestamps = earliest, latest
+            self._max_timestamp_offset = latest_offset
+            return
+        least, most = self._timestamps
+        if latest > most:
+            self._max_timestamp_offset = latest_offset
         self._timestamps = min(least, earliest), max(most, latest)
 
     def _add_header(self, header: BatchHeader) -> None:
@@ -238,12 +243,6 @@ class SliceBuilder:
         if not self._leader_epochs or header.leader_epoch > self._leader_epochs[-1].epoch:
             self._leader_epochs.append(LeaderEpoch(header.leader_epoch, header.base_offset))
         self._last_batch = LastBatch(header.base_offset, header.leader_epoch, header.crc)
-
-    def _max_timestamp_offset(self, latest: int) -> int:
-        """Decodes one batch: the first that has the highest timestamp."""
-        if self._timestamps is None:
-            return -1
-        return next(record.offset for record in decode(self._latest_batch) if record.timestamp_ms == latest)
 
     def _key_stream(self, end: SliceEnd) -> EncodedKeyStream | None:
         is_undecided = self._is_transactional or bool(end.open_transactions)
