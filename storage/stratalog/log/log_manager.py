@@ -296,7 +296,10 @@ class LogManager:
         with self._checkpoint_lock:
             try:
                 for log in logs:
-                    self._note(log)
+                    # One that was deleted since must not come back: its name may belong to another log by
+                    # now.
+                    if self._logs.get(log.topic_partition) is log:
+                        self._note(log)
                 self._write_checkpoints()
             except OSError as failure:
                 raise self._disk_error(failure) from failure

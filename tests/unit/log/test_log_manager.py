@@ -267,3 +267,20 @@ def test_thousands_of_partitions_share_few_files() -> None:
     for number in range(300):
         assert manager.log(TopicPartition("wide", number)).read(0, 100).next_offset == 1
     manager.check()
+
+
+def test_a_checkpoint_that_overtakes_a_deletion_says_nothing_about_the_next_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = LogMachine()
+    manager = machine.open()
+    append(manager, PARTITION, 9)
+    manager.log(PARTITION).flush()
+    seen = manager.logs()
+    manager.delete_log(PARTITION)
+    append(manager, PARTITION, 1, UUID(int=9))
+    # As if the deletion came between the checkpoint's look at the logs and its writing.
+    monkeypatch.setattr(manager, "logs", lambda: seen)
+    manager.checkpoint()
+    text = machine.disk.read_file(f"{DATA_DIR}/recovery-point-offset-checkpoint").decode()
+    assert parse_checkpoint(text).get(PARTITION, 0) == 0
