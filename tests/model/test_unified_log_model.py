@@ -151,7 +151,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         assert self.log.recovery_report.was_clean
         assert self.log.recovery_point == self.log.log_end_offset == end_offset
         self.ledger.durable_end_offset = end_offset
-        self.log.update_tiered_end_offset(tiered_end_offset)
+        self._tell_what_the_store_knows(tiered_end_offset)
 
     @rule(
         survival=st.builds(Survival, st.sampled_from(Kept), st.sampled_from([Kept.NONE, Kept.HALF, Kept.ALL]))
@@ -169,13 +169,19 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         tiered_end_offset = self.log.tiered_end_offset
         self.machine = LogMachine(self.disk, self.config)
         self.log = self.machine.start()
+        self._tell_what_the_store_knows(tiered_end_offset)
         self.ledger.verify(self.log, after_crash=True)
-        # Uploads never run ahead of fsync, so no crash takes back what was tiered.
+
+    def _tell_what_the_store_knows(self, tiered_end_offset: int) -> None:
+        """Uploads never run ahead of fsync, so no crash takes back what was tiered; nor what was deleted."""
         self.log.update_tiered_end_offset(tiered_end_offset)
+        if self.config.remote_storage_enable:
+            self.log.increment_log_start_offset(self.ledger.log_start_offset)
 
     @rule(position=FRACTIONS)
     def damage_an_index(self, position: float) -> None:
         """Index files of sealed segments are disposable: change one byte of each, and nobody notices."""
+        tiered_end_offset = self.log.tiered_end_offset
         live = {info.base_offset for info in self.log.segments() if not info.is_active}
         self.machine.stop()
         for path, data in self.disk.contents().items():
@@ -187,6 +193,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
                 file.append([changed])
                 file.close()
         self.log = self.machine.start()
+        self._tell_what_the_store_knows(tiered_end_offset)
         self.ledger.durable_end_offset = self.log.log_end_offset
 
     @invariant()
