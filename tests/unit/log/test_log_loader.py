@@ -11,7 +11,7 @@ from stratalog.record.header import parse_header
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.log_ledger import LogLedger, read_local
 from stratalog.testing.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
-from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100)
 
@@ -240,3 +240,16 @@ def test_a_log_that_lost_what_was_deleted_goes_on_behind_it() -> None:
     log.check()
     machine.kill()
     assert machine.start().log_end_offset == 17
+
+
+def test_indexes_of_sealed_segments_are_durable_with_their_data() -> None:
+    disk = MemoryFileSystem()
+    log = LogMachine(disk, CONFIG).start()
+    ledger = LogLedger()
+    for _ in range(20):
+        ledger.append(log, [ledger.batch(3)])
+    log.flush()
+    left = disk.after_crash(Survival(Kept.NONE, Kept.NONE)).contents()
+    sealed = [log_path(info.base_offset).removesuffix(".log") for info in log.segments()[:-1]]
+    for path in (stem + suffix for stem in sealed for suffix in (".index", ".timeindex")):
+        assert left[path] == disk.read_file(path) != b""
