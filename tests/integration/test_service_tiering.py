@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import StoreAccessDeniedError, StoreNotUsableError, StoreUnavailableError
+from stratalog.base.errors import (
+    OffsetOutOfRangeError,
+    StoreAccessDeniedError,
+    StoreNotUsableError,
+    StoreUnavailableError,
+)
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.s3 import S3ObjectStore
@@ -178,17 +183,30 @@ async def test_background_passes_do_by_themselves_what_the_calls_do(tmp_path: Pa
     }
     periods |= {"collector_ms": 5, "fold_ms": 5, "checkpoint_ms": 5, "compaction_ms": 5}
     async with service_bench(tmp_path, **periods) as bench:
-        config = {"segment.bytes": "1024", "local.retention.bytes": "1", "retention.bytes": "3000"}
+        # By size alone: the records are of 1970.
+        config = {"segment.bytes": "1024", "local.retention.bytes": "1"}
+        config |= {"retention.bytes": "3000", "retention.ms": "-1"}
         await bench.client.admin.create_topic("t", config=config)
         async with asyncio.timeout(60):
             while True:
                 await bench.client.append_batches("t", 0, _batch(600), acks=None)
-                await asyncio.to_thread(bench.server.engine.registry.partition("t", 0).log.flush)
                 [log] = await bench.client.admin.describe_log("t")
                 if 0 < log.log_start_offset < log.local_log_start_offset:
                     break
-        [records] = await bench.read_all("t")
+            records = await _read_while_retention_runs(bench, "t")
         assert records[0].offset >= log.log_start_offset
+        assert [record.offset for record in records] == list(range(records[0].offset, log.log_end_offset))
+        assert len(records) * len(_batch(600)) >= 3_000
+
+
+async def _read_while_retention_runs(bench: ServiceBench, topic: str) -> list[Record]:
+    """All records of partition 0; again where the log start moved between asking for it and reading."""
+    while True:
+        try:
+            [records] = await bench.read_all(topic)
+        except OffsetOutOfRangeError:
+            continue
+        return records
 
 
 def _batch(size_bytes: int) -> bytes:
