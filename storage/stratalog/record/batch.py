@@ -20,6 +20,7 @@ from stratalog.record.header import (
     BASE_OFFSET_POSITION,
     HEADER_SIZE,
     LEADER_EPOCH_POSITION,
+    LOG_OVERHEAD,
     BatchHeader,
     parse_header,
 )
@@ -65,9 +66,10 @@ def complete_prefix_size(buffer: Buffer) -> int:
 
 def crc_matches(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """The batch's bytes are those that its checksum was made of."""
-    _require_whole(header, position, len(buffer))
-    covered = memoryview(buffer)[position + ATTRIBUTES_POSITION : position + header.size_in_bytes]
-    return crc32c(covered) == header.crc
+    end = position + LOG_OVERHEAD + header.batch_length
+    if end > len(buffer):
+        _require_whole(header, position, len(buffer))
+    return crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) == header.crc
 
 
 def verify(
@@ -114,8 +116,10 @@ def records_payload(
 
     Raises CorruptRecordError where it would exceed `max_bytes` or cannot be decompressed.
     """
-    _require_whole(header, position, len(buffer))
-    section = memoryview(buffer)[position + HEADER_SIZE : position + header.size_in_bytes]
+    end = position + LOG_OVERHEAD + header.batch_length
+    if end > len(buffer):
+        _require_whole(header, position, len(buffer))
+    section = memoryview(buffer)[position + HEADER_SIZE : end]
     if header.codec is Codec.NONE:
         if len(section) > max_bytes:
             raise CorruptRecordError("the batch is larger than the reader allows", max_bytes=max_bytes)

@@ -16,9 +16,11 @@ from stratalog.record import kernels
 from stratalog.record.compression import Codec, compress
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
+    BATCH_LENGTH_POSITION,
     CRC_POSITION,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
+    LEADER_EPOCH_POSITION,
     LOG_OVERHEAD,
     MAGIC,
     MAX_OFFSET,
@@ -95,13 +97,23 @@ def rebuild_batch(
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if delete_horizon_ms is not None:
         attributes, base_timestamp = attributes | DELETE_HORIZON_BIT, delete_horizon_ms
-    rebuilt = header._replace(
-        attributes=attributes,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        records_count=records_count,
+    section = payload if header.codec is Codec.NONE else compress(header.codec, payload, level)
+    rebuilt = BatchHeader(
+        header.base_offset,
+        0,
+        header.leader_epoch,
+        header.magic,
+        0,
+        attributes,
+        header.last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        records_count,
     )
-    return _assemble(rebuilt, compress(header.codec, payload, level))
+    return _assemble(rebuilt, section)
 
 
 class RecordBatchBuilder:
@@ -151,12 +163,13 @@ class RecordBatchBuilder:
         return batch
 
 
-def _assemble(header: BatchHeader, section: bytes) -> bytes:
+def _assemble(header: BatchHeader, section: Buffer) -> bytes:
     """Header and records section as one batch, with length and checksum filled in."""
     batch_length = HEADER_SIZE - LOG_OVERHEAD + len(section)
     if batch_length > MAX_BATCH_LENGTH:
         raise InvalidRequestError("the records are too large for one batch; send fewer at once")
-    packed = bytearray(header._replace(batch_length=batch_length).pack())
+    packed = bytearray(header.pack())
+    packed[BATCH_LENGTH_POSITION:LEADER_EPOCH_POSITION] = batch_length.to_bytes(4)
     crc = crc32c(section, crc32c(packed[ATTRIBUTES_POSITION:]))
     packed[CRC_POSITION:ATTRIBUTES_POSITION] = crc.to_bytes(4)
     batch = b"".join((packed, section))

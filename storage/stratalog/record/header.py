@@ -62,7 +62,9 @@ NO_SEQUENCE = -1
 MAX_OFFSET = 2**63 - 1
 
 CODEC_MASK = 0x07
-_MAX_CODEC = max(Codec)
+_CODECS = tuple(Codec)
+_MAX_CODEC = len(_CODECS) - 1
+assert list(_CODECS) == list(range(len(_CODECS)))
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
@@ -115,7 +117,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        return Codec(self.attributes & CODEC_MASK)
+        return _CODECS[self.attributes & CODEC_MASK]
 
     @property
     def timestamp_type(self) -> TimestampType:

@@ -1,4 +1,4 @@
-"""Everything that a job reads of one input object, with two GETs however many partitions it holds.
+"""Everything that a job reads of one input object, with exactly two GETs however many partitions it holds.
 
     object = header | slice data ... | directory | key streams ... | indexes ... | footer
                       `-- GET 2 ---'   `------- GET 1 ---------'
@@ -6,9 +6,8 @@
 GET 1 goes from the directory to the end of the key streams. It is opened when the job first asks for anything
 of the object and drained at once to scratch (memory while it is small, else a file), so that its connection
 does not idle. GET 2 goes over the data, from the first slice that the job needs to the end of the last. It is
-opened when the first slice is read and only moves forward: slices that are not part of the job, or of which
-nothing is kept, are read past. Where that is all, there is no GET 2.
-Where all of it is small it is drained to scratch too.
+opened when the first slice is wanted and only moves forward: slices that are not part of the job, or of which
+nothing is kept, are read past. Where all of it is small it is drained to scratch too.
 
 The entries of the slices that the job needs are those that the state of the shard has. The directory that
 comes with GET 1 must be the one whose checksum the commit has, so they were taken from these very bytes and
@@ -69,6 +68,14 @@ class InputStreams:
             raise self._corrupt("refers to a key stream outside its own part")
         reader = ScratchReader(self._key_part, position, stream.size_bytes)
         return read_key_stream(reader.read, stream, entry.record_count)
+
+    def pass_by(self, entry: SliceEntry) -> None:
+        """Leave a slice unread. GET 2 is opened all the same, so that what a job asks of the store does not
+        depend on keys; where nothing of it is wanted, it is closed without having been read.
+        """
+        self._open_keys()
+        if entry.data_bytes > 0:
+            self._open_data()
 
     def slice_reader(self, entry: SliceEntry) -> SliceReader:
         """The data of a slice. Slices must be asked for in the order in which they lie, each at most once and

@@ -94,6 +94,7 @@ class PartitionRewriter:
                     live.entry, ScratchReader(copy, 0, copy.size_bytes).read_some, chunk_bytes
                 )
             elif self._plan is not None and is_all_dropped(self._plan.survivors[index], live.entry):
+                inputs[live.object_name].pass_by(live.entry)
                 continue
             else:
                 reader = inputs[live.object_name].slice_reader(live.entry)

@@ -25,6 +25,7 @@ Threads: functions are pure; an iterator belongs to one user.
 
 from __future__ import annotations
 
+import functools
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ class KeyHashing(NamedTuple):
 
     @property
     def hash_key_id(self) -> int:
-        return siphash128(self.hash_key, _HASH_KEY_ID_TEXT)[0]
+        return _hash_key_id(self.hash_key)
 
     def made(self, stream: KeyStreamRef) -> bool:
         """Whether `stream` was made with this; where not, its slice is hashed from the data."""
@@ -70,6 +71,12 @@ class KeyHashing(NamedTuple):
             self.version_header,
             self.hash_key_id,
         )
+
+
+@functools.lru_cache(maxsize=1024)
+def _hash_key_id(hash_key: bytes) -> int:
+    """Asked for with every slice, so not worked out each time."""
+    return siphash128(hash_key, _HASH_KEY_ID_TEXT)[0]
 
 
 class KeyColumns(Protocol):

@@ -19,7 +19,7 @@ from uuid import UUID
 from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import crc_matches, records_payload
-from stratalog.record.header import BatchHeader
+from stratalog.record.header import CODEC_MASK, DELETE_HORIZON_BIT, BatchHeader
 from stratalog.record.kernels import KeyEntries, hash_keys, scan_records, sort_key_entries
 from stratalog.remote.key_stream import EncodedKeyStream, KeyHashing, encode_key_stream
 from stratalog.remote.object_format import crc_of
@@ -91,7 +91,7 @@ class SliceBuilder:
         self._marker_count = 0
         self._horizon_ms: int | None = None
         self._leader_epochs: list[LeaderEpoch] = []
-        self._last_batch: LastBatch | None = None
+        self._last_header: BatchHeader | None = None
         self._key_hashing = key_hashing
         self._is_transactional = False
         self._has_keyless = False
@@ -180,7 +180,7 @@ class SliceBuilder:
             marker_count=self._marker_count,
             earliest_delete_horizon_ms=self._horizon_ms,
             leader_epochs=tuple(self._leader_epochs) if end.leader_epochs is None else end.leader_epochs,
-            last_batch=self._last_batch,
+            last_batch=self._last_batch(),
             key_stream=self._key_stream_ref(key_stream),
             index=PartRef(0, len(encoded_index), crc_of(encoded_index)),
         )
@@ -193,7 +193,7 @@ class SliceBuilder:
         self._summed_bytes += len(data)
 
     def _require_order(self, header: BatchHeader) -> None:
-        is_first = self._last_batch is None
+        is_first = self._last_header is None
         if header.last_offset < self._base_offset if is_first else header.base_offset < self.next_offset:
             raise CorruptRecordError(
                 "the batches of a slice do not ascend; the log is damaged and is not tiered",
@@ -235,14 +235,19 @@ class SliceBuilder:
         self._timestamps = min(least, earliest), max(most, latest)
 
     def _add_header(self, header: BatchHeader) -> None:
-        self._codec_mask |= 1 << header.codec
+        attributes = header.attributes
+        self._codec_mask |= 1 << (attributes & CODEC_MASK)
         self._is_transactional |= header.is_transactional
-        horizon_ms = header.delete_horizon_ms
-        if horizon_ms is not None:
+        if attributes & DELETE_HORIZON_BIT:
+            horizon_ms = header.base_timestamp
             self._horizon_ms = horizon_ms if self._horizon_ms is None else min(self._horizon_ms, horizon_ms)
         if not self._leader_epochs or header.leader_epoch > self._leader_epochs[-1].epoch:
             self._leader_epochs.append(LeaderEpoch(header.leader_epoch, header.base_offset))
-        self._last_batch = LastBatch(header.base_offset, header.leader_epoch, header.crc)
+        self._last_header = header
+
+    def _last_batch(self) -> LastBatch | None:
+        last = self._last_header
+        return None if last is None else LastBatch(last.base_offset, last.leader_epoch, last.crc)
 
     def _key_stream(self, end: SliceEnd) -> EncodedKeyStream | None:
         is_undecided = self._is_transactional or bool(end.open_transactions)
