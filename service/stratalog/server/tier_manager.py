@@ -16,16 +16,25 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import FencedError, LogStoreError, OffsetOutOfRangeError, PreconditionFailedError
+from stratalog.base.errors import (
+    FencedError,
+    InvalidConfigError,
+    LogStoreError,
+    OffsetOutOfRangeError,
+    PreconditionFailedError,
+)
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import Compactor
+from stratalog.log.log_config import LogConfig
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.collector import Collector
 from stratalog.remote.key_stream import KeyHashing
 from stratalog.remote.remote_log_manager import RemoteLogManager
-from stratalog.remote.retention import RemoteRetention
+from stratalog.remote.retention import RemoteRetention, RetentionCandidate
+from stratalog.remote.topic_entry import TopicEntry
 from stratalog.remote.upload_run import UploadCandidate
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.hosted_shard import HostedShard
@@ -139,8 +148,15 @@ class TierManager:
             topics = {partition.topic_id_partition.topic_id for partition in partitions}
             entries = [entry for topic_id in topics if (entry := self._catalog.by_id(topic_id)) is not None]
             seq = self._catalog.confirm(entries)
-            logs = [partition.log for partition in partitions]
-            report = tier.retention.run(logs, epoch=tier.shard.leader_epoch(), catalog_seq=seq)
+            candidates = _retention_candidates(entries, partitions)
+            report = tier.retention.run(candidates, epoch=tier.shard.leader_epoch(), catalog_seq=seq)
+            for topic_partition in report.skipped:
+                logger.warning(
+                    "retention of %s was skipped: its configuration is not the catalog's, restart the server",
+                    topic_partition,
+                )
+            for failed in report.failed:
+                logger.warning("retention of %s failed: %s", failed.topic_partition, failed.error)
             moved = {advanced.topic_partition for advanced in report.advanced}
             for partition in partitions:
                 if partition.topic_partition in moved:
@@ -266,3 +282,21 @@ def _candidate(catalog: Catalog, partition: HostedPartition) -> UploadCandidate:
     assert entry is not None, "a hosted topic is in the catalog"
     is_compacted = partition.log.config.is_compacted
     return UploadCandidate(partition.log, KeyHashing(entry.hash_key) if is_compacted else None)
+
+
+def _retention_candidates(
+    entries: Iterable[TopicEntry], partitions: Iterable[HostedPartition]
+) -> list[RetentionCandidate]:
+    """The partitions of these topics, with the configuration that their entries have. A topic whose entry
+    has one that this version does not understand is left out."""
+    configs: dict[UUID, LogConfig] = {}
+    for entry in entries:
+        try:
+            configs[entry.topic_id] = LogConfig.from_overrides(entry.config)
+        except InvalidConfigError as error:
+            logger.warning("retention of topic `%s` was skipped: %s", entry.name, error)
+    return [
+        RetentionCandidate(partition.log, configs[topic_id])
+        for partition in partitions
+        if (topic_id := partition.topic_id_partition.topic_id) in configs
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 
@@ -12,10 +13,17 @@ from hypothesis import strategies as st
 from stratalog.base.errors import FencedError, PreconditionFailedError, StoreUnavailableError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
+from stratalog.log.segment_info import SegmentInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
-from stratalog.remote.retention import RemoteRetention, RetentionReport, RetentionUnit, log_start_after
+from stratalog.remote.retention import (
+    RemoteRetention,
+    RetentionCandidate,
+    RetentionReport,
+    RetentionUnit,
+    log_start_after,
+)
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -41,6 +49,12 @@ def unit_rows(draw: st.DrawFn) -> list[RetentionUnit]:
     return row
 
 
+def is_older(row: list[RetentionUnit], retention_ms: int) -> bool:
+    """Whether the first of the row is; one without timestamps is as old as the first behind it with one."""
+    known = [unit.max_timestamp for unit in row if unit.max_timestamp >= 0]
+    return row[0].is_empty or (bool(known) and NOW_MS - known[0] > retention_ms)
+
+
 @given(unit_rows(), st.integers(-1, 12_000), st.integers(-1, 40), st.booleans())
 def test_the_front_goes_while_it_is_old_or_too_much(
     units: list[RetentionUnit], retention_ms: int, retention_bytes: int, is_time_known: bool
@@ -53,24 +67,15 @@ def test_the_front_goes_while_it_is_old_or_too_much(
     assert units[: len(gone)] == gone, "a run from the front"
     assert not any(unit.is_active for unit in gone)
     # What the limits say, of each unit by itself.
-    for number, unit in enumerate(gone):
+    for number in range(len(gone)):
         behind_bytes = sum(later.size_bytes for later in units[number + 1 :])
         is_too_much = 0 <= retention_bytes <= behind_bytes
-        age_ms = NOW_MS - unit.max_timestamp
-        is_old = (
-            is_time_known
-            and retention_ms >= 0
-            and (unit.is_empty or (unit.max_timestamp >= 0 and age_ms > retention_ms))
-        )
+        is_old = is_time_known and retention_ms >= 0 and is_older(units[number:], retention_ms)
         assert is_too_much or is_old
     if left and not left[0].is_active:
-        first, behind_bytes = left[0], sum(later.size_bytes for later in left[1:])
+        behind_bytes = sum(later.size_bytes for later in left[1:])
         assert retention_bytes < 0 or behind_bytes < retention_bytes
-        assert (
-            not is_time_known
-            or retention_ms < 0
-            or (not first.is_empty and not 0 <= first.max_timestamp < NOW_MS - retention_ms)
-        )
+        assert not is_time_known or retention_ms < 0 or not is_older(left, retention_ms)
 
 
 def test_a_topic_that_is_only_compacted_keeps_everything() -> None:
@@ -82,25 +87,54 @@ def test_a_topic_that_is_only_compacted_keeps_everything() -> None:
 
 
 class World:
-    def __init__(self, config: dict[str, str]) -> None:
+    def __init__(self, config: dict[str, str], *, max_object_bytes: int = 1 << 20) -> None:
         self.clock = ManualClock()
-        self.store = MemoryObjectStore(self.clock)
-        self.logs = TieredLogs(MemoryFileSystem(), self.store, self.clock, SequentialIds(1))
+        self.objects_left: int | None = None
+        self.store = FaultyObjectStore(MemoryObjectStore(self.clock), random.Random(0), self.fault)
+        self.logs = TieredLogs(
+            MemoryFileSystem(), self.store, self.clock, SequentialIds(1), max_object_bytes=max_object_bytes
+        )
         self.topic = self.logs.create_topic("t", 1, config)
         self.log: UnifiedLog = self.logs.logs[TopicPartition("t", 0)]
         self.tip = TopicIdPartition(self.topic.topic_id, 0)
 
-    def append(self, *, upload: bool = True) -> None:
-        """A segment with one record of now."""
-        self.logs.append(self.log, [Record(0, self.clock.now_ms(), b"k", b"v" * 100)])
-        self.logs.seal()
-        if upload:
+    def append(
+        self, *, age_ms: int = 0, timestamp_ms: int | None = None, is_sealed: bool = True, upload: bool = True
+    ) -> None:
+        """A batch with one record, of now or as told; a segment of its own if it is sealed."""
+        timestamp_ms = self.clock.now_ms() - age_ms if timestamp_ms is None else timestamp_ms
+        self.logs.append(self.log, [Record(0, timestamp_ms, b"k", b"v" * 100)])
+        if is_sealed:
+            self.logs.seal()
+        if is_sealed and upload:
             self.logs.upload()
+
+    def upload_one_object(self) -> None:
+        """As if the bucket went away after the first one."""
+        self.objects_left = 1
+        with contextlib.suppress(StoreUnavailableError):
+            self.logs.upload()
+        self.objects_left = None
+
+    def fault(self, operation: Operation) -> Fault:
+        if self.objects_left is None or operation.verb != "PUT" or "/data/" not in operation.key:
+            return Fault.NONE
+        self.objects_left -= 1
+        return Fault.NONE if self.objects_left >= 0 else Fault.FAILS
+
+    def delete_records(self, before_offset: int) -> None:
+        """As the call of that name does: committed first, then told to the log."""
+        starts = {self.tip: before_offset}
+        self.logs.metadata.advance_log_start(starts, epoch=self.logs.claimed.epoch, catalog_seq=None)
+        partition = self.logs.metadata.state().partition(self.tip)
+        self.log.update_tiered_end_offset(partition.tiered_end_offset)
+        self.log.increment_log_start_offset(partition.log_start_offset)
 
     def retain(self, catalog_seq: int | None = None) -> RetentionReport:
         retention = RemoteRetention(self.clock, self.logs.metadata)
         seq = self.logs.catalog.confirm([self.topic]) if catalog_seq is None else catalog_seq
-        return retention.run([self.log], epoch=self.logs.claimed.epoch, catalog_seq=seq)
+        candidate = RetentionCandidate(self.log, self.log.config)
+        return retention.run([candidate], epoch=self.logs.claimed.epoch, catalog_seq=seq)
 
     def check_starts_at(self, offset: int) -> None:
         partition = self.logs.metadata.refresh().partition(self.tip)
@@ -140,30 +174,119 @@ def test_size_counts_all_tiers_and_segments_go_that_were_never_uploaded() -> Non
     assert [record.offset for record in world.logs.tiered_records(world.log)] == [5, 6, 7]
 
 
-def test_a_segment_that_is_tiered_in_part_is_not_counted_twice() -> None:
-    """Of three batches in a segment the first is in the store: 513 bytes in all, and 400 have to stay."""
-    clock = ManualClock()
-    store = MemoryObjectStore(clock)
-    data_puts: list[str] = []
+def test_a_segment_that_is_tiered_in_part_is_counted_once() -> None:
+    """Of three batches in a segment the first is in the store: 342 bytes behind it, 513 in all."""
+    for retention_bytes, log_start_offset in ((343, 0), (342, 1)):
+        world = World({"retention.bytes": str(retention_bytes), "retention.ms": "-1"}, max_object_bytes=200)
+        for _ in range(3):
+            world.append(is_sealed=False)
+        world.logs.seal()
+        world.upload_one_object()
+        assert (world.log.tiered_end_offset, world.log.size_bytes) == (1, 3 * 171)
+        world.retain()
+        world.check_starts_at(log_start_offset)
 
-    def one_data_put(operation: Operation) -> Fault:
-        if operation.verb == "PUT" and "/data/" in operation.key:
-            data_puts.append(operation.key)
-            return Fault.NONE if len(data_puts) == 1 else Fault.FAILS
-        return Fault.NONE
 
-    faulty = FaultyObjectStore(store, random.Random(0), one_data_put)
-    logs = TieredLogs(MemoryFileSystem(), faulty, clock, SequentialIds(1), max_object_bytes=200)
-    topic = logs.create_topic("t", 1, {"retention.bytes": "400", "retention.ms": "-1"})
-    (log,) = logs.logs.values()
-    for _ in range(3):
-        logs.append(log, [Record(0, 5, b"k", b"v" * 100)])
-    logs.seal()
-    with pytest.raises(StoreUnavailableError):
-        logs.upload()
-    assert (log.tiered_end_offset, log.size_bytes) == (1, 3 * 171)
-    seq = logs.catalog.confirm([topic])
-    assert RemoteRetention(clock, logs.metadata).run([log], epoch=1, catalog_seq=seq).advanced == ()
+def test_the_rest_of_a_segment_that_is_tiered_in_part_keeps_what_is_behind_it() -> None:
+    """An object filled up inside of a segment: its first record is tiered and old, the second is new."""
+    world = World({"retention.ms": str(HOUR_MS)}, max_object_bytes=200)
+    world.append(age_ms=2 * HOUR_MS, is_sealed=False)
+    world.append(upload=False)
+    world.append(age_ms=2 * HOUR_MS, upload=False)
+    world.upload_one_object()
+    assert world.logs.metadata.state().partition(world.tip).tiered_end_offset == 1
+    world.retain()
+    world.check_starts_at(1)
+
+
+def test_a_log_start_inside_of_a_segment_keeps_the_rest_of_it() -> None:
+    """Somebody deleted the first record of two, so that nothing is tiered below the second one."""
+    world = World({"retention.ms": str(HOUR_MS)})
+    world.append(is_sealed=False)
+    world.append(upload=False)
+    world.append(age_ms=2 * HOUR_MS, upload=False)
+    world.delete_records(1)
+    assert world.retain().advanced == ()
+    world.check_starts_at(1)
+    world.clock.advance(HOUR_MS + 1)
+    world.retain()
+    world.check_starts_at(3)
+
+
+@given(st.data())
+def test_no_record_that_is_young_enough_goes_and_in_time_all_do(data: st.DataObject) -> None:
+    """However segments and objects are cut: against nothing but the age of each record."""
+    world = World({"retention.ms": str(HOUR_MS)}, max_object_bytes=400)
+    ages_ms: list[int] = []
+    for step in data.draw(st.lists(st.sampled_from("aaasuodlr"), max_size=25)):
+        if step == "a":
+            ages_ms.append(data.draw(st.sampled_from([0, 2 * HOUR_MS])))
+            world.append(age_ms=ages_ms[-1], is_sealed=False)
+        elif step == "s":
+            world.logs.seal()
+        elif step == "u":
+            world.logs.upload()
+        elif step == "o":
+            world.upload_one_object()
+        elif step == "d":
+            world.delete_records(data.draw(st.integers(world.log.log_start_offset, len(ages_ms))))
+        elif step == "l":
+            world.log.delete_local_segments(ignore_retention=True)
+        else:
+            before = world.log.log_start_offset
+            world.retain()
+            after = world.log.log_start_offset
+            assert all(age_ms > HOUR_MS for age_ms in ages_ms[before:after])
+    world.logs.seal()
+    world.clock.advance(HOUR_MS + 1)
+    world.retain()
+    world.check_starts_at(len(ages_ms))
+
+
+def test_what_is_uploaded_and_dropped_here_during_a_pass_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World({"retention.ms": str(HOUR_MS)})
+    world.append(upload=False)
+    world.append(age_ms=2 * HOUR_MS, upload=False)
+    segments = world.log.segments
+
+    def segments_after_upload() -> tuple[SegmentInfo, ...]:
+        world.logs.upload()
+        world.log.delete_local_segments(ignore_retention=True)
+        return segments()
+
+    monkeypatch.setattr(world.log, "segments", segments_after_upload)
+    assert world.retain().advanced == ()
+    world.check_starts_at(0)
+
+
+def test_a_record_without_a_timestamp_goes_with_what_is_behind_it() -> None:
+    world = World({"retention.ms": str(HOUR_MS)})
+    for upload in (True, True, False):
+        world.append(timestamp_ms=-1, upload=upload)
+    world.clock.advance(10 * HOUR_MS)
+    assert world.retain().advanced == (), "nothing says how old they are"
+    world.append(upload=False)
+    assert world.retain().advanced == ()
+    world.clock.advance(HOUR_MS + 1)
+    assert world.retain().advanced == ((TopicPartition("t", 0), 4),)
+    world.append(timestamp_ms=-1)
+    assert world.retain().advanced == ()
+    world.check_starts_at(4)
+
+
+def test_a_log_that_goes_by_another_configuration_than_the_catalog_is_skipped() -> None:
+    world = World({"retention.ms": "0"})
+    world.append()
+    world.clock.advance(10)
+    altered = world.logs.catalog.alter(world.topic.topic_id, config={"retention.ms": "-1"})
+    seq = world.logs.catalog.confirm([altered])
+    candidate = RetentionCandidate(world.log, LogConfig.from_overrides(altered.config))
+    retention = RemoteRetention(world.clock, world.logs.metadata)
+    report = retention.run([candidate], epoch=1, catalog_seq=seq)
+    assert (report.advanced, report.skipped) == ((), (world.log.topic_partition,))
+    world.check_starts_at(0)
 
 
 def test_nothing_is_committed_where_nothing_moves() -> None:
@@ -190,7 +313,7 @@ def test_a_clock_that_is_wrong_expires_nothing() -> None:
     world.clock.advance(2 * HOUR_MS)
     own_clock = ManualClock(world.clock.now_ms() + 6 * 60_000)
     retention = RemoteRetention(own_clock, world.logs.metadata)
-    report = retention.run([world.log], epoch=1, catalog_seq=1)
+    report = retention.run([RetentionCandidate(world.log, world.log.config)], epoch=1, catalog_seq=1)
     assert (report.advanced, report.clock_skew_ms) == ((), 6 * 60_000)
     world.check_starts_at(0)
 
@@ -240,7 +363,8 @@ def test_a_partition_whose_disk_fails_does_not_hold_up_the_others() -> None:
     world.clock.advance(10)
     seq = world.logs.catalog.confirm([world.topic, other])
     retention = RemoteRetention(world.clock, world.logs.metadata)
-    report = retention.run([broken, world.log], epoch=world.logs.claimed.epoch, catalog_seq=seq)
+    candidates = [RetentionCandidate(log, log.config) for log in (broken, world.log)]
+    report = retention.run(candidates, epoch=world.logs.claimed.epoch, catalog_seq=seq)
     assert [failed.topic_partition for failed in report.failed] == [broken.topic_partition]
     assert [advanced.topic_partition for advanced in report.advanced] == [world.log.topic_partition]
     world.check_starts_at(1)
