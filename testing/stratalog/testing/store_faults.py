@@ -3,14 +3,15 @@
 A fault is about one request of one actor. For a write the question is always the same: did it land, and what
 was the actor told?
 
-    fault                   lands?                        the actor sees NONE                    yes
-    success (or a rightful refusal) FAILS                   no
-    StoreUnavailableError LANDS_UNKNOWN           yes                           StoreUnavailableError
-    LANDS_LATE              when the test releases it     StoreUnavailableError, at once LANDS_AND_IS_REFUSED
-    yes, then it is sent again    what the second sending gets: a refusal if conditional IS_CUT_OFF
-    a part of a bulk deletion     StoreUnavailableError, in the middle of a body or listing STOPS_BEFORE
-    no                            nothing any more: the actor has stopped for ever STOPS_AFTER             yes
-    nothing any more
+    fault                 lands?                     the actor sees
+    NONE                  yes                        success (or a rightful refusal)
+    FAILS                 no                         StoreUnavailableError
+    LANDS_UNKNOWN         yes                        StoreUnavailableError
+    LANDS_LATE            when the test releases it  StoreUnavailableError, at once
+    LANDS_AND_IS_REFUSED  yes, and is sent again     what the second sending gets: a refusal if conditional
+    IS_CUT_OFF            a part of a bulk deletion  StoreUnavailableError, amid a body or a listing
+    STOPS_BEFORE          no                         nothing any more: the actor has stopped for ever
+    STOPS_AFTER           yes                        nothing any more
 
 A plan is any callable from an `Operation` to a `Fault`; those here are deterministic, given their
 `random.Random`.
