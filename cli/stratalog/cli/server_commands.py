@@ -71,6 +71,17 @@ def server() -> None:
     help="Between passes that upload rolled segments.",
 )
 @click.option(
+    "--max-silence",
+    "max_silence_s",
+    envvar="STRATALOG_MAX_SILENCE",
+    show_envvar=True,
+    type=click.IntRange(min=0),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="Refuse appends at `disk` once the store has not answered for so long; 0: never.",
+)
+@click.option(
     "--log-level",
     envvar="STRATALOG_LOG_LEVEL",
     show_envvar=True,
@@ -79,7 +90,13 @@ def server() -> None:
     type=click.Choice(["debug", "info", "warning", "error"]),
 )
 def start(
-    data_dir: str, listen: str, store_url: str, compaction_s: int, upload_s: int, log_level: str
+    data_dir: str,
+    listen: str,
+    store_url: str,
+    compaction_s: int,
+    upload_s: int,
+    max_silence_s: int,
+    log_level: str,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then stop cleanly. There is no authentication yet: listen on a private
     address.
@@ -94,6 +111,7 @@ def start(
         store_url=store_url,
         compaction_ms=compaction_s * 1000,
         upload_ms=upload_s * 1000,
+        max_silence_ms=max_silence_s * 1000,
     )
     logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
     serve(settings, _announce)

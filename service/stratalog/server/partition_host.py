@@ -23,5 +23,9 @@ class PartitionHost:
     def host(self, log: UnifiedLog, shard: HostedShard, reader: RemoteReader) -> HostedPartition:
         """A partition that is ready to serve."""
         signal = PartitionSignal(self._loop)
-        writer = PartitionWriter(self._loop, self._executor, log, shard.leader_epoch, signal.notify)
+        # Of a topic that is not tiered the local disk holds all there is, and keeps it through any takeover.
+        ensure_heard = shard.ensure_heard if log.config.remote_storage_enable else None
+        writer = PartitionWriter(
+            self._loop, self._executor, log, shard.leader_epoch, ensure_heard, signal.notify
+        )
         return HostedPartition(log, shard, reader, writer, signal)

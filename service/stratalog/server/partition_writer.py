@@ -56,15 +56,17 @@ class PartitionWriter:
         executor: Executor,
         log: AppendableLog,
         leader_epoch: Callable[[], int],
+        ensure_heard: Callable[[], None] | None,
         on_advance: Callable[[], None],
     ) -> None:
-        """`leader_epoch` returns the epoch to stamp or raises FencedError; `on_advance` is told of every step
-        ahead.
+        """`leader_epoch` returns the epoch to stamp or raises FencedError; `ensure_heard` raises where `disk`
+        may not be acknowledged now (None: it always may); `on_advance` is told of every step ahead.
         """
         self._loop = loop
         self._executor = executor
         self._log = log
         self._leader_epoch = leader_epoch
+        self._ensure_heard = ensure_heard
         self._on_advance = on_advance
         self._lock = threading.Lock()
         self._queue: list[PendingAppend] = []
@@ -123,6 +125,8 @@ class PartitionWriter:
             try:
                 if append.session is not None and append.session.is_broken:
                     raise SessionBrokenError
+                if append.durability is not Durability.OS and self._ensure_heard is not None:
+                    self._ensure_heard()
                 buffers.append(append.batches() if callable(append.batches) else append.batches)
                 writable.append(append)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
@@ -152,6 +156,10 @@ class PartitionWriter:
         """
         try:
             recovery_point = self._log.flush()
+            self._on_advance()
+            # Again, because a process that was stopped in between may have been replaced meanwhile.
+            if self._ensure_heard is not None:
+                self._ensure_heard()
         except Exception as error:  # noqa: BLE001 - it is the answer of all that wait for the flush
             refusal = _as_engine_error(error)
             for append, _ in waiting:
@@ -160,7 +168,6 @@ class PartitionWriter:
             self._deliver([(append, refusal) for append, _ in waiting])
             return
         assert all(appended.last_offset < recovery_point for _, appended in waiting)
-        self._on_advance()
         self._deliver(list(waiting))
 
     def _deliver(self, outcomes: Sequence[_Outcome]) -> None:

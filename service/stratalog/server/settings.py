@@ -17,6 +17,7 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 DEFAULT_LISTEN = "127.0.0.1:9190"
+MAY_BE_ZERO = ("compaction_ms", "max_silence_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,13 @@ class ServerSettings:
     head_refresh_ms: int = 5_000
     """How often the metadata heads are read, and how soon a replaced owner stops accepting."""
 
+    max_silence_ms: int = 60_000
+    """Where no head could be read for longer, appends to tiered topics at `disk` are refused as retriable
+    until one can: another owner may have taken over, and would not have these records. 0 never refuses;
+    otherwise it is longer than `head_refresh_ms`. Lower it to lose less at a takeover, raise it to outlast
+    outages of the store.
+    """
+
     upload_ms: int = 5_000
     """Between passes of the uploader."""
 
@@ -111,7 +119,9 @@ class ServerSettings:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, int):
-                _require(field.name, value, 0 if field.name == "compaction_ms" else 1)
+                _require(field.name, value, 0 if field.name in MAY_BE_ZERO else 1)
+        if self.max_silence_ms:
+            _require("max_silence_ms", self.max_silence_ms, self.head_refresh_ms + 1)
         if self.shutdown_grace_s < 0:
             raise InvalidConfigError(
                 "a setting is out of range",

@@ -20,6 +20,15 @@ class ShardSet:
         """The shard that a partition belongs to."""
         return self._shards[shard_of(tip, len(self._shards))]
 
+    def confirm_owned(self) -> None:
+        """Read every head, and go on only where no other owner has claimed any. Raises FencedError,
+        StoreError.
+        """
+        for shard in self._shards:
+            shard.leader_epoch()
+            shard.refresh()
+            shard.leader_epoch()
+
     def __iter__(self) -> Iterator[HostedShard]:
         return iter(self._shards)
 

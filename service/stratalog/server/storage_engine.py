@@ -151,7 +151,6 @@ class StorageEngineBuilder:
             tiers.append(self._tier(shard, identity, catalog))
             readers[shard] = RemoteReader(self._store, shard.metadata)
         shards = ShardSet([tier.shard for tier in tiers])
-        manager = TierManager(self._clock, catalog, tiers, self._registry)
         topics = TopicManager(
             self._ids,
             catalog,
@@ -161,6 +160,7 @@ class StorageEngineBuilder:
             lambda log, shard: host.host(log, shard, readers[shard]),
             self._settings,
         )
+        manager = TierManager(self._clock, catalog, tiers, self._registry, topics)
         status = TierStatusReporter(self._store.url, identity, catalog, shards, self._registry, manager)
         return StorageEngine(self._store, logs, catalog, shards, self._registry, topics, manager, status)
 
@@ -178,7 +178,7 @@ class StorageEngineBuilder:
         claimed = claim_shard(
             self._filesystem, self._ids, metadata, self._data_dir, shard=number, owner=self._owner
         )
-        return HostedShard(metadata, claimed, on_fenced)
+        return HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
 
     def _tier(self, shard: HostedShard, identity: StoreIdentity, catalog: Catalog) -> ShardTier:
         # No topic can have this name for a directory: a partition's ends with a hyphen and a number.

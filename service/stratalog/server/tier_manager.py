@@ -29,6 +29,7 @@ from stratalog.base.errors import (
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import Compactor
 from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.collector import Collector
 from stratalog.remote.key_stream import KeyHashing
@@ -39,6 +40,7 @@ from stratalog.remote.upload_run import UploadCandidate
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_registry import PartitionRegistry
+from stratalog.server.topic_manager import TopicManager
 
 logger = logging.getLogger(__name__)
 
@@ -84,12 +86,18 @@ class TierManager:
     """
 
     def __init__(
-        self, clock: Clock, catalog: Catalog, tiers: Iterable[ShardTier], registry: PartitionRegistry
+        self,
+        clock: Clock,
+        catalog: Catalog,
+        tiers: Iterable[ShardTier],
+        registry: PartitionRegistry,
+        topics: TopicManager,
     ) -> None:
         self._clock = clock
         self._catalog = catalog
         self._tiers = tuple(tiers)
         self._registry = registry
+        self._topics = topics
         self._lock = threading.Lock()
         self._status = UploadStatus(NEVER_MS, "")
 
@@ -175,9 +183,18 @@ class TierManager:
                 tier.shard.metadata.fold_if_needed()
 
     def refresh_pass(self) -> None:
-        """Read the heads and the catalog, and notice another owner."""
+        """Read the heads and notice another owner, then follow the catalog. Raises StoreError, once every
+        head was asked for.
+        """
+        failures: list[LogStoreError] = []
         for tier in self._tiers:
-            tier.shard.refresh()
+            try:
+                tier.shard.refresh()
+            except LogStoreError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        self._topics.follow_catalog()
 
     def compact(self, topics: Collection[str]) -> list[CompactionReport]:
         """Plan and run compaction of the named topics (none: all). Raises UnknownTopicOrPartitionError,
@@ -231,7 +248,7 @@ class TierManager:
         """Fsync what is rolled and upload it; the failures of single partitions are returned."""
         uploaded, failures = Uploaded(), list[LogStoreError]()
         # The bucket never holds what the disk could lose, and appends at `os` leave the fsync to this.
-        partitions = [one for one in partitions if _collect(failures, one.log.flush_sealed) is not None]
+        partitions = [one for one in partitions if _collect(failures, partial(_flush_rolled, one.log)) is not None]
         try:
             for tier in self._tiers:
                 candidates = [_candidate(self._catalog, one) for one in partitions if one.shard is tier.shard]
@@ -265,6 +282,12 @@ class TierManager:
         with self._lock:
             last_success_ms = self._clock.now_ms() if uploaded.object_count else self._status.last_success_ms
             self._status = UploadStatus(last_success_ms, "" if error is None else str(error)[:500])
+
+
+def _flush_rolled(log: UnifiedLog) -> int:
+    """Flush where a segment was rolled since the last flush; returns the recovery point."""
+    is_rolled = log.recovery_point < log.segments()[-1].base_offset
+    return log.flush() if is_rolled else log.recovery_point
 
 
 def _collect(failures: list[LogStoreError], work: Callable[[], R]) -> R | None:

@@ -5,6 +5,11 @@ drop the partitions from their shards, delete the local logs. A crash in between
 catalog and not yet on disk (its logs are opened at the next start), or one that is marked as deleted with
 data left (`drop_leftovers` finishes that, at the next start and with every pass of retention). The catalog
 decides, the rest follows.
+
+Anybody may change the catalog: a former owner that has not noticed yet, or a commit of our own whose outcome
+stayed unknown. So `follow_catalog` runs with every look at the heads: what the catalog says is deleted is
+withdrawn, what it has and is not hosted is opened. A topic that it does not know is kept: absent is not
+deleted. An owner that was replaced changes nothing: the heads are read right before the catalog is changed.
 """
 
 from __future__ import annotations
@@ -12,12 +17,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from uuid import UUID
 
 from stratalog.base.errors import (
     InvalidConfigError,
     LogStoreError,
     StoreUnavailableError,
     TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
 )
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition, TopicPartition
@@ -87,8 +94,11 @@ class TopicManager:
         resolved = LogConfig.from_overrides(config)
         self._require_fits(resolved)
         with self._lock:
-            for shard in self._shards:
-                shard.leader_epoch()
+            self._shards.confirm_owned()
+            if self._registry.find(name) is not None:
+                # It may be gone by now, by somebody else's hand.
+                self._catalog.refresh()
+                self._follow()
             if self._registry.find(name) is not None:
                 raise TopicAlreadyExistsError("the topic is there already, choose another name", topic=name)
             entry = self._create(name, partition_count, config)
@@ -102,26 +112,74 @@ class TopicManager:
         """Delete a topic with all its records. Raises UnknownTopicOrPartitionError, FencedError, StoreError.
 
         Where the store fails after the catalog has it, the topic is gone for everybody and the rest is done
-        later.
+        later. After StoreUnavailableError it may live or not: `follow_catalog` finds out, and deleting it
+        again is safe.
         """
         with self._lock:
             topic = self._registry.topic(name)
-            for shard in self._shards:
-                shard.leader_epoch()
+            self._shards.confirm_owned()
             self._catalog.delete(topic.topic_id)
-            self._registry.withdraw(name)
-            for partition in topic.partitions:
-                partition.withdraw()
-                self._logs.delete_log(partition.topic_partition)
-            try:
-                self._drop_leftovers()
-            except StoreUnavailableError as error:
-                logger.warning("slices of deleted topics are dropped by a later pass: %s", error)
+            self._withdraw(topic)
+            self._try_drop_leftovers()
+
+    def follow_catalog(self) -> None:
+        """Read the catalog, withdraw what it says is deleted, open what is not hosted. Raises StoreError.
+
+        A topic that cannot be closed or opened is logged, and does not stop the others. Where a change of
+        topics is under way nothing is done, so that whoever looks at the heads never waits for it: call again
+        later.
+        """
+        self._catalog.refresh()
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if not self._shards.is_fenced:
+                self._follow()
+        finally:
+            self._lock.release()
 
     def drop_leftovers(self) -> None:
         """Drop from their shards what deleted topics still have there. Raises StoreError."""
         with self._lock:
             self._drop_leftovers()
+
+    def _follow(self) -> None:
+        """Make the registry what the catalog at hand says."""
+        gone = [topic for topic in self._registry.topics() if self._is_deleted(topic)]
+        for topic in gone:
+            logger.warning("withdrawing topic %s, which was deleted elsewhere", topic.name)
+            try:
+                self._withdraw(topic)
+            except LogStoreError as error:
+                logger.warning("the local logs of deleted topic %s are left over: %s", topic.name, error)
+        if gone:
+            self._try_drop_leftovers()
+        for entry in self._catalog.topics().values():
+            if self._registry.find(entry.name) is None:
+                try:
+                    self._publish(entry, LogConfig.from_overrides(entry.config))
+                except LogStoreError as error:
+                    logger.warning("topic %s cannot be opened, it is tried again: %s", entry.name, error)
+                else:
+                    logger.info("opened topic %s, which was created elsewhere", entry.name)
+
+    def _is_deleted(self, topic: HostedTopic) -> bool:
+        entry = self._catalog.by_id(topic.topic_id)
+        return entry is not None and entry.is_deleted
+
+    def _withdraw(self, topic: HostedTopic) -> None:
+        """Hide a topic that is deleted in the catalog, wake who waits for it, delete its local logs."""
+        self._registry.withdraw(topic.name)
+        for partition in topic.partitions:
+            partition.withdraw()
+        for partition in topic.partitions:
+            self._logs.delete_log(partition.topic_partition)
+
+    def _try_drop_leftovers(self) -> None:
+        try:
+            self._drop_leftovers()
+        except StoreUnavailableError as error:
+            logger.warning("slices of deleted topics are dropped by a later pass: %s", error)
 
     def _create(self, name: str, partition_count: int, config: Mapping[str, str]) -> TopicEntry:
         """Commit to the catalog. The id is ours, so a try after an unknown outcome finds its own topic."""
@@ -153,7 +211,7 @@ class TopicManager:
         tip = TopicIdPartition(entry.topic_id, number)
         shard = self._shards.of(tip)
         tiered_end_offset = shard.metadata.state().partition(tip).tiered_end_offset
-        log = self._logs.open_log(topic_partition, entry.topic_id, config, start_offset=tiered_end_offset)
+        log = self._open_log(topic_partition, entry.topic_id, config, tiered_end_offset)
         reconciled = reconcile_log(self._logs, log, shard.metadata, shard.claimed)
         if reconciled.set_aside_path is not None:
             logger.warning(
@@ -163,6 +221,17 @@ class TopicManager:
                 reconciled.reason,
             )
         return self._host(reconciled.log, shard)
+
+    def _open_log(
+        self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, start_offset: int
+    ) -> UnifiedLog:
+        """The log, which a try to open the topic that failed at another partition may have left open."""
+        try:
+            log = self._logs.log(topic_partition)
+        except UnknownTopicOrPartitionError:
+            return self._logs.open_log(topic_partition, topic_id, config, start_offset=start_offset)
+        assert log.topic_id == topic_id, "the log of a topic that is gone was deleted"
+        return log
 
     def _delete_leftover_logs(self) -> None:
         """Delete local logs of topics that the catalog says are deleted; of others that it does not know,

@@ -36,6 +36,7 @@ QUIET: Mapping[str, Any] = {
     "fold_ms": HOUR_MS,
     "checkpoint_ms": HOUR_MS,
     "head_refresh_ms": HOUR_MS,
+    "max_silence_ms": 0,
     "shutdown_grace_s": 0.2,
 }
 

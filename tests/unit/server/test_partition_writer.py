@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from stratalog.base.errors import CorruptRecordError, DataDirectoryError, FencedError, LogStoreError
+from stratalog.base.errors import (
+    CorruptRecordError,
+    DataDirectoryError,
+    FencedError,
+    LogStoreError,
+    StoreUnavailableError,
+)
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
@@ -72,12 +78,18 @@ class FakeLog:
 class Bench:
     """A writer with everything around it under the test's control."""
 
-    def __init__(self, leader_epoch: Callable[[], int] = lambda: EPOCH) -> None:
+    def __init__(
+        self,
+        leader_epoch: Callable[[], int] = lambda: EPOCH,
+        ensure_heard: Callable[[], None] | None = None,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.executor = HandExecutor()
         self.log = FakeLog()
         self.advances = 0
-        self.writer = PartitionWriter(self.loop, self.executor, self.log, leader_epoch, self._advance)
+        self.writer = PartitionWriter(
+            self.loop, self.executor, self.log, leader_epoch, ensure_heard, self._advance
+        )
 
     def _advance(self) -> None:
         self.advances += 1
@@ -259,3 +271,45 @@ async def test_nobody_waits_for_ever_after_a_defect() -> None:
     again = bench.append(b"y")
     await bench.run_all()
     assert isinstance(again.exception(), ZeroDivisionError)
+
+
+def silent() -> None:
+    raise StoreUnavailableError("silent")
+
+
+async def test_while_the_store_is_silent_disk_is_refused_unwritten_and_os_goes_on() -> None:
+    bench = Bench(ensure_heard=silent)
+    session = AppendSession()
+    disk = bench.append(b"d", Durability.DISK)
+    os_level = bench.append(b"o")
+    in_session = bench.append(b"s", Durability.DISK, session)
+    behind = bench.append(b"t", Durability.OS, session)
+    await bench.run_all()
+    assert bench.log.stored == [b"o"]
+    assert (await os_level).durability is Durability.OS
+    for refused in (disk, in_session):
+        with pytest.raises(StoreUnavailableError):
+            await refused
+    with pytest.raises(SessionBrokenError):
+        await behind
+    assert "flush" not in bench.log.calls
+
+
+async def test_a_silence_that_is_noticed_after_the_flush_refuses_too() -> None:
+    calls = 0
+
+    def silent_at_the_second_call() -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            silent()
+
+    bench = Bench(ensure_heard=silent_at_the_second_call)
+    session = AppendSession()
+    disk = bench.append(b"d", Durability.DISK, session)
+    await bench.run_all()
+    assert bench.log.calls == ["append 1", "flush"]
+    with pytest.raises(StoreUnavailableError):
+        await disk
+    assert session.is_broken
+    assert bench.advances == 2, "what was flushed can be read"

@@ -37,6 +37,15 @@ def test_compaction_may_be_off() -> None:
         ServerSettings(data_dir="d", compaction_ms=-1)
 
 
+def test_a_silence_is_longer_than_a_look_at_the_head_or_without_bound() -> None:
+    assert ServerSettings(data_dir="d", max_silence_ms=0, head_refresh_ms=9_999_999).max_silence_ms == 0
+    assert ServerSettings(data_dir="d", max_silence_ms=5_001).head_refresh_ms == 5_000
+    for max_silence_ms in (-1, 1, 5_000):
+        with pytest.raises(InvalidConfigError) as caught:
+            ServerSettings(data_dir="d", max_silence_ms=max_silence_ms)
+        assert caught.value.fields["name"] == "max_silence_ms"
+
+
 def test_the_grace_is_not_negative() -> None:
     with pytest.raises(InvalidConfigError):
         ServerSettings(data_dir="d", shutdown_grace_s=-0.1)
