@@ -63,16 +63,20 @@ class BreakingDisk(PosixFileSystem):
         super().sync_directory(path)
 
 
-async def test_a_partition_that_fails_holds_up_no_other(tmp_path: Path) -> None:
+async def upload_beside_a_broken_partition(tmp_path: Path) -> None:
     disk = BreakingDisk()
+    async with service_bench(tmp_path, filesystem=disk) as bench:
+        for topic in ("broken", "healthy"):
+            await bench.client.admin.create_topic(topic, 1, {})
+            await bench.append(topic, [b"value"])
+        disk.is_broken = True
+        with pytest.raises(DataDirectoryError):
+            await bench.client.admin.upload(delete_local=True)
+        [log] = await bench.client.admin.describe_log("healthy")
+        assert (log.tiered_end_offset, log.local_log_start_offset) == (1, 1)
+
+
+async def test_a_partition_that_fails_holds_up_no_other(tmp_path: Path) -> None:
     # The stop says once more that a log could not be closed cleanly.
     with pytest.raises(DataDirectoryError, match="offline"):
-        async with service_bench(tmp_path, filesystem=disk) as bench:
-            for topic in ("broken", "healthy"):
-                await bench.client.admin.create_topic(topic, 1, {})
-                await bench.append(topic, [b"value"])
-            disk.is_broken = True
-            with pytest.raises(DataDirectoryError):
-                await bench.client.admin.upload(delete_local=True)
-            [log] = await bench.client.admin.describe_log("healthy")
-            assert (log.tiered_end_offset, log.local_log_start_offset) == (1, 1)
+        await upload_beside_a_broken_partition(tmp_path)

@@ -216,16 +216,6 @@ class UnifiedLog:
                 self._recovery_point = max(self._recovery_point, end_offset)
                 return self._recovery_point
 
-    def flush_sealed(self) -> int:
-        """`flush` where a segment was rolled since the last one, else nothing; returns the recovery point.
-
-        What waits for its upload is made durable by this, whatever durability the appends asked for. Raises as
-        `flush` does.
-        """
-        if self._recovery_point < self._local.active.base_offset:
-            return self.flush()
-        return self._recovery_point
-
     def read(
         self, offset: int, max_bytes: int, *, min_one_message: bool = True, end_offset: int | None = None
     ) -> FetchData:
