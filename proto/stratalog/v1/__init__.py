@@ -1,1 +1,3 @@
-"""The wire contract: `log.proto` and `admin.proto`, and the stubs that `scripts/generate_stubs.sh` makes of them."""
+"""The wire contract: messages and services, and the stubs that protoc made of them, which nobody edits by
+hand.
+"""

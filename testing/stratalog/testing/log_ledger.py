@@ -54,7 +54,9 @@ class LogLedger:
             records.append(Record(0, timestamp, b"key", value))
         return encode_batch(records)
 
-    def append(self, log: UnifiedLog, requests: Sequence[bytes], leader_epoch: int = 1) -> list[AppendInfo | LogStoreError]:
+    def append(
+        self, log: UnifiedLog, requests: Sequence[bytes], leader_epoch: int = 1
+    ) -> list[AppendInfo | LogStoreError]:
         """`append_group`, written down. Errors are returned, not raised."""
         next_offset = log.log_end_offset
         for request in requests:
@@ -112,7 +114,9 @@ class LogLedger:
         if not after_crash:
             assert end_offset == max(self.acknowledged, default=start_offset - 1) + 1
         records = read_local(log)
-        assert [record.offset for record in records] == list(range(start_offset, end_offset)), "offsets are not dense"
+        assert [record.offset for record in records] == list(range(start_offset, end_offset)), (
+            "offsets are not dense"
+        )
         for record in records:
             assert record in self.attempted[record.offset], "somebody else's bytes"
             if record.offset < self.durable_end_offset or not after_crash:

@@ -23,7 +23,9 @@ PARTITION_DIR = f"{DATA_DIR}/{PARTITION}"
 class LogMachine:
     """A disk, a clock, and at most one process. Used by one thread."""
 
-    def __init__(self, disk: FileSystem | None = None, config: LogConfig | None = None, *, max_open: int = 8) -> None:
+    def __init__(
+        self, disk: FileSystem | None = None, config: LogConfig | None = None, *, max_open: int = 8
+    ) -> None:
         self.disk: FileSystem = disk if disk is not None else MemoryFileSystem()
         self.config = config if config is not None else LogConfig()
         self.clock = ManualClock()
@@ -35,7 +37,10 @@ class LogMachine:
         """Start a process, without its log."""
         # Small bounds, so that tests meet files that were closed and indexes that were forgotten.
         settings = LogManagerSettings(
-            data_dir=DATA_DIR, max_open_files=self._max_open, index_cache_bytes=4 * 1024, file_delete_delay_ms=1000
+            data_dir=DATA_DIR,
+            max_open_files=self._max_open,
+            index_cache_bytes=4 * 1024,
+            file_delete_delay_ms=1000,
         )
         self.manager = LogManager.open(self.disk, self.clock, self.scheduler, SequentialIds(), settings)
         return self.manager

@@ -1,1 +1,3 @@
-"""The tiered half of a log: object files, the metadata log that says which are live, upload, remote reads, retention."""
+"""The tiered half of a log: object files, the metadata log that tells which are live, upload, remote reads,
+retention.
+"""
