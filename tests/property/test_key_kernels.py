@@ -317,18 +317,19 @@ def test_what_is_wrong_with_a_block(
     kernels: Any, rows: list[tuple[HashPair, int, int]], is_sorted: bool, record_count: int
 ) -> None:
     if is_sorted:
-        rows = sorted({pair: (pair, *rest) for pair, *rest in rows}.values())
+        rows = sorted({row[0]: row for row in rows}.values())
     entries = entries_of([(pair, ordinal, False) for pair, ordinal, _ in rows])
     entries.tombstone[:] = bytes(tombstone for _, _, tombstone in rows)
     columns = (entries.hash_high, entries.hash_low, entries.ordinal, entries.tombstone)
     # At odd places, as in a block that begins anywhere.
     shifted = [memoryview(b"x" + bytes(memoryview(column).cast("B")))[1:] for column in columns]
+    expected: str | None = None
     if [row[0] for row in rows] != sorted({row[0] for row in rows}):
         expected = KEYS_NOT_SORTED
     elif any(ordinal >= record_count for _, ordinal, _ in rows):
         expected = ORDINAL_TOO_HIGH
-    else:
-        expected = TOMBSTONE_NOT_A_BIT if any(tombstone > 1 for _, _, tombstone in rows) else None
+    elif any(tombstone > 1 for _, _, tombstone in rows):
+        expected = TOMBSTONE_NOT_A_BIT
     assert kernels.key_columns_fault(*columns, record_count) == expected
     assert kernels.key_columns_fault(*shifted, record_count) == expected
     with pytest.raises(AssertionError):

@@ -73,7 +73,6 @@ DELETE_HORIZON_BIT = 0x40
 _STRUCT = struct.Struct(">qiibIhiqqqhii")
 assert _STRUCT.size == HEADER_SIZE == 61
 _MIN_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
-_new_header = tuple.__new__
 
 
 class TimestampType(enum.IntEnum):
@@ -169,7 +168,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
             position=position,
             size_bytes=len(buffer),
         )
-    header: BatchHeader = _new_header(BatchHeader, _STRUCT.unpack_from(buffer, position))
+    header = BatchHeader._make(_STRUCT.unpack_from(buffer, position))
     # What is right is recognised by one look, because this is done for every batch that passes by.
     base_offset, batch_length, _, magic, _, attributes, last_offset_delta, *_, records_count = header
     if not (

@@ -23,10 +23,13 @@ from stratalog.base.filesystem import Buffer
 from stratalog.compaction.scratch import Scratch, ScratchReader
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.objectstore.protocol import ObjectStore, ReadStream
-from stratalog.remote.key_stream import KeyBlock, read_key_stream
+from stratalog.remote.key_stream import KeyBlock, key_blocks, read_key_stream
 from stratalog.remote.object_format import crc_of
 from stratalog.remote.object_ref import ObjectRef
 from stratalog.remote.slice_entry import SliceEntry
+
+_SMALL_STREAM_BYTES = 128 << 10
+"""Up to about one block, a key stream is taken in one piece."""
 
 
 class InputStreams:
@@ -66,6 +69,8 @@ class InputStreams:
         position = stream.position - self._ref.directory_position
         if position < self._ref.directory_bytes or position + stream.size_bytes > self._key_part.size_bytes:
             raise self._corrupt("refers to a key stream outside its own part")
+        if stream.size_bytes <= _SMALL_STREAM_BYTES:
+            return key_blocks(self._key_part.read_at(position, stream.size_bytes), stream, entry.record_count)
         reader = ScratchReader(self._key_part, position, stream.size_bytes)
         return read_key_stream(reader.read, stream, entry.record_count)
 

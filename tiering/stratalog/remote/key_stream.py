@@ -154,10 +154,12 @@ def encode_key_stream(entries: KeyColumns, versions: Column | None = None) -> En
         block_bytes = block_size_bytes(count, has_version=versions is not None)
         header = BLOCK_HEADER.pack(count, flags, block_bytes, 0)[:_CRC_POSITION]
         block_crc = _crc_of_parts([header, *body])
-        block = [header, block_crc.to_bytes(4, "little"), *body]
-        parts += block
+        # One part a block: what sends an object pays for every part of it.
+        block = b"".join((header, block_crc.to_bytes(4, "little"), *body))
+        assert len(block) == block_bytes
+        parts.append(block)
         size_bytes += block_bytes
-        crc = _crc_of_parts(block, crc)
+        crc = crc_of(block, crc)
     return EncodedKeyStream(tuple(parts), size_bytes, entry_count, crc)
 
 

@@ -292,10 +292,10 @@ def test_an_undecided_transaction_leaves_the_slice_without_a_key_stream() -> Non
 def test_a_record_without_a_key_leaves_the_slice_without_a_key_stream(keys: list[bytes | None]) -> None:
     """The stream would be taken for all that the slice holds, and the record for one that was displaced."""
     with ObjectWriter(filesystem(), header(), settings()) as writer:
-        keyed, mixed = [b"a", b"b"], keys
+        batch_keys: list[list[bytes | None]] = [[b"a", b"b"], keys, [b"a", b"b"]]
         run = [
             encode_batch([Record(0, 1, key, b"v") for key in some], base_offset=10 * number)
-            for number, some in enumerate([keyed, mixed, keyed])
+            for number, some in enumerate(batch_keys)
         ]
         finished = write(writer, {0: run, 1: run[::2]})
     assert [entry.key_stream is None for entry in finished.entries] == [True, False]
