@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from stratalog.base.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from stratalog.base.errors import InvalidRequestError, StoreUnavailableError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicPartition
 from stratalog.record.record import Record
+from stratalog.server.worker_pools import WorkerPools
 from stratalog.testing.service_bench import ServiceBench, service_bench
 from stratalog.v1 import log_pb2
 
@@ -150,3 +151,24 @@ async def test_many_queries_at_once_are_answered_in_order(tmp_path: Path) -> Non
         assert all(
             offsets == {TopicPartition("t", number): number for number in range(8)} for offsets in latest
         )
+
+
+async def test_starts_and_ends_are_told_while_no_read_of_the_store_gets_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_self: WorkerPools, _function: object) -> None:
+        raise StoreUnavailableError("too many reads wait")
+
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        await bench.append("t", [b"x"])
+        monkeypatch.setattr(WorkerPools, "cold", refuse)
+        assert await by_spec(bench, log_pb2.OFFSET_SPEC_LATEST) == Answer(1)
+        with pytest.raises(StoreUnavailableError):
+            await by_time(bench, 0)
+
+
+async def test_too_many_queries_in_one_request_are_refused(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        with pytest.raises(InvalidRequestError, match="too many offsets"):
+            await bench.client.list_offsets([(T0, log_pb2.OFFSET_SPEC_LATEST, None)] * 10_001)

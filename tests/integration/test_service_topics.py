@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 import grpc
 import pytest
@@ -18,6 +19,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.log.partition_metadata import write_partition_metadata
 from stratalog.testing.service_bench import service_bench
 
 
@@ -243,3 +245,17 @@ async def test_a_topic_whose_logs_cannot_be_made_is_not_created(tmp_path: Path) 
         await bench.client.admin.create_topic("t", 3)
         await bench.append("t", [b"x"], partition=2)
         assert [len(records) for records in await bench.read_all("t")] == [0, 0, 1]
+
+
+async def test_taking_a_failed_creation_back_leaves_older_directories_alone(tmp_path: Path) -> None:
+    filesystem = FailingFileSystem()
+    async with service_bench(tmp_path, filesystem=filesystem) as bench:
+        # An operator's copy of something of that name; nobody here knows its topic.
+        older = tmp_path / "data" / "t-2"
+        older.mkdir()
+        write_partition_metadata(filesystem, str(older), UUID(int=7))
+        filesystem.full_path = "t-1"
+        with pytest.raises(DataDirectoryError, match="disk"):
+            await bench.client.admin.create_topic("t", 3)
+        assert older.exists()
+        assert not (tmp_path / "data" / "t-0").exists()

@@ -38,6 +38,7 @@ ANSWER_ERRORS_METADATA_KEY = "stratalog-answer-errors"
 """A client that sends this with an AppendStream gets the failure as an answer, too."""
 
 MAX_FETCH_PARTITION_COUNT = 10_000
+MAX_OFFSET_QUERY_COUNT = 10_000
 
 
 class LogServicer:
@@ -111,8 +112,15 @@ class LogServicer:
     async def ListOffsets(
         self, request: log_pb2.ListOffsetsRequest, context: Context
     ) -> log_pb2.ListOffsetsResponse:
-        # A search by time may read an index from the object store, so it belongs to the cold pool.
-        answers = await self._pools.cold(partial(self._lookup.answer_all, list(request.queries)))
+        if len(request.queries) > MAX_OFFSET_QUERY_COUNT:
+            raise InvalidRequestError(
+                "a request asks for too many offsets, use several requests", allowed=MAX_OFFSET_QUERY_COUNT
+            )
+        answer = partial(self._lookup.answer_all, list(request.queries))
+        # A search by time may read an index from the object store, so it belongs to the cold pool; where a
+        # store hangs, the start and the end of a partition are still told.
+        is_cold = any(map(_searches_by_time, request.queries))
+        answers = await (self._pools.cold(answer) if is_cold else self._pools.read(answer))
         return log_pb2.ListOffsetsResponse(answers=answers)
 
     def _prepare(self, decoded: DecodedAppend, session: AppendSession | None) -> Submission:
@@ -173,3 +181,7 @@ class LogServicer:
 
 def _wants_error_answers(context: Context) -> bool:
     return any(key == ANSWER_ERRORS_METADATA_KEY for key, _ in context.invocation_metadata() or ())
+
+
+def _searches_by_time(query: log_pb2.OffsetQuery) -> bool:
+    return query.HasField("timestamp_ms") or query.spec == log_pb2.OFFSET_SPEC_MAX_TIMESTAMP

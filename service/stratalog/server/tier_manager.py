@@ -248,7 +248,9 @@ class TierManager:
         """Fsync what is rolled and upload it; the failures of single partitions are returned."""
         uploaded, failures = Uploaded(), list[LogStoreError]()
         # The bucket never holds what the disk could lose, and appends at `os` leave the fsync to this.
-        partitions = [one for one in partitions if _collect(failures, partial(_flush_rolled, one.log)) is not None]
+        partitions = [
+            one for one in partitions if _collect(failures, partial(_flush_rolled, one.log)) is not None
+        ]
         try:
             for tier in self._tiers:
                 candidates = [_candidate(self._catalog, one) for one in partitions if one.shard is tier.shard]

@@ -194,11 +194,20 @@ class TopicManager:
         try:
             self._catalog.delete(entry.topic_id)
             for number in range(entry.partition_count):
-                self._logs.delete_log(TopicPartition(entry.name, number))
+                self._delete_log_of(TopicPartition(entry.name, number), entry.topic_id)
         except LogStoreError as error:
             logger.warning(
                 "a topic that could not be created is still in the catalog, %s: %s", entry.name, error
             )
+
+    def _delete_log_of(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
+        """Delete the log that was made for this topic; what an older one of its name left stays."""
+        try:
+            log = self._logs.log(topic_partition)
+        except UnknownTopicOrPartitionError:
+            return
+        if log.topic_id == topic_id:
+            self._logs.delete_log(topic_partition)
 
     def _publish(self, entry: TopicEntry, config: LogConfig) -> HostedTopic:
         partitions = tuple(self._open(entry, config, number) for number in range(entry.partition_count))
