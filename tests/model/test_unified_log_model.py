@@ -205,4 +205,5 @@ class UnifiedLogMachine(RuleBasedStateMachine):
 
 
 UnifiedLogMachine.TestCase.settings = settings(stateful_step_count=25)
-TestUnifiedLog = UnifiedLogMachine.TestCase
+# With thousands of examples this takes longer than a test should.
+TestUnifiedLog = pytest.mark.timeout(1800)(UnifiedLogMachine.TestCase)

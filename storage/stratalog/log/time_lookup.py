@@ -50,22 +50,31 @@ def newest(segments: Sequence[LogSegment], start_offset: int, end_offset: int) -
     for segment in segments:
         if segment.end_offset <= start_offset or segment.base_offset >= end_offset:
             continue
-        if segment.max_timestamp().timestamp_ms <= best.timestamp_ms:
-            continue
-        is_inside = segment.base_offset >= start_offset and segment.end_offset <= end_offset
-        # All of it counts: jump to the batch that the index names. Else look at every batch that might beat
-        # the best.
-        since_ms = segment.max_timestamp().timestamp_ms if is_inside else best.timestamp_ms + 1
-        for located in segment.batches_since(since_ms):
-            header = located.header
-            if header.base_offset >= end_offset:
+        # The index names the batch with the segment's highest timestamp; usually one of its records is the
+        # answer. It is not where the batch lies outside of the range, in part or in whole, or is a marker:
+        # then all are asked.
+        highest_ms = segment.max_timestamp().timestamp_ms
+        for since_ms in (highest_ms, best.timestamp_ms + 1) if highest_ms > best.timestamp_ms else ():
+            better = _newest_since(segment, since_ms, start_offset, end_offset)
+            if better.timestamp_ms >= since_ms:
+                best = better
                 break
-            if header.max_timestamp <= best.timestamp_ms or header.last_offset < start_offset:
-                continue
-            for record in _records(segment, located):
-                if start_offset <= record.offset < end_offset and record.timestamp_ms > best.timestamp_ms:
-                    best = TimestampOffset(record.timestamp_ms, record.offset)
     return None if best == NO_TIMESTAMP_OFFSET else best
+
+
+def _newest_since(segment: LogSegment, since_ms: int, start_offset: int, end_offset: int) -> TimestampOffset:
+    """The first record in the range with the highest timestamp of `since_ms` or more."""
+    best = NO_TIMESTAMP_OFFSET
+    for located in segment.batches_since(since_ms):
+        header = located.header
+        if header.base_offset >= end_offset:
+            break
+        if header.max_timestamp < max(since_ms, best.timestamp_ms + 1) or header.last_offset < start_offset:
+            continue
+        for record in _records(segment, located):
+            if start_offset <= record.offset < end_offset and record.timestamp_ms > best.timestamp_ms:
+                best = TimestampOffset(record.timestamp_ms, record.offset)
+    return best
 
 
 def _records(segment: LogSegment, located: LocatedBatch) -> list[Record]:

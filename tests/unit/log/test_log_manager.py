@@ -20,7 +20,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
-from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
 CONFIG = LogConfig()
@@ -284,3 +284,14 @@ def test_a_checkpoint_that_overtakes_a_deletion_says_nothing_about_the_next_log(
     manager.checkpoint()
     text = machine.disk.read_file(f"{DATA_DIR}/recovery-point-offset-checkpoint").decode()
     assert parse_checkpoint(text).get(PARTITION, 0) == 0
+
+
+def test_the_marker_does_not_come_back() -> None:
+    """A crash right after a start is a crash, whatever the disk remembers of the stop before it."""
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk)
+    machine.start()
+    machine.stop()
+    assert LogMachine(disk.after_crash(Survival(Kept.NONE, Kept.NONE))).open().was_clean
+    machine.open()
+    assert not LogMachine(disk.after_crash(Survival(Kept.NONE, Kept.NONE))).open().was_clean

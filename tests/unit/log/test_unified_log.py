@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from crc32c import crc32c
 
 from stratalog.base.errors import (
     CorruptRecordError,
@@ -17,7 +18,13 @@ from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
-from stratalog.record.header import TimestampType, parse_header
+from stratalog.record.header import (
+    ATTRIBUTES_POSITION,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    TimestampType,
+    parse_header,
+)
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.log_ledger import read_local
@@ -212,6 +219,19 @@ def test_a_search_by_time_ends_at_the_high_watermark_and_begins_at_the_log_start
     log.increment_log_start_offset(2)
     assert log.offset_for_timestamp(6) == (7, 2)
     assert log.max_timestamp() == (7, 2)
+
+
+def test_markers_are_no_records_to_a_search_by_time() -> None:
+    log = LogMachine().start()
+    for offset, timestamp in enumerate((5, 30, 20)):
+        log.append_as_follower(batch(timestamp_ms=timestamp, base_offset=offset))
+    marker = bytearray(batch(timestamp_ms=40, base_offset=3))
+    header = parse_header(marker)._replace(attributes=CONTROL_BIT)
+    header = header._replace(crc=crc32c(marker[HEADER_SIZE:], crc32c(header.pack()[ATTRIBUTES_POSITION:])))
+    log.append_as_follower(header.pack() + marker[HEADER_SIZE:])
+    assert log.max_timestamp() == (30, 1)
+    assert log.offset_for_timestamp(31) is None
+    assert log.offset_for_timestamp(30) == (30, 1)
 
 
 def test_a_segment_takes_no_request_that_is_larger() -> None:
