@@ -18,6 +18,7 @@ from stratalog.base.errors import (
 from stratalog.objectstore.protocol import Buffer, StoredObject
 from stratalog.remote.commit_settings import CommitSettings
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
+from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.metadata_harness import A0, A1, MetadataHarness, ranges_of
 from stratalog.testing.store_faults import Fault, FaultOn, FaultPlan, FaultsAt, Operation, no_faults
 
@@ -320,3 +321,14 @@ def test_every_step_of_an_add_may_be_the_last(fault: Fault) -> None:
         assert reader.state().partition(A0).tiered_end_offset in (0, 5)
         stops += store.is_stopped
     assert 6 <= stops < 20, "every step, and no more"
+
+
+def test_a_writer_whose_clock_is_late_does_not_date_its_commits_before_the_store(
+    harness: MetadataHarness,
+) -> None:
+    """What a commit drops is kept for a grace from the commit's time on, by the store's clock."""
+    harness.owned()
+    store_now_ms = harness.clock.now_ms()
+    harness.clock = ManualClock(store_now_ms - 2 * 86_400_000)
+    harness.log().claim("late", harness.ids.uuid())
+    assert harness.head().commits[-1].time_ms == store_now_ms
