@@ -94,6 +94,21 @@ def test_total_retention_moves_the_log_start(config: LogConfig, expected: int) -
     log.check()
 
 
+def test_the_size_that_is_kept_is_met_exactly() -> None:
+    _, log = started(LogConfig(remote_storage_enable=False, retention_ms=-1))
+    fill(log, 5)
+    segment_bytes = log.segments()[0].size_bytes
+    for retention_bytes, dropped_count in (
+        (3 * segment_bytes + 1, 1),
+        (3 * segment_bytes, 1),
+        (2 * segment_bytes, 1),
+    ):
+        log.reconfigure(
+            LogConfig(remote_storage_enable=False, retention_ms=-1, retention_bytes=retention_bytes)
+        )
+        assert log.delete_old_segments() == dropped_count
+
+
 def test_the_active_segment_expires_too_and_leaves_an_empty_one() -> None:
     machine, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
     fill(log, 1)
