@@ -203,8 +203,8 @@ class HeadLog(Generic[S]):
 
     def _build_commit(self, view: View[S], actions: Sequence[Action], epoch: int | None) -> Commit:
         """With a uuid of its own: it is built once for every attempt on another head."""
-        # What a commit drops is deleted a grace after its time, by the store's clock: a writer whose own clock
-        # is late must not cut that short. Its time is never before the store's, as far as it knows that.
+        # What a commit drops is deleted a grace after its time, by the store's clock: a writer whose own
+        # clock is late must not cut that short. Its time is never before the store's, as far as it knows.
         seq, now_ms = view.head.seq + 1, max(self._clock.now_ms(), view.date_ms)
         return Commit.build(seq, self.ids.uuid(), now_ms, self._writer, epoch, actions)
 
