@@ -16,6 +16,7 @@ from stratalog.record.record import Record
 from stratalog.segment.index_cache import IndexCache
 from stratalog.segment.log_segment import AppendedBatch, LogSegment, SegmentResources
 from stratalog.segment.open_files import OpenFiles
+from stratalog.segment.time_index import TimeIndex
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
@@ -28,6 +29,20 @@ def new_segment(
     disk.make_directories("/d")
     resources = SegmentResources(disk, OpenFiles(disk), IndexCache())
     return LogSegment.create(resources, "/d", base_offset, created_ms=0, index_interval_bytes=interval_bytes)
+
+
+def loaded(disk: MemoryFileSystem, segment: LogSegment) -> LogSegment:
+    """The same segment, sealed, as another process finds it."""
+    return LogSegment(
+        SegmentResources(disk, OpenFiles(disk), IndexCache()),
+        "/d",
+        segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        created_ms=0,
+        index_interval_bytes=segment.index_interval_bytes,
+        indexes=None,
+    )
 
 
 def append(segment: LogSegment, timestamps: list[int], base_offset: int | None = None) -> bytes:
@@ -122,16 +137,7 @@ def test_an_index_that_is_wrong_is_made_again(suffix: str, damage: str) -> None:
         file = disk.open_append(path)
         file.append([wrong])
         file.close()
-    found = LogSegment(
-        SegmentResources(disk, OpenFiles(disk), IndexCache()),
-        "/d",
-        1000,
-        end_offset=segment.end_offset,
-        size_bytes=segment.size_bytes,
-        created_ms=0,
-        index_interval_bytes=100,
-        indexes=None,
-    )
+    found = loaded(disk, segment)
     assert found.max_timestamp() == segment.max_timestamp()
     for offset in range(1000, 1060):
         assert found.position_of(offset) == segment.position_of(offset)
@@ -144,6 +150,30 @@ def test_an_index_that_is_wrong_is_made_again(suffix: str, damage: str) -> None:
         ]
         assert since == right_since
     found.check()
+
+
+def test_a_time_entry_that_is_slightly_wrong_hides_no_batch() -> None:
+    disk = MemoryFileSystem()
+    segment = new_segment(disk, interval_bytes=400)
+    for number in range(30):
+        append(segment, [100 + number])
+    segment.save_indexes()
+    path = f"/d/{0:020d}.timeindex"
+    entries = list(segment.indexes().time_index)
+    for ordinal, entry in enumerate(entries[:-1]):
+        # Still in order, and claiming that the batches up to it are two milliseconds older than they are.
+        wrong = TimeIndex(0)
+        for number, other in enumerate(entries):
+            wrong.maybe_append(
+                other._replace(timestamp_ms=other.timestamp_ms - 2) if number == ordinal else other
+            )
+        file = disk.open_append(path)
+        file.truncate(0)
+        file.append([wrong.to_bytes()])
+        file.close()
+        found = loaded(disk, segment)
+        since = [located.header.base_offset for located in found.batches_since(entry.timestamp_ms - 1)]
+        assert since[0] <= entry.timestamp_ms - 101
 
 
 def test_a_failed_append_leaves_nothing() -> None:
