@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from stratalog.record.header import parse_header
 from stratalog.record.record import Record
 from stratalog.segment.index_cache import IndexCache
 from stratalog.segment.log_segment import AppendedBatch, LogSegment, SegmentResources
+from stratalog.segment.offset_index import OffsetIndex
 from stratalog.segment.open_files import OpenFiles
 from stratalog.segment.time_index import TimeIndex
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -174,6 +176,24 @@ def test_a_time_entry_that_is_slightly_wrong_hides_no_batch() -> None:
         found = loaded(disk, segment)
         since = [located.header.base_offset for located in found.batches_since(entry.timestamp_ms - 1)]
         assert since[0] <= entry.timestamp_ms - 101
+
+
+def test_an_offset_entry_that_leads_to_a_later_batch_skips_nothing() -> None:
+    disk = MemoryFileSystem()
+    segment = new_segment(disk, interval_bytes=400)
+    for number in range(30):
+        append(segment, [100 + number])
+    segment.save_indexes()
+    entries = list(segment.indexes().offset_index)
+    wrong = OffsetIndex(0)
+    for entry, following in pairwise(entries):
+        wrong.append(entry.offset, following.position)
+    file = disk.open_append(f"/d/{0:020d}.index")
+    file.truncate(0)
+    file.append([wrong.to_bytes()])
+    file.close()
+    for offset in range(30):
+        assert loaded(disk, segment).position_of(offset) == segment.position_of(offset)
 
 
 def test_a_failed_append_leaves_nothing() -> None:
