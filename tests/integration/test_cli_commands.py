@@ -164,10 +164,21 @@ def test_a_bad_line_is_named_and_what_came_before_is_stored(run: Runner, topic: 
     data = json_lines({"value": "good"}) + b'{"value": 7}\n' + json_lines({"value": "never"})
     message = run.failure("produce", topic, "--format", "json", stdin=data)
     assert message.startswith("line 2: value must be a string")
+    assert "the 1 records before it are stored" in message
     big = b"x" * 2_000_000 + b"\n"
     message = run.failure("produce", topic, stdin=b"small\n" + big)
     assert "max.message.bytes" in message
-    assert "good" not in run("consume", topic) or run("consume", topic).count("good") == 1
+    assert "1 records are stored, line 2 is the first that is not" in message
+    assert run("consume", topic).split() == ["good", "small"]
+
+
+def test_a_bad_line_far_behind_costs_none_of_those_before_it(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--partitions", "3")
+    lines = json_lines(*({"key": str(number), "value": "v" * 20} for number in range(20_000)))
+    message = run.failure("produce", topic, "--format", "json", stdin=lines + b"nonsense\n" + lines)
+    assert message.startswith("line 20001: ")
+    assert "the 20000 records before it are stored" in message
+    assert len(run("consume", topic).split()) == 20_000
 
 
 def test_reading_begins_where_it_is_told(run: Runner, topic: str) -> None:

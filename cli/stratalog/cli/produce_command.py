@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from io import BufferedReader, BytesIO
 from typing import BinaryIO
 
@@ -43,7 +43,8 @@ CHUNK_BYTES = 1 << 18
     "--acks",
     type=click.Choice(["os", "disk", "object"]),
     help="What must hold before records count as "
-    "stored: in the page cache, fsynced, or in the object store. Default: as the topic says.",
+    "stored: in the page cache, fsynced, or in the object store (not supported yet). Default: as the "
+    "topic says.",
 )
 @click.option("--compression", type=click.Choice(["none", "zstd"]), default="none", show_default=True)
 @json_option
@@ -72,8 +73,7 @@ def produce(
             server, lambda client: _produce(client, topic, _records(file, parse), partition, settings, tally)
         )
     except LogStoreError as error:
-        if tally.count:
-            error.message += f" ({tally.count} records before it are stored)"
+        error.message += tally.what_is_stored()
         raise
     if as_json:
         print_json(
@@ -84,14 +84,21 @@ def produce(
 
 
 class _Tally:
-    """What was acknowledged so far."""
+    """What was acknowledged so far. Not thread-safe: belongs to the command."""
 
     def __init__(self) -> None:
         self.by_partition: Counter[int] = Counter()
+        self.first_failed_line: int | None = None
 
     @property
     def count(self) -> int:
         return self.by_partition.total()
+
+    def what_is_stored(self) -> str:
+        """For a failure's message. Partitions are sent side by side: lines behind a failed one may be there."""
+        if self.first_failed_line is None:
+            return f" (the {self.count} records before it are stored)"
+        return f" ({self.count} records are stored, line {self.first_failed_line} is the first that is not)"
 
 
 def _text_parser(key_separator: str | None) -> Callable[[str], InputRecord]:
@@ -111,54 +118,54 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-async def _records(file: BinaryIO, parse: Callable[[str], InputRecord]) -> AsyncIterator[list[InputRecord]]:
-    """Records as they arrive: what a pipe or a terminal has at hand is sent without waiting for more."""
+async def _records(
+    file: BinaryIO, parse: Callable[[str], InputRecord]
+) -> AsyncIterator[tuple[int, InputRecord]]:
+    """Line numbers and records as they arrive: what a pipe or a terminal has at hand is sent without waiting
+    for more. A bad line is raised when it is its turn.
+    """
     assert isinstance(file, BufferedReader | BytesIO)
     number, rest = 0, b""
     while chunk := await asyncio.to_thread(file.read1, CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
-        yield _parsed(lines, number, parse)
-        number += len(lines)
+        for line in lines:
+            number += 1
+            yield number, _parsed(line, number, parse)
     if rest:
-        yield _parsed([rest], number, parse)
+        yield number + 1, _parsed(rest, number + 1, parse)
 
 
-def _parsed(lines: Sequence[bytes], before: int, parse: Callable[[str], InputRecord]) -> list[InputRecord]:
-    records: list[InputRecord] = []
-    for number, line in enumerate(lines, before + 1):
-        try:
-            records.append(parse(line.decode("utf-8", "surrogateescape").removesuffix("\r")))
-        except InvalidRequestError as error:
-            error.message = f"line {number}: {error.message}"
-            raise
-    return records
+def _parsed(line: bytes, number: int, parse: Callable[[str], InputRecord]) -> InputRecord:
+    try:
+        return parse(line.decode("utf-8", "surrogateescape").removesuffix("\r"))
+    except InvalidRequestError as error:
+        error.message = f"line {number}: {error.message}"
+        raise
 
 
 async def _produce(
     client: Client,
     topic: str,
-    chunks: AsyncIterator[list[InputRecord]],
+    records: AsyncIterator[tuple[int, InputRecord]],
     partition: int | None,
     settings: ProducerSettings,
     tally: _Tally,
 ) -> None:
     """Send everything, keeping a bounded number of futures. The first failure ends it."""
     producer = client.producer(settings)
-    unsettled: list[asyncio.Future[Acknowledged]] = []
+    unsettled: list[tuple[int, asyncio.Future[Acknowledged]]] = []
     try:
-        async for records in chunks:
-            for record in records:
-                chosen = partition if record.partition is None else record.partition
-                unsettled.append(
-                    await producer.send(
-                        topic,
-                        record.key,
-                        record.value,
-                        partition=chosen,
-                        timestamp_ms=record.timestamp_ms,
-                        headers=record.headers,
-                    )
-                )
+        async for number, record in records:
+            chosen = partition if record.partition is None else record.partition
+            sent = await producer.send(
+                topic,
+                record.key,
+                record.value,
+                partition=chosen,
+                timestamp_ms=record.timestamp_ms,
+                headers=record.headers,
+            )
+            unsettled.append((number, sent))
             if len(unsettled) >= MAX_UNSETTLED_COUNT:
                 await producer.flush()
                 _settle(unsettled, tally)
@@ -168,15 +175,16 @@ async def _produce(
         _settle(unsettled, tally)
 
 
-def _settle(unsettled: list[asyncio.Future[Acknowledged]], tally: _Tally) -> None:
-    """Count what was acknowledged; raise the first failure."""
+def _settle(unsettled: list[tuple[int, asyncio.Future[Acknowledged]]], tally: _Tally) -> None:
+    """Count what was acknowledged; raise the failure of the first line that was not."""
     failure: BaseException | None = None
-    for future in unsettled:
+    for number, future in unsettled:
         error = future.exception()
         if error is None:
             tally.by_partition[future.result().topic_partition.partition] += 1
-        else:
-            failure = failure or error
+        elif failure is None:
+            failure = error
+            tally.first_failed_line = tally.first_failed_line or number
     unsettled.clear()
     if failure is not None:
         raise failure

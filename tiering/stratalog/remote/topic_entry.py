@@ -62,7 +62,7 @@ def require_partition_count(partition_count: int, *, at_least: int = 1) -> None:
     """Raises InvalidRequestError where a topic may not have so many partitions, or had more before."""
     if not at_least <= partition_count <= MAX_PARTITION_COUNT:
         raise InvalidRequestError(
-            "the number of partitions is out of range; it can grow, never shrink",
+            "the number of partitions is out of range, and never shrinks; choose one between the bounds",
             partition_count=partition_count,
             min_partition_count=at_least,
             max_partition_count=MAX_PARTITION_COUNT,
