@@ -95,7 +95,7 @@ class _Tally:
         return self.by_partition.total()
 
     def what_is_stored(self) -> str:
-        """For a failure's message. Partitions are sent side by side: lines behind a failed one may be there."""
+        """For a failure's message. Partitions go side by side: lines behind a failed one may be stored."""
         if self.first_failed_line is None:
             return f" (the {self.count} records before it are stored)"
         return f" ({self.count} records are stored, line {self.first_failed_line} is the first that is not)"

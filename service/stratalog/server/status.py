@@ -49,8 +49,8 @@ CLOSING_DETAILS = "the server is shutting down, connect again"
 """How a stream ends that the server's shutdown cuts off; clients go on where they were."""
 
 MAX_MESSAGE_CHARS = 1024
-MAX_FIELD_CHARS = 200
-MAX_FIELD_COUNT = 16
+MAX_FIELD_CHARS = 550
+MAX_FIELD_COUNT = 8
 
 STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     LogStoreError: grpc.StatusCode.UNKNOWN,

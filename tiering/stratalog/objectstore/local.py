@@ -295,10 +295,14 @@ def _os_errors(key: str, *, is_write: bool = False) -> Generator[None]:
             raise ObjectNotFoundError("no object has this key", key=key) from error
         if isinstance(error, FileNotFoundError):
             raise StoreUnavailableError(
-                "the store's directory was removed while it was in use", key=key
+                "the store's directory cannot be made, or was removed while in use: check the path",
+                key=key,
+                path=error.filename,
             ) from error
         raise StoreNotUsableError(
-            "a local directory cannot hold both a key and keys below it", key=key
+            "a file is where the store needs a directory, or the other way round: choose another directory",
+            key=key,
+            path=error.filename,
         ) from error
     except OSError as error:
         reason = errno.errorcode.get(error.errno or 0, "unknown")
@@ -306,6 +310,7 @@ def _os_errors(key: str, *, is_write: bool = False) -> Generator[None]:
             raise StoreAccessDeniedError(
                 "this user may not use the store's directory: correct its owner or mode",
                 key=key,
+                path=error.filename,
                 reason=reason,
             ) from error
         raise StoreUnavailableError(
