@@ -13,6 +13,10 @@ from __future__ import annotations
 
 import os
 
+# As the command does: Spark forks to start its JVM, and gRPC's handlers for it can kill the child. Read when
+# gRPC is first imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 import pytest
 from hypothesis import HealthCheck, settings
 
