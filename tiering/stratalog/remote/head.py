@@ -14,6 +14,7 @@ repeat what the state says, for people and for a check.
 from __future__ import annotations
 
 import dataclasses
+from typing import Final
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
@@ -29,6 +30,14 @@ from stratalog.remote.json_document import (
     format_json,
 )
 from stratalog.remote.log_state import LogState
+
+RESTORE: Final = (
+    "write nothing to the store, and restore the newest version of this key from the bucket's versions"
+    " or a backup"
+)
+"""What a message says is left to do where a head, or what it refers to, is not what was written: everything
+else is still there, and whoever writes on without it may overwrite what the restored head knows.
+"""
 
 _FORMAT = "stratalog-head"
 _KNOWN = frozenset(
@@ -168,9 +177,8 @@ class Head:
         expected = range(self.folded_seq + 1, self.seq + 1)
         if [commit.seq for commit in self.commits] != list(expected):
             raise StoreCorruptError(
-                "a head's commits do not reach from its checkpoint to its end; rebuild it with"
-                " `stratalog store rebuild`",
-                what=what,
+                f"a head's commits do not reach from its checkpoint to its end; {RESTORE}",
+                key=what,
                 seq=self.seq,
                 checkpoint_seq=self.folded_seq,
             )

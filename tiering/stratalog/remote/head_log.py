@@ -42,7 +42,7 @@ from stratalog.remote.checkpoint import CheckpointParts, read_checkpoint
 from stratalog.remote.commit import Commit, Writer
 from stratalog.remote.commit_settings import CommitSettings
 from stratalog.remote.format_version import require_writable
-from stratalog.remote.head import Head
+from stratalog.remote.head import RESTORE, Head
 from stratalog.remote.history import find_in_history
 from stratalog.remote.judgement import Judgement
 from stratalog.remote.log_state import LogState
@@ -312,8 +312,7 @@ class HeadLog(Generic[S]):
                 again = self._read_known_head()
                 if again.etag == stored.etag:
                     raise StoreCorruptError(
-                        "an object that the head refers to is missing; restore it, or rebuild with"
-                        " `stratalog store rebuild`",
+                        f"an object that the head refers to is missing; {RESTORE}",
                         **error.fields,
                     ) from error
                 stored = again
@@ -325,7 +324,7 @@ class HeadLog(Generic[S]):
         state = base.state
         if head.seq < state.seq:
             raise StoreCorruptError(
-                "a head went back to an older state; restore the bucket's newest version of it",
+                f"a head went back to an older state; {RESTORE}",
                 key=self.layout.head_key,
                 seq=head.seq,
                 seen_seq=state.seq,
@@ -383,8 +382,9 @@ class HeadLog(Generic[S]):
 
     def _lost_head(self) -> StoreCorruptError:
         return StoreCorruptError(
-            "the head is lost but its objects are there; rebuild it with `stratalog store rebuild`",
+            f"the head is lost, but its history and objects are there untouched; {RESTORE}",
             key=self.layout.head_key,
+            store=self.store.url,
         )
 
     def _pause(self, attempt: int, first_ms: int, max_ms: int) -> None:

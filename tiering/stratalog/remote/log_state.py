@@ -75,7 +75,7 @@ def after_commit(state: S, commit: Commit) -> S:
     """
     if commit.seq != state.seq + 1:
         raise StoreCorruptError(
-            "commits are missing; rebuild the head with `stratalog store rebuild`",
+            "commits are missing from the head; stop, keep everything and investigate",
             seq=commit.seq,
             expected=state.seq + 1,
         )
