@@ -17,13 +17,14 @@ import pytest
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import Durability
 from stratalog.cli.demo import flights
-from stratalog.cli.demo.server_process import ServerProcess
 from stratalog.cli.demo.story import KEYED_CONFIG, KEYED_TOPIC, PARTITION_COUNT
 from stratalog.client.client import Client
 from stratalog.client.partition_sender import Acknowledged
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
+from stratalog.log.data_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.testing.s3_servers import S3Server
+from stratalog.testing.server_process import ServerProcess
 
 FEW = "4000"
 
@@ -57,9 +58,7 @@ def test_keep_leaves_a_store_that_a_server_starts_on(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     done = run_demo("--keep", str(kept))
     assert done.returncode == 0, done.stderr
-    server = ServerProcess(kept / "data", (kept / "store").as_uri(), tmp_path / "server.log")
-    server.start()
-    try:
+    with ServerProcess(f"{kept}/data", store_url=(kept / "store").as_uri()) as server:
         lines = subprocess.run(
             [sys.executable, "-m", "stratalog.cli", "consume", KEYED_TOPIC, "--max", "3", "--format", "json"],
             capture_output=True,
@@ -70,8 +69,6 @@ def test_keep_leaves_a_store_that_a_server_starts_on(tmp_path: Path) -> None:
         ).stdout.splitlines()
         assert len(lines) == 3
         assert {"key", "value", "partition", "offset"} <= set(json.loads(lines[0]))
-    finally:
-        server.stop()
     again = run_demo("--keep", str(kept))
     assert again.returncode == 1
     assert "not empty" in again.stderr
@@ -86,13 +83,15 @@ def test_the_demo_on_an_s3_server_takes_its_objects_away(s3_server: S3Server, s3
     store.close()
 
 
-def test_ctrl_c_cleans_up(tmp_path: Path) -> None:
+def interrupt_served(scratch: Path, *arguments: str) -> None:
+    """Ctrl-C of a terminal, which every process of the foreground's group gets, once the demo serves."""
     demo = subprocess.Popen(
-        [sys.executable, "-m", "stratalog.cli", "demo", "--flights", FEW, "--serve"],
+        [sys.executable, "-m", "stratalog.cli", "demo", "--flights", FEW, "--serve", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "JAVA_HOME": "/nowhere", "TMPDIR": str(tmp_path)},
+        env={**os.environ, "JAVA_HOME": "/nowhere", "TMPDIR": str(scratch)},
+        process_group=0,
     )
     assert demo.stdout is not None
     said = ""
@@ -100,18 +99,27 @@ def test_ctrl_c_cleans_up(tmp_path: Path) -> None:
         line = demo.stdout.readline()
         assert line, said
         said += line
-    demo.send_signal(signal.SIGINT)
+    os.killpg(demo.pid, signal.SIGINT)
     assert demo.wait(60) == 0
     demo.stdout.close()
+
+
+def test_ctrl_c_cleans_up(tmp_path: Path) -> None:
+    interrupt_served(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_stops_the_server_cleanly(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    interrupt_served(tmp_path, "--keep", str(kept))
+    assert "stopping at once" not in (kept / "server.log").read_text()
+    assert (kept / "data" / CLEAN_SHUTDOWN_FILE).exists()
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Generator[ServerProcess]:
-    process = ServerProcess(tmp_path / "data", (tmp_path / "store").as_uri(), tmp_path / "server.log")
-    process.start()
-    yield process
-    process.kill()
+    with ServerProcess(f"{tmp_path}/data") as running:
+        yield running
 
 
 Found = dict[tuple[int, int], tuple[bytes | None, bytes | None, int]]

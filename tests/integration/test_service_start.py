@@ -120,7 +120,7 @@ def test_settings_come_from_the_environment_too(tmp_path: Path) -> None:
 def test_a_signal_stops_it_cleanly(tmp_path: Path) -> None:
     with ServerProcess(f"{tmp_path}/data") as server:
         assert server.stop() == 0
-        assert "Traceback" not in server.errors
+        assert "Traceback" not in server.said
     marker = [path.name for path in (tmp_path / "data").iterdir() if "clean" in path.name]
     assert marker, "the marker of a clean shutdown is there"
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from stratalog.cli.demo import flights
+from stratalog.cli.demo.demo_server import DemoServer
 from stratalog.cli.demo.places import DemoPlaces
 from stratalog.cli.demo.report import DemoReport
-from stratalog.cli.demo.server_process import ServerProcess
 from stratalog.cli.demo.story import Story, fail_unless_ok, next_commands
 
 
@@ -44,11 +44,12 @@ def demo(store: str | None, keep: Path | None, serve: bool, as_json: bool, fligh
     loses the data directory, starts again from the bucket, and compares what comes back with a computation in
     pandas.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     console = Console(stderr=as_json)
     report = DemoReport()
     places = DemoPlaces(keep, store)
-    server = ServerProcess(places.data_dir, places.store_url, places.server_log)
+    server = DemoServer(places.data_dir, places.store_url, places.server_log)
     try:
         with _progress() as progress:
             reading = progress.add_task("read the data set", total=None)

@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.types import Durability
+from stratalog.cli.demo.demo_server import DemoServer
 from stratalog.cli.demo.flights import FlightRecord, Flights
 from stratalog.cli.demo.oracle import (
     Check,
@@ -22,7 +23,6 @@ from stratalog.cli.demo.oracle import (
 from stratalog.cli.demo.places import DemoPlaces
 from stratalog.cli.demo.readback import KeyedTopic, read_keyed, read_values, read_with_spark
 from stratalog.cli.demo.report import CompactionTotals, DemoReport, TierCount
-from stratalog.cli.demo.server_process import ServerProcess
 from stratalog.client.client import Client
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.record.compression import Codec
@@ -55,7 +55,7 @@ class Story:
     def __init__(
         self,
         places: DemoPlaces,
-        server: ServerProcess,
+        server: DemoServer,
         flights: Flights,
         progress: Progress,
         report: DemoReport,
