@@ -424,6 +424,8 @@ CHECKED_CLASSES = [
     "Catalog",
     "LocalLog",
     "LogManager",
+    "LogOffsets",
+    "LogSegments",
     "LogSegment",
     "MetadataLog",
     "OffsetIndex",

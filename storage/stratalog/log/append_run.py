@@ -90,7 +90,7 @@ class AppendRun:
         self._write()
         last_offset = self._last_offset(request)
         if self._refusal is None and self._should_roll(request, last_offset):
-            base_offset = self._local.end_offset
+            base_offset = self._local.segments.end_offset
             if last_offset - base_offset > MAX_RELATIVE_OFFSET:
                 base_offset = request.headers[0].base_offset
             self._local.roll(self._config, self._now_ms, base_offset)
@@ -108,7 +108,7 @@ class AppendRun:
     def _last_offset(self, request: ValidatedAppend) -> int:
         if self._leader_epoch is None:
             return request.headers[-1].last_offset
-        next_offset = self._batches[-1].last_offset + 1 if self._batches else self._local.end_offset
+        next_offset = self._batches[-1].last_offset + 1 if self._batches else self._local.segments.end_offset
         return next_offset + request.offset_count - 1
 
     def _take(self, request: ValidatedAppend, last_offset: int) -> None:

@@ -1,21 +1,19 @@
-"""The segments of one partition on this disk, and where they end.
+"""The log of one partition on this disk: how its segments are written, rolled, synced, dropped and read.
 
-The list of segments is an immutable tuple that is replaced as a whole: readers take it once and walk it
-without a lock, whatever is rolled or dropped beside them. The last segment is active. Segments tile: each
-one's base offset is the end of the one before it, except where a later log was put behind a gap on purpose.
+It knows nothing but files: no watermark, no other tier, no rule that says what may go. `segments` is replaced
+as a whole by whatever changes the list.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.log_config import LogConfig
+from stratalog.log.log_segments import LogSegments
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.segment.log_segment import AppendedBatch, LogSegment, SegmentResources
 
@@ -50,38 +48,22 @@ class LocalLog:
         assert segments
         self.resources = resources
         self.directory = directory
-        self.segments = tuple(segments)
+        self.segments = LogSegments(segments)
         self._unsynced_sealed: list[LogSegment] = []
         self._unsynced_directories = list(unsynced)
         # Where a read ended: the next one of the same reader begins there. Lost hints cost a look-up.
         self._hints: dict[int, tuple[LogSegment, int]] = {}
 
-    @property
-    def active(self) -> LogSegment:
-        return self.segments[-1]
-
-    @property
-    def start_offset(self) -> int:
-        return self.segments[0].base_offset
-
-    @property
-    def end_offset(self) -> int:
-        return self.segments[-1].end_offset
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self.segments)
-
     def append(self, parts: Sequence[Buffer], batches: Sequence[AppendedBatch]) -> None:
         """Raises as LogSegment.append does."""
-        self.active.append(parts, batches)
+        self.segments.active.append(parts, batches)
 
     def should_roll(
         self, config: LogConfig, *, size_bytes: int, last_offset: int, max_timestamp_ms: int, now_ms: int
     ) -> bool:
         """The active segment must be rolled before it takes so many bytes more, up to that offset and
         timestamp."""
-        active = self.active
+        active = self.segments.active
         if not active.fits(last_offset):
             return True
         if active.size_bytes == 0:
@@ -98,9 +80,9 @@ class LocalLog:
         An empty one stays, unless it must begin elsewhere. Raises OSError: nothing has changed then. Raises
         DataDirectoryError where that could not be achieved: the log must not be written to any more.
         """
-        old = self.active
-        base_offset = self.end_offset if base_offset is None else base_offset
-        assert base_offset >= self.end_offset
+        old = self.segments.active
+        base_offset = self.segments.end_offset if base_offset is None else base_offset
+        assert base_offset >= self.segments.end_offset
         if old.size_bytes == 0 and old.base_offset == base_offset:
             return
         if old.size_bytes > 0:
@@ -110,9 +92,9 @@ class LocalLog:
         if old.size_bytes > 0:
             old.seal()
             self._unsynced_sealed.append(old)
-            self.segments = (*self.segments, new)
+            self.segments = LogSegments((*self.segments, new))
             return
-        self.segments = (*self.segments[:-1], new)
+        self.segments = LogSegments((*self.segments.sealed, new))
         try:
             old.mark_deleted()
             old.unlink_deleted()
@@ -137,9 +119,10 @@ class LocalLog:
     def take_unsynced(self, recovery_point: int) -> UnsyncedWork:
         """What to sync for durability up to the end; it counts as synced from now on, so a failure is
         final."""
+        active = self.segments.active
         work = UnsyncedWork(
             tuple(self._unsynced_sealed),
-            self.active if self.end_offset > max(recovery_point, self.active.base_offset) else None,
+            active if active.end_offset > max(recovery_point, active.base_offset) else None,
             tuple(dict.fromkeys(self._unsynced_directories)),
         )
         self._unsynced_sealed.clear()
@@ -163,7 +146,7 @@ class LocalLog:
         The caller unlinks them later.
         """
         assert 0 < count < len(self.segments), "a log always keeps its active segment"
-        dropped, self.segments = self.segments[:count], self.segments[count:]
+        dropped, self.segments = self.segments[:count], LogSegments(self.segments[count:])
         self._unsynced_sealed = [segment for segment in self._unsynced_sealed if segment not in dropped]
         # Oldest first: a crash in between leaves a log without a gap.
         for segment in dropped:
@@ -182,19 +165,19 @@ class LocalLog:
         for segment in reversed(dropped):
             segment.mark_deleted()
         self.resources.filesystem.sync_directory(self.directory)
-        self.segments = (self._create(config, now_ms, offset),)
+        self.segments = LogSegments((self._create(config, now_ms, offset),))
         self.resources.filesystem.sync_directory(self.directory)
         return dropped
 
     def read(
-        self, segments: Sequence[LogSegment], offset: int, max_bytes: int, *, end_offset: int, min_one: bool
+        self, segments: LogSegments, offset: int, max_bytes: int, *, end_offset: int, min_one: bool
     ) -> FetchData:
         """From the first batch that ends at or above `offset`, in one segment of those that the caller took.
 
         Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped meanwhile).
         """
-        assert segments[0].base_offset <= offset < end_offset <= segments[-1].end_offset
-        for segment in segments[_floor_ordinal(segments, offset) :]:
+        assert segments.start_offset <= offset < end_offset <= segments.end_offset
+        for segment in segments.since(offset):
             if segment.base_offset >= end_offset:
                 break
             if offset >= segment.end_offset:
@@ -218,8 +201,9 @@ class LocalLog:
     def save_active_indexes(self) -> None:
         """Write the active segment's indexes, so that the next process need not make them again. Raises
         OSError."""
-        self.active.save_indexes()
-        self.active.sync(with_indexes=True)
+        active = self.segments.active
+        active.save_indexes()
+        active.sync(with_indexes=True)
         self.resources.filesystem.sync_directory(self.directory)
 
     def close(self) -> None:
@@ -229,20 +213,10 @@ class LocalLog:
             self.resources.files.forget(segment.path)
 
     def check(self) -> None:
-        """Prove each segment and their order. Raises CorruptRecordError, OSError."""
-        segments = self.segments
-        assert segments[-1].is_active
-        assert not any(segment.is_active for segment in segments[:-1])
-        for segment, follower in pairwise(segments):
-            assert segment.size_bytes > 0, "only the active segment may be empty"
-            assert segment.end_offset <= follower.base_offset
-        for segment in segments:
-            segment.check()
-
-
-def _floor_ordinal(segments: Sequence[LogSegment], offset: int) -> int:
-    """The last segment with a base offset at or below `offset`; -1 where there is none."""
-    return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+        """Prove the segments, and that nothing waits for a sync which is not here any more. Raises
+        CorruptRecordError, OSError."""
+        self.segments.check()
+        assert all(segment in self.segments.sealed for segment in self._unsynced_sealed)
 
 
 def _waited_ms(active: LogSegment, max_timestamp_ms: int, now_ms: int) -> int:

@@ -13,7 +13,8 @@ same directory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from stratalog.base.errors import DataDirectoryError, LogStoreError, UnknownTopicOrPartitionError
@@ -56,6 +57,14 @@ class LogAvailability:
         if self._offline_reason is None:
             self._offline_reason = str(failure)
         return self._offline_error(self._offline_reason)
+
+    @contextmanager
+    def offline_on_failure(self) -> Generator[None]:
+        """What the disk refuses inside leaves it in a state that nobody knows. Raises DataDirectoryError."""
+        try:
+            yield
+        except OSError as failure:
+            raise self.go_offline(failure) from failure
 
     def _offline_error(self, reason: str) -> DataDirectoryError:
         return DataDirectoryError(

@@ -99,7 +99,7 @@ class LogLoader:
             return self._begin(first_offset)
         if was_clean and self._activate(segments[-1]):
             local_log = LocalLog(self._resources, self._directory, segments, unsynced=())
-            return LoadedLog(local_log, local_log.end_offset, RecoveryReport(was_clean=True))
+            return LoadedLog(local_log, local_log.segments.end_offset, RecoveryReport(was_clean=True))
         return self._recover(segments)
 
     def _begin(self, first_offset: int) -> LoadedLog:

@@ -202,7 +202,7 @@ class LogManager:
                 self._recovery_points[partition] = loaded.recovery_point
                 self._write_checkpoints()
         if not config.remote_storage_enable:
-            log_start_offset = max(log_start_offset, loaded.local_log.start_offset)
+            log_start_offset = max(log_start_offset, loaded.local_log.segments.start_offset)
         return UnifiedLog(
             self._clock,
             self._scheduler,

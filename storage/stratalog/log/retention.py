@@ -1,4 +1,4 @@
-"""How many of the oldest segments a rule lets go. Pure functions over a log's segments, oldest first.
+"""How many of the oldest segments a log lets go. Functions over its segments, oldest first.
 
 Every rule speaks of a run from the beginning: a segment that must stay keeps all behind it. The guards are
 Kafka's: nothing at or above the high watermark goes, and neither does an empty active segment.
@@ -9,8 +9,68 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 
-from stratalog.log.log_config import UNLIMITED
+from stratalog.base.filesystem import FileSystem
+from stratalog.log.log_config import UNLIMITED, LogConfig
+from stratalog.log.log_offsets import LogOffsets
+from stratalog.log.log_segments import LogSegments
 from stratalog.segment.log_segment import LogSegment
+
+NewestMs = Callable[[LogSegment], int]
+"""When the newest record of a segment was written."""
+RetentionRule = Callable[[LogSegments, LogOffsets, LogConfig, NewestMs, int], int]
+"""How many of the oldest segments a configuration lets go now."""
+
+
+def newest_ms_on(filesystem: FileSystem) -> NewestMs:
+    """The highest timestamp of a segment's records; where they have none, when its file was written.
+
+    What is returned raises CorruptRecordError, OSError.
+    """
+
+    def newest_ms(segment: LogSegment) -> int:
+        timestamp_ms = segment.max_timestamp().timestamp_ms
+        return timestamp_ms if timestamp_ms >= 0 else filesystem.modified_ms(segment.path)
+
+    return newest_ms
+
+
+def below_log_start(segments: LogSegments, offsets: LogOffsets) -> int:
+    """Segments that hold deleted records only. They go whatever the configuration is."""
+    return below_offset(segments, min(offsets.log_start_offset, offsets.high_watermark))
+
+
+def tiered(segments: LogSegments, offsets: LogOffsets) -> int:
+    """Segments that are in the object store, so that this disk can do without them."""
+    return below_offset(segments, min(offsets.tiered_end_offset, offsets.high_watermark))
+
+
+def beyond_local_retention(
+    segments: LogSegments, offsets: LogOffsets, config: LogConfig, newest_ms: NewestMs, now_ms: int
+) -> int:
+    """Segments of a tiered log that are in the object store, and too old or too much for this disk.
+
+    The size that counts is that of everything here, what is not in the object store yet included. Raises what
+    `newest_ms` does.
+    """
+    count = tiered(segments, offsets)
+    by_size = beyond_size(segments, config.effective_local_retention_bytes)
+    by_age = beyond_age(segments[:count], config.effective_local_retention_ms, newest_ms, now_ms)
+    return max(min(count, by_size), by_age)
+
+
+def beyond_retention(
+    segments: LogSegments, offsets: LogOffsets, config: LogConfig, newest_ms: NewestMs, now_ms: int
+) -> int:
+    """Segments that are too old or too much for a log that has no other tier; none of any other log.
+
+    Raises what `newest_ms` does.
+    """
+    if not config.is_deleted or config.remote_storage_enable:
+        return 0
+    count = below_offset(segments, offsets.high_watermark)
+    by_size = beyond_size(segments, config.retention_bytes)
+    by_age = beyond_age(segments[:count], config.retention_ms, newest_ms, now_ms)
+    return max(min(count, by_size), by_age)
 
 
 def run_length(segments: Sequence[LogSegment], is_dropped: Callable[[LogSegment], bool]) -> int:
@@ -37,9 +97,7 @@ def beyond_size(segments: Sequence[LogSegment], retention_bytes: int) -> int:
     return count
 
 
-def beyond_age(
-    segments: Sequence[LogSegment], retention_ms: int, newest_ms: Callable[[LogSegment], int], now_ms: int
-) -> int:
+def beyond_age(segments: Sequence[LogSegment], retention_ms: int, newest_ms: NewestMs, now_ms: int) -> int:
     """Segments whose newest record is older than `retention_ms`. One that claims to be of the future
     stays."""
     if retention_ms == UNLIMITED:

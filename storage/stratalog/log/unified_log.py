@@ -1,13 +1,8 @@
 """The log of one partition: what may be appended, what may be read, what is durable, and what may go.
 
-Offsets, and who moves them (every one only ever grows, except under `truncate_fully_and_start_at`)::
-
-    log_start_offset        first readable offset in any tier      deletion of records, retention
-    local_log_start_offset  first offset on this disk              local retention
-    tiered_end_offset       end of what is in the object store     the uploader, after a commit
-    recovery_point          everything below is fsynced            flush
-    high_watermark          end of what consumers may see          append (os), flush (disk), upload (object)
-    log_end_offset          the next offset to be given            append
+`LocalLog` writes the files, `LogReader` reads them, `LogOffsets` says what the offsets mean and how they
+relate, `LogAvailability` whether the log may be used, `retention` what may go. This class puts them together:
+it takes the locks, moves the offsets, and decides what a failure of the disk means.
 
 Threads: appends validate without a lock, then write under `lock`, one at a time; `append_group` writes for
 many callers at once. Readers take no lock. `flush` syncs outside of `lock`, so that appends go on meanwhile.
@@ -26,23 +21,21 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import (
-    DataDirectoryError,
-    LogStoreError,
-    OffsetOutOfRangeError,
-)
+from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.scheduler import Scheduler
-from stratalog.base.types import Durability, TopicPartition
-from stratalog.log import retention, time_lookup
+from stratalog.base.types import TopicPartition
+from stratalog.log import retention
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.append_run import AppendRun
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_loader import LoadedLog
+from stratalog.log.log_offsets import LogOffsets
+from stratalog.log.log_reader import LogReader
 from stratalog.log.log_validator import ValidatedAppend, validate_append, validate_replica
-from stratalog.log.segment_info import SegmentInfo, SegmentSource, describe_segment, upload_sources
+from stratalog.log.segment_info import SegmentInfo, SegmentSource
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.timestamp_offset import TimestampOffset
 
@@ -74,11 +67,15 @@ class UnifiedLog:
         self._scheduler = scheduler
         self._checkpoint = checkpoint
         self._local = loaded.local_log
-        self._filesystem = loaded.local_log.resources.filesystem
-        self._log_start_offset = log_start_offset
-        self._tiered_end_offset = 0
-        self._recovery_point = loaded.recovery_point
+        self._newest_ms = retention.newest_ms_on(loaded.local_log.resources.filesystem)
+        self._offsets = LogOffsets(
+            loaded.local_log,
+            config.min_durability,
+            log_start_offset=log_start_offset,
+            recovery_point=loaded.recovery_point,
+        )
         self._availability = LogAvailability(topic_partition, loaded.local_log)
+        self._reader = LogReader(loaded.local_log, self._offsets, self._availability)
 
     @property
     def directory(self) -> str:
@@ -86,53 +83,40 @@ class UnifiedLog:
 
     @property
     def log_start_offset(self) -> int:
-        """First readable offset in any tier."""
-        return self._log_start_offset
+        return self._offsets.log_start_offset
 
     @property
     def local_log_start_offset(self) -> int:
-        """First offset that this disk serves."""
-        return max(self._log_start_offset, self._local.start_offset)
+        return self._offsets.local_log_start_offset
 
     @property
     def tiered_end_offset(self) -> int:
-        """Exclusive end of what is committed in the object store, as far as this log was told."""
-        return self._tiered_end_offset
+        return self._offsets.tiered_end_offset
 
     @property
     def earliest_pending_upload_offset(self) -> int:
-        """First offset that is not committed in the object store yet."""
-        return max(self._log_start_offset, self._tiered_end_offset)
+        return self._offsets.earliest_pending_upload_offset
 
     @property
     def recovery_point(self) -> int:
-        """Everything below is fsynced."""
-        return self._recovery_point
+        return self._offsets.recovery_point
 
     @property
     def log_end_offset(self) -> int:
-        """The next offset to be given."""
-        return self._local.end_offset
+        return self._offsets.log_end_offset
 
     @property
     def high_watermark(self) -> int:
-        """Exclusive end of what has reached the topic's `min.durability`."""
-        if self.config.min_durability is Durability.OS:
-            return self._local.end_offset
-        if self.config.min_durability is Durability.DISK:
-            return self._recovery_point
-        return max(self._tiered_end_offset, self._log_start_offset)
+        return self._offsets.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """Exclusive end for readers of committed records only; the high watermark until there are
-        transactions."""
-        return self.high_watermark
+        return self._offsets.last_stable_offset
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the local segments."""
-        return self._local.size_bytes
+        return self._local.segments.size_bytes
 
     @property
     def is_offline(self) -> bool:
@@ -145,10 +129,7 @@ class UnifiedLog:
 
     def append_as_leader(self, batches: Buffer, leader_epoch: int) -> AppendInfo:
         """Append a producer's batches, which become visible together; see `append_group`."""
-        outcome = self.append_group([batches], leader_epoch)[0]
-        if isinstance(outcome, LogStoreError):
-            raise outcome
-        return outcome
+        return _only(self.append_group([batches], leader_epoch))
 
     def append_group(self, requests: Sequence[Buffer], leader_epoch: int) -> list[AppendInfo | LogStoreError]:
         """Append many producers' requests, in order, with one write for all of them (one more for each roll).
@@ -160,15 +141,7 @@ class UnifiedLog:
         """
         validated = [self._validated(request) for request in requests]
         with self.lock:
-            run = AppendRun(
-                self._local, self.config, self._clock.now_ms(), leader_epoch, self._availability.refusal()
-            )
-            for request in validated:
-                run.add(request)
-            outcomes = run.finish()
-            if run.fatal is not None:
-                self._availability.go_offline(run.fatal)
-            return outcomes
+            return self._append(validated, leader_epoch)
 
     def _validated(self, request: Buffer) -> ValidatedAppend | LogStoreError:
         try:
@@ -183,17 +156,20 @@ class UnifiedLog:
         Raises CorruptRecordError, DataDirectoryError.
         """
         with self.lock:
-            validated = validate_replica(batches, self.log_end_offset)
-            run = AppendRun(
-                self._local, self.config, self._clock.now_ms(), None, self._availability.refusal()
-            )
-            run.add(validated)
-            outcome = run.finish()[0]
-            if run.fatal is not None:
-                self._availability.go_offline(run.fatal)
-            if isinstance(outcome, LogStoreError):
-                raise outcome
-            return outcome
+            return _only(self._append([validate_replica(batches, self.log_end_offset)], None))
+
+    def _append(
+        self, requests: Sequence[ValidatedAppend | LogStoreError], leader_epoch: int | None
+    ) -> list[AppendInfo | LogStoreError]:
+        run = AppendRun(
+            self._local, self.config, self._clock.now_ms(), leader_epoch, self._availability.refusal()
+        )
+        for request in requests:
+            run.add(request)
+        outcomes = run.finish()
+        if run.fatal is not None:
+            self._availability.go_offline(run.fatal)
+        return outcomes
 
     def flush(self) -> int:
         """Make durable, names included, what was appended before the call; returns the recovery point then.
@@ -204,8 +180,8 @@ class UnifiedLog:
         with self._flush_lock:
             with self.lock:
                 self._availability.require_online()
-                end_offset = self._local.end_offset
-                work = self._local.take_unsynced(self._recovery_point)
+                end_offset = self.log_end_offset
+                work = self._local.take_unsynced(self.recovery_point)
             if not work.is_empty:
                 try:
                     self._local.sync(work)
@@ -213,96 +189,35 @@ class UnifiedLog:
                     with self.lock:
                         raise self._availability.go_offline(failure) from failure
             with self.lock:
-                self._recovery_point = max(self._recovery_point, end_offset)
-                return self._recovery_point
+                self._offsets.recovery_point = max(self.recovery_point, end_offset)
+                return self.recovery_point
 
     def read(
         self, offset: int, max_bytes: int, *, min_one_message: bool = True, end_offset: int | None = None
     ) -> FetchData:
-        """Whole batches from the first one that ends at or above `offset`, below `end_offset` (None: high
-        watermark).
-
-        At most `max_bytes`, except for a first batch that is larger, if `min_one_message`. Checksums are
-        compared. Raises OffsetOutOfRangeError below `local_log_start_offset` or above `log_end_offset`,
-        CorruptRecordError, DataDirectoryError.
-        """
-
-        def read_once() -> FetchData:
-            # Everything is judged by one list of segments: a newer one may have lost or gained what lies
-            # between.
-            segments = self._local.segments
-            log_end_offset = segments[-1].end_offset
-            if not max(self._log_start_offset, segments[0].base_offset) <= offset <= log_end_offset:
-                raise self._out_of_range(offset)
-            end = min(self.high_watermark if end_offset is None else end_offset, log_end_offset)
-            if offset >= end:
-                return FetchData(b"", offset)
-            return self._local.read(segments, offset, max_bytes, end_offset=end, min_one=min_one_message)
-
-        return self._availability.reading(read_once)
+        """See `LogReader.read`, as with all that follow up to `read_segment`. No lock is taken."""
+        return self._reader.read(offset, max_bytes, min_one_message=min_one_message, end_offset=end_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first local record below the high watermark with that timestamp or a later one, in offset
-        order.
-
-        Raises CorruptRecordError, DataDirectoryError.
-        """
-        return self._availability.reading(
-            lambda: time_lookup.first_at_or_after(
-                self._local.segments, timestamp_ms, self.local_log_start_offset, self.high_watermark
-            )
-        )
+        return self._reader.offset_for_timestamp(timestamp_ms)
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """The first of the local records below the high watermark that have the highest timestamp.
+        return self._reader.max_timestamp()
 
-        Raises CorruptRecordError, DataDirectoryError.
-        """
-        return self._availability.reading(
-            lambda: time_lookup.newest(self._local.segments, self.local_log_start_offset, self.high_watermark)
-        )
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        return self._reader.segments()
+
+    def upload_candidates(self, from_offset: int) -> tuple[SegmentSource, ...]:
+        return self._reader.upload_candidates(from_offset)
+
+    def read_segment(self, source: SegmentSource, position: int, size: int) -> bytes:
+        return self._reader.read_segment(source, position, size)
 
     def roll(self) -> None:
         """Begin a new segment, unless the active one is empty. Raises DataDirectoryError."""
         with self.lock:
             self._availability.require_online()
             self._roll()
-
-    def segments(self) -> tuple[SegmentInfo, ...]:
-        """The local segments, oldest first. Raises CorruptRecordError, DataDirectoryError."""
-        return self._availability.reading(lambda: tuple(map(describe_segment, self._local.segments)))
-
-    def upload_candidates(self, from_offset: int) -> tuple[SegmentSource, ...]:
-        """What may be copied to the object store at or above `from_offset`: sealed, fsynced, below the last
-        stable offset.
-
-        They tile, beginning at `from_offset` or at the log's start, whichever is higher. Raises
-        CorruptRecordError, DataDirectoryError.
-        """
-
-        return self._availability.reading(
-            lambda: upload_sources(
-                self._local.segments[:-1],
-                max(from_offset, self.local_log_start_offset),
-                min(self.last_stable_offset, self._recovery_point),
-            )
-        )
-
-    def read_segment(self, source: SegmentSource, position: int, size: int) -> bytes:
-        """Bytes [position, position + size) of the candidate's segment file, no more than the candidate has.
-
-        Raises OffsetOutOfRangeError where the segment has been dropped, DataDirectoryError.
-        """
-        end_position = source.first_position + source.size_bytes
-        assert source.first_position <= position <= end_position
-
-        def read() -> bytes:
-            for segment in self._local.segments:
-                if segment.base_offset == source.segment_base_offset:
-                    return segment.read_bytes(position, min(size, end_position - position))
-            raise self._out_of_range(source.base_offset)
-
-        return self._availability.reading(read)
 
     def update_tiered_end_offset(self, offset: int) -> None:
         """Learn that everything below `offset` is committed in the object store; lower news are old news.
@@ -317,7 +232,7 @@ class UnifiedLog:
                     tiered_end_offset=offset,
                     log_end_offset=self.log_end_offset,
                 )
-            self._tiered_end_offset = max(self._tiered_end_offset, offset)
+            self._offsets.tiered_end_offset = max(self.tiered_end_offset, offset)
 
     def increment_log_start_offset(self, offset: int) -> None:
         """Records below `offset` are deleted; lower offsets than before change nothing.
@@ -329,11 +244,12 @@ class UnifiedLog:
         with self.lock:
             self._availability.require_online()
             if offset > self.high_watermark:
-                raise self._out_of_range(offset)
-            if offset > self._log_start_offset:
-                self._log_start_offset = offset
-                if not self.config.remote_storage_enable or offset > self._recovery_point:
-                    self._persist_checkpoint()
+                raise self._offsets.out_of_range(offset)
+            if offset > self.log_start_offset:
+                self._offsets.log_start_offset = offset
+                if not self.config.remote_storage_enable or offset > self.recovery_point:
+                    with self._availability.offline_on_failure():
+                        self._checkpoint(self)
 
     def delete_local_segments(self, *, ignore_retention: bool = False) -> int:
         """Drop local segments that are in the object store and beyond the local retention; returns how many.
@@ -341,20 +257,10 @@ class UnifiedLog:
         What lies below the log start goes in any case. `ignore_retention`: everything that is in the object
         store. Raises CorruptRecordError, DataDirectoryError.
         """
-        config = self.config
         with self._flush_lock, self.lock:
-            segments = self._local.segments
-            tiered = segments[
-                : retention.below_offset(segments, min(self._tiered_end_offset, self.high_watermark))
-            ]
-            count = len(tiered)
-            if not ignore_retention:
-                # The size that counts is that of everything here, what is not in the object store yet
-                # included.
-                by_size = retention.beyond_size(segments, config.effective_local_retention_bytes)
-                by_age = self._beyond_age(tiered, config.effective_local_retention_ms)
-                count = max(min(count, by_size), by_age)
-            return self._delete_oldest(max(count, self._below_log_start()))
+            if ignore_retention:
+                return self._delete_oldest(retention.tiered(self._local.segments, self._offsets))
+            return self._delete_oldest(self._count_beyond(retention.beyond_local_retention))
 
     def delete_old_segments(self) -> int:
         """Drop segments of a log that is not tiered: below its start, beyond `retention.bytes`, beyond
@@ -362,16 +268,8 @@ class UnifiedLog:
 
         Returns how many. The log start follows. Raises CorruptRecordError, DataDirectoryError.
         """
-        config = self.config
         with self._flush_lock, self.lock:
-            count = self._below_log_start()
-            if config.is_deleted and not config.remote_storage_enable:
-                segments = self._local.segments
-                visible = segments[: retention.below_offset(segments, self.high_watermark)]
-                by_size = retention.beyond_size(segments, config.retention_bytes)
-                by_age = self._beyond_age(visible, config.retention_ms)
-                count = max(count, min(by_size, len(visible)), by_age)
-            return self._delete_oldest(count)
+            return self._delete_oldest(self._count_beyond(retention.beyond_retention))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything local and go on, empty, at `offset`. Durable when it returns. Raises
@@ -380,17 +278,15 @@ class UnifiedLog:
             self._availability.require_online()
             # The checkpoints must never promise more than the new log has; so they are lowered before it
             # begins.
-            self._recovery_point = 0
-            self._log_start_offset = min(self._log_start_offset, offset)
-            self._tiered_end_offset = min(self._tiered_end_offset, offset)
-            self._persist_checkpoint()
-            try:
+            self._offsets.recovery_point = 0
+            self._offsets.log_start_offset = min(self.log_start_offset, offset)
+            self._offsets.tiered_end_offset = min(self.tiered_end_offset, offset)
+            with self._availability.offline_on_failure():
+                self._checkpoint(self)
                 dropped = self._local.restart_at(offset, self.config, self._clock.now_ms())
-            except OSError as failure:
-                raise self._availability.go_offline(failure) from failure
-            self._recovery_point = offset
+            self._offsets.recovery_point = offset
             if not self.config.remote_storage_enable:
-                self._log_start_offset = offset
+                self._offsets.log_start_offset = offset
             self._unlink_later(dropped)
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -401,6 +297,7 @@ class UnifiedLog:
         with self._flush_lock, self.lock:
             self.flush()
             self.config = config
+            self._offsets.min_durability = config.min_durability
 
     def close(self, *, flush: bool = True) -> None:
         """Flush, write the active segment's indexes and let go of the files. Every later call is refused.
@@ -413,9 +310,8 @@ class UnifiedLog:
             try:
                 if flush:
                     self.flush()
-                    self._local.save_active_indexes()
-            except OSError as failure:
-                raise self._availability.go_offline(failure) from failure
+                    with self._availability.offline_on_failure():
+                        self._local.save_active_indexes()
             finally:
                 self._availability.is_closed = True
                 self._local.close()
@@ -423,13 +319,7 @@ class UnifiedLog:
     def check(self) -> None:
         """Prove the relations of all offsets, and every segment. Raises CorruptRecordError, OSError."""
         with self._flush_lock, self.lock:
-            assert 0 <= self.log_start_offset <= self.local_log_start_offset <= self.log_end_offset
-            assert (
-                self.log_start_offset <= self.last_stable_offset <= self.high_watermark <= self.log_end_offset
-            )
-            assert self.tiered_end_offset <= self.log_end_offset
-            assert self.recovery_point <= self.log_end_offset
-            assert self._local.start_offset <= self.recovery_point
+            self._offsets.check()
             self._local.check()
 
     def _roll(self) -> None:
@@ -444,33 +334,28 @@ class UnifiedLog:
         except DataDirectoryError as failure:
             raise self._availability.go_offline(failure) from failure
 
-    def _below_log_start(self) -> int:
-        return retention.below_offset(self._local.segments, min(self._log_start_offset, self.high_watermark))
-
-    def _beyond_age(self, segments: Sequence[LogSegment], retention_ms: int) -> int:
+    def _count_beyond(self, rule: retention.RetentionRule) -> int:
         return self._availability.reading(
-            lambda: retention.beyond_age(segments, retention_ms, self._newest_ms, self._clock.now_ms())
+            lambda: rule(
+                self._local.segments, self._offsets, self.config, self._newest_ms, self._clock.now_ms()
+            )
         )
 
-    def _newest_ms(self, segment: LogSegment) -> int:
-        """The highest timestamp of the segment's records; where they have none, when its file was written."""
-        timestamp_ms = segment.max_timestamp().timestamp_ms
-        return timestamp_ms if timestamp_ms >= 0 else self._filesystem.modified_ms(segment.path)
-
     def _delete_oldest(self, count: int) -> int:
+        """Drop the first `count` segments, and those below the log start; returns how many."""
+        count = max(count, retention.below_log_start(self._local.segments, self._offsets))
         if count == 0:
             return 0
         self._availability.require_online()
         if count == len(self._local.segments):
             # There is always an active segment, and it is never dropped: begin a new one, empty, first.
             self._roll()
-        try:
+        with self._availability.offline_on_failure():
             dropped = self._local.drop_oldest(count)
-        except OSError as failure:
-            raise self._availability.go_offline(failure) from failure
+        start_offset = self._local.segments.start_offset
         if not self.config.remote_storage_enable:
-            self._log_start_offset = max(self._log_start_offset, self._local.start_offset)
-        self._recovery_point = max(self._recovery_point, self._local.start_offset)
+            self._offsets.log_start_offset = max(self.log_start_offset, start_offset)
+        self._offsets.recovery_point = max(self.recovery_point, start_offset)
         self._unlink_later(dropped)
         return count
 
@@ -481,17 +366,10 @@ class UnifiedLog:
 
         self._scheduler.once(f"unlink {self.topic_partition}", unlink, self.config.file_delete_delay_ms)
 
-    def _persist_checkpoint(self) -> None:
-        try:
-            self._checkpoint(self)
-        except OSError as failure:
-            raise self._availability.go_offline(failure) from failure
 
-    def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
-        return OffsetOutOfRangeError(
-            "the offset is outside of what this log holds; go on from an offset inside",
-            offset=offset,
-            log_start_offset=self.log_start_offset,
-            local_log_start_offset=self.local_log_start_offset,
-            log_end_offset=self.log_end_offset,
-        )
+def _only(outcomes: Sequence[AppendInfo | LogStoreError]) -> AppendInfo:
+    """The outcome of the one request; raises where that is an error."""
+    (outcome,) = outcomes
+    if isinstance(outcome, LogStoreError):
+        raise outcome
+    return outcome

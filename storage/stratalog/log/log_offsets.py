@@ -1,0 +1,88 @@
+"""The offsets of a log, and who moves them. Each only ever grows, except where a log begins anew::
+
+    log_start_offset        first readable offset in any tier      deletion of records, retention
+    local_log_start_offset  first offset on this disk              local retention
+    tiered_end_offset       end of what is in the object store     the uploader, after a commit
+    recovery_point          everything below is fsynced            flush
+    high_watermark          end of what consumers may see          append (os), flush (disk), upload (object)
+    last_stable_offset      end for readers of committed records   as the high watermark
+    log_end_offset          the next offset to be given            append
+
+    log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset
+    log_start_offset <= local_log_start_offset <= log_end_offset
+    first local segment's base offset <= recovery_point <= log_end_offset
+    tiered_end_offset <= log_end_offset
+
+Three are kept here, the ends of the local segments are the segments' own, the others follow from these. The
+high watermark depends on the topic's `min.durability`: whoever changes that to a stronger level makes
+everything durable first, so that it does not go back.
+"""
+
+from __future__ import annotations
+
+from stratalog.base.errors import OffsetOutOfRangeError
+from stratalog.base.types import Durability
+from stratalog.log.local_log import LocalLog
+
+
+class LogOffsets:
+    """Changes are guarded by UnifiedLog.lock; questions are thread-safe beside them."""
+
+    def __init__(
+        self, local_log: LocalLog, min_durability: Durability, *, log_start_offset: int, recovery_point: int
+    ) -> None:
+        self.min_durability = min_durability
+        self.log_start_offset = log_start_offset
+        """First readable offset in any tier."""
+        self.tiered_end_offset = 0
+        """Exclusive end of what is committed in the object store, as far as this log was told."""
+        self.recovery_point = recovery_point
+        """Everything below is fsynced."""
+        self._local = local_log
+
+    @property
+    def local_log_start_offset(self) -> int:
+        """First offset that this disk serves."""
+        return max(self.log_start_offset, self._local.segments.start_offset)
+
+    @property
+    def earliest_pending_upload_offset(self) -> int:
+        """First offset that is not committed in the object store yet."""
+        return max(self.log_start_offset, self.tiered_end_offset)
+
+    @property
+    def log_end_offset(self) -> int:
+        """The next offset to be given."""
+        return self._local.segments.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Exclusive end of what has reached the topic's `min.durability`."""
+        if self.min_durability is Durability.OS:
+            return self.log_end_offset
+        if self.min_durability is Durability.DISK:
+            return self.recovery_point
+        return max(self.tiered_end_offset, self.log_start_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Exclusive end for readers of committed records only; the high watermark until there are
+        transactions."""
+        return self.high_watermark
+
+    def out_of_range(self, offset: int) -> OffsetOutOfRangeError:
+        """The error of whoever asked for that offset."""
+        return OffsetOutOfRangeError(
+            "the offset is outside of what this log holds; go on from an offset inside",
+            offset=offset,
+            log_start_offset=self.log_start_offset,
+            local_log_start_offset=self.local_log_start_offset,
+            log_end_offset=self.log_end_offset,
+        )
+
+    def check(self) -> None:
+        """Prove the relations, while nothing moves."""
+        assert 0 <= self.log_start_offset <= self.local_log_start_offset <= self.log_end_offset
+        assert self.log_start_offset <= self.last_stable_offset <= self.high_watermark <= self.log_end_offset
+        assert self.tiered_end_offset <= self.log_end_offset
+        assert self._local.segments.start_offset <= self.recovery_point <= self.log_end_offset

@@ -1,0 +1,112 @@
+"""Reading a log beside whatever changes it.
+
+No method takes a lock. Each takes the segments once, as the snapshot that they are, and answers from these; a
+segment that is dropped meanwhile makes it look at the log again. What an index file says is compared with the
+data, and made again where it is wrong, so a damaged index is no damage.
+"""
+
+from __future__ import annotations
+
+from stratalog.log import time_lookup
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.local_log import LocalLog
+from stratalog.log.log_availability import LogAvailability
+from stratalog.log.log_offsets import LogOffsets
+from stratalog.log.segment_info import SegmentInfo, SegmentSource, describe_segment, upload_sources
+from stratalog.segment.timestamp_offset import TimestampOffset
+
+
+class LogReader:
+    """Thread-safe: it changes nothing."""
+
+    def __init__(self, local_log: LocalLog, offsets: LogOffsets, availability: LogAvailability) -> None:
+        self._local = local_log
+        self._offsets = offsets
+        self._availability = availability
+
+    def read(
+        self, offset: int, max_bytes: int, *, min_one_message: bool = True, end_offset: int | None = None
+    ) -> FetchData:
+        """Whole batches from the first one that ends at or above `offset`, below `end_offset` (None: high
+        watermark).
+
+        At most `max_bytes`, except for a first batch that is larger, if `min_one_message`. Checksums are
+        compared. Raises OffsetOutOfRangeError below `local_log_start_offset` or above `log_end_offset`,
+        CorruptRecordError, DataDirectoryError.
+        """
+
+        def read_once() -> FetchData:
+            # Everything is judged by one list of segments: a newer one may have lost or gained what lies
+            # between.
+            segments = self._local.segments
+            log_end_offset = segments.end_offset
+            if not max(self._offsets.log_start_offset, segments.start_offset) <= offset <= log_end_offset:
+                raise self._offsets.out_of_range(offset)
+            end = min(self._offsets.high_watermark if end_offset is None else end_offset, log_end_offset)
+            if offset >= end:
+                return FetchData(b"", offset)
+            return self._local.read(segments, offset, max_bytes, end_offset=end, min_one=min_one_message)
+
+        return self._availability.reading(read_once)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        """The first local record below the high watermark with that timestamp or a later one, in offset
+        order.
+
+        Raises CorruptRecordError, DataDirectoryError.
+        """
+        return self._availability.reading(
+            lambda: time_lookup.first_at_or_after(
+                self._local.segments,
+                timestamp_ms,
+                self._offsets.local_log_start_offset,
+                self._offsets.high_watermark,
+            )
+        )
+
+    def max_timestamp(self) -> TimestampOffset | None:
+        """The first of the local records below the high watermark that have the highest timestamp.
+
+        Raises CorruptRecordError, DataDirectoryError.
+        """
+        return self._availability.reading(
+            lambda: time_lookup.newest(
+                self._local.segments, self._offsets.local_log_start_offset, self._offsets.high_watermark
+            )
+        )
+
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """The local segments, oldest first. Raises CorruptRecordError, DataDirectoryError."""
+        return self._availability.reading(lambda: tuple(map(describe_segment, self._local.segments)))
+
+    def upload_candidates(self, from_offset: int) -> tuple[SegmentSource, ...]:
+        """What may be copied to the object store at or above `from_offset`: sealed, fsynced, below the last
+        stable offset.
+
+        They tile, beginning at `from_offset` or at the log's start, whichever is higher. Raises
+        CorruptRecordError, DataDirectoryError.
+        """
+
+        return self._availability.reading(
+            lambda: upload_sources(
+                self._local.segments.sealed,
+                max(from_offset, self._offsets.local_log_start_offset),
+                min(self._offsets.last_stable_offset, self._offsets.recovery_point),
+            )
+        )
+
+    def read_segment(self, source: SegmentSource, position: int, size: int) -> bytes:
+        """Bytes [position, position + size) of the candidate's segment file, no more than the candidate has.
+
+        Raises OffsetOutOfRangeError where the segment has been dropped, DataDirectoryError.
+        """
+        end_position = source.first_position + source.size_bytes
+        assert source.first_position <= position <= end_position
+
+        def read() -> bytes:
+            segment = self._local.segments.with_base_offset(source.segment_base_offset)
+            if segment is None:
+                raise self._offsets.out_of_range(source.base_offset)
+            return segment.read_bytes(position, min(size, end_position - position))
+
+        return self._availability.reading(read)

@@ -1,0 +1,66 @@
+"""The segments of a log at one moment, oldest first: Kafka's `LogSegments`, as an immutable snapshot.
+
+A log replaces its segments as a whole, so a reader takes them once and walks them without a lock, whatever is
+rolled or dropped beside it. The last segment is active, there is always one. Segments tile: each one's base
+offset is the end of the one before it, except where a later one was put behind a gap on purpose. Only the
+active one may be empty. It is also the only one that still grows, so `end_offset` and `size_bytes` move on in
+a snapshot that was taken before an append.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+
+from stratalog.segment.log_segment import LogSegment
+
+
+class LogSegments(tuple[LogSegment, ...]):
+    """Immutable, hence thread-safe; the segments in it are so as `LogSegment` says."""
+
+    __slots__ = ()
+
+    @property
+    def active(self) -> LogSegment:
+        return self[-1]
+
+    @property
+    def sealed(self) -> tuple[LogSegment, ...]:
+        """All but the active one."""
+        return self[:-1]
+
+    @property
+    def start_offset(self) -> int:
+        return self[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self[-1].end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self)
+
+    def since(self, offset: int) -> tuple[LogSegment, ...]:
+        """From the last segment on whose base offset is at or below `offset`, which is one of the log's."""
+        assert offset >= self.start_offset
+        return self[bisect_right(self, offset, key=_base_offset) - 1 :]
+
+    def with_base_offset(self, base_offset: int) -> LogSegment | None:
+        """The segment that begins there; None where there is none, or none any more."""
+        ordinal = bisect_right(self, base_offset, key=_base_offset) - 1
+        return self[ordinal] if ordinal >= 0 and self[ordinal].base_offset == base_offset else None
+
+    def check(self) -> None:
+        """Prove each segment and their order. Raises CorruptRecordError, OSError."""
+        assert self.active.is_active
+        assert not any(segment.is_active for segment in self.sealed)
+        for segment, follower in pairwise(self):
+            assert segment.size_bytes > 0, "only the active segment may be empty"
+            assert segment.end_offset <= follower.base_offset
+        for segment in self:
+            segment.check()
+
+
+def _base_offset(segment: LogSegment) -> int:
+    return segment.base_offset
