@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
+from stratalog.base.filesystem import AppendFile
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.testing.service_bench import ServiceBench, service_bench
 
@@ -50,6 +51,40 @@ async def test_what_waits_for_its_upload_is_pending_before_it_is_fsynced(tmp_pat
         assert log.recovery_point < log.segments[-1].base_offset
         sealed_bytes = sum(segment.size_bytes for segment in log.segments if not segment.active)
         assert (await bench.client.admin.tier_status()).pending_upload_bytes == sealed_bytes > 0
+
+
+class WatchedDisk(PosixFileSystem):
+    """Notes what is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_paths: list[str] = []
+
+    def open_read(self, path: str) -> AppendFile:
+        self.read_paths.append(path)
+        return super().open_read(path)
+
+    def read_file(self, path: str) -> bytes:
+        self.read_paths.append(path)
+        return super().read_file(path)
+
+
+async def test_a_pass_that_finds_nothing_to_do_reads_no_segment(tmp_path: Path) -> None:
+    for _ in range(2):
+        disk = WatchedDisk()
+        async with service_bench(tmp_path, filesystem=disk) as bench:
+            tiers = bench.server.engine.tiers
+            if not await bench.client.admin.list_topics():
+                await bench.client.admin.create_topic("t", 1, SMALL_SEGMENTS)
+                for _ in range(50):
+                    await bench.append("t", [b"x" * 300])
+                await asyncio.to_thread(tiers.upload_pass)
+            disk.read_paths.clear()
+            await asyncio.to_thread(tiers.upload_pass)
+            assert disk.read_paths == []
+            [log] = await bench.client.admin.describe_log("t")
+            assert len(log.segments) > 5
+            assert log.tiered_end_offset == log.segments[-1].base_offset > 0
 
 
 class BreakingDisk(PosixFileSystem):

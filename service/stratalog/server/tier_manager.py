@@ -288,7 +288,7 @@ class TierManager:
 
 def _flush_rolled(log: UnifiedLog) -> int:
     """Flush where a segment was rolled since the last flush; returns the recovery point."""
-    is_rolled = log.recovery_point < log.segments()[-1].base_offset
+    is_rolled = log.recovery_point < log.active_base_offset
     return log.flush() if is_rolled else log.recovery_point
 
 

@@ -114,6 +114,11 @@ class UnifiedLog:
         return self._offsets.last_stable_offset
 
     @property
+    def active_base_offset(self) -> int:
+        """Where the active segment begins; what lies below is sealed."""
+        return self._local.segments.active.base_offset
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the local segments."""
         return self._local.segments.size_bytes
