@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
+from stratalog.base.errors import CorruptRecordError
 from stratalog.record.batch import (
     batches,
     complete_prefix_size,
@@ -31,7 +31,7 @@ from stratalog.record.header import (
 )
 from stratalog.record.record import Record
 
-CODECS = st.sampled_from([Codec.NONE, Codec.GZIP, Codec.ZSTD])
+CODECS = st.sampled_from(Codec)
 PARTS = st.one_of(st.none(), st.binary(max_size=30))
 HEADERS = st.lists(st.tuples(st.text(max_size=8), PARTS), max_size=3).map(tuple)
 RECORDS = st.lists(
@@ -118,7 +118,7 @@ def test_forged_batches_are_refused_or_sound(
     try:
         header = parse_header(forged)
         summary = verify(forged, 0, header, max_bytes=10_000)
-    except (CorruptRecordError, UnsupportedOperationError):
+    except CorruptRecordError:
         return
     records = decode(forged)
     assert len(records) == header.records_count
@@ -137,7 +137,7 @@ def test_garbage_is_refused(garbage: bytes | tuple[BatchHeader, bytes]) -> None:
     for look in looks:
         try:
             look(data)
-        except (CorruptRecordError, UnsupportedOperationError):
+        except CorruptRecordError:
             pass
 
 

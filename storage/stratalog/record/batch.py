@@ -77,15 +77,26 @@ def verify(
 ) -> RecordsSummary:
     """Prove a batch: its checksum, the framing of every record, and timestamps that agree with the header.
 
-    Raises CorruptRecordError, and UnsupportedOperationError for a codec that this version cannot read.
+    Raises CorruptRecordError.
     """
+    require_crc(buffer, position, header)
+    return verify_records(records_payload(buffer, position, header, max_bytes=max_bytes), header)
+
+
+def require_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """The first half of `verify`: raises CorruptRecordError where the checksum is not that of the bytes."""
     if not crc_matches(buffer, position, header):
         raise CorruptRecordError(
             "the batch's checksum does not match its bytes; send or restore it again",
+            field="crc",
+            value=header.crc,
             base_offset=header.base_offset,
             position=position,
         )
-    payload = records_payload(buffer, position, header, max_bytes=max_bytes)
+
+
+def verify_records(payload: Buffer, header: BatchHeader) -> RecordsSummary:
+    """The other half, for a records section that is decompressed already. Raises CorruptRecordError."""
     summary = kernels.scan_records(payload, header.records_count, header.last_offset_delta)
     earliest = header.base_timestamp + summary.min_timestamp_delta
     latest = header.base_timestamp + summary.max_timestamp_delta
@@ -94,8 +105,9 @@ def verify(
     if header.append_time_ms is None and header.records_count > 0 and latest != header.max_timestamp:
         raise CorruptRecordError(
             "the batch's highest timestamp is not that of its records; look-ups by time would go wrong",
+            field="max_timestamp",
+            value=header.max_timestamp,
             base_offset=header.base_offset,
-            max_timestamp=header.max_timestamp,
             records_max_timestamp=latest,
         )
     return summary
@@ -111,7 +123,7 @@ def stamp(buffer: bytearray | memoryview, position: int, *, base_offset: int, le
 
 def records_payload(
     buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED
-) -> bytes | memoryview:
+) -> Buffer:
     """The records section, decompressed; a view of the buffer where it was not compressed.
 
     Raises CorruptRecordError where it would exceed `max_bytes` or cannot be decompressed.
@@ -124,13 +136,13 @@ def records_payload(
         if len(section) > max_bytes:
             raise CorruptRecordError("the batch is larger than the reader allows", max_bytes=max_bytes)
         return section
-    return bytes(decompress(header.codec, section, max_bytes))
+    return decompress(header.codec, section, max_bytes)
 
 
 def decode(buffer: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED) -> list[Record]:
     """The records of the batch at `position`, after its checksum was compared. A control batch's are markers.
 
-    Raises CorruptRecordError, and UnsupportedOperationError for a codec that this version cannot read.
+    Raises CorruptRecordError.
     """
     return _decode(buffer, position, parse_header(buffer, position), max_bytes)
 

@@ -2,7 +2,8 @@
 
 The codec is bits 0 to 2 of the batch's attributes. Gzip data may have several members and zstd data several
 frames, one after the other, as the clients of Kafka write them; anything behind the last one is corruption.
-All functions are thread-safe and release the interpreter lock while they work.
+The forms of snappy and lz4 are those of ``snappy_stream`` and ``lz4_frame``. All functions are thread-safe
+and release the interpreter lock while they work.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from typing import Protocol
 
 import zstandard
 
-from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
+from stratalog.base.errors import InvalidRequestError
 from stratalog.base.filesystem import Buffer
+from stratalog.record.compression_fault import malformed, too_large
+from stratalog.record.lz4_frame import compress_lz4, decompress_lz4
+from stratalog.record.snappy_stream import compress_snappy, decompress_snappy
 
 DEFAULT_MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
 """What one batch may grow to unless the caller says otherwise; topics bound the compressed size."""
@@ -49,50 +53,75 @@ class Codec(enum.IntEnum):
     ZSTD = 4
 
 
+_LEVELS = {Codec.GZIP: range(1, 10), Codec.LZ4: range(1, 18), Codec.ZSTD: range(-(1 << 17), 23)}
+"""The levels that Kafka's configuration takes; the codecs without any are not here."""
+
+
+def require_level(codec: Codec, level: int | None) -> None:
+    """Raise InvalidRequestError unless the codec knows the level; None is every codec's default."""
+    if level is None:
+        return
+    levels = _LEVELS.get(codec)
+    if levels is None:
+        raise InvalidRequestError("this codec has no levels; leave the level out", codec=codec.name)
+    if level not in levels:
+        raise InvalidRequestError(
+            "the compression level is out of the codec's range",
+            codec=codec.name,
+            level=level,
+            allowed=f"{levels[0]} to {levels[-1]}",
+        )
+
+
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     """`data` in the codec's form; `level` as the codec counts it, None for its default.
 
-    Raises UnsupportedOperationError for snappy and lz4.
+    Raises InvalidRequestError for a level that the codec does not know.
     """
+    require_level(codec, level)
     match codec:
         case Codec.NONE:
             return bytes(data)
         case Codec.GZIP:
             compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
             return compressor.compress(data) + compressor.flush()
+        case Codec.SNAPPY:
+            return compress_snappy(data)
+        case Codec.LZ4:
+            return compress_lz4(data, level)
         case Codec.ZSTD:
             return zstandard.ZstdCompressor(level=3 if level is None else level).compress(data)
-        case Codec.SNAPPY | Codec.LZ4:
-            raise _unsupported(codec)
 
 
 def decompress(codec: Codec, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Buffer:
     """What was compressed, at most `max_bytes` of it; the data itself for Codec.NONE.
 
     Raises CorruptRecordError where the data are malformed, cut short, continued by something else or larger
-    than `max_bytes`, UnsupportedOperationError for snappy and lz4.
+    than `max_bytes`.
     """
     assert max_bytes >= 0
     match codec:
         case Codec.NONE:
             if len(data) > max_bytes:
-                raise _too_large(codec, max_bytes)
+                raise too_large(codec.name, max_bytes)
             return data
         case Codec.GZIP:
             return _in_pieces(codec, data, max_bytes, lambda: zlib.decompressobj(_GZIP_WINDOW_BITS))
+        case Codec.SNAPPY:
+            return decompress_snappy(data, max_bytes)
+        case Codec.LZ4:
+            return decompress_lz4(data, max_bytes)
         case Codec.ZSTD:
             return _unzstd(data, max_bytes)
-        case Codec.SNAPPY | Codec.LZ4:
-            raise _unsupported(codec)
 
 
 def _unzstd(data: Buffer, max_bytes: int) -> bytes:
     try:
         size_bytes = zstandard.frame_content_size(data)
     except zstandard.ZstdError as error:
-        raise _malformed(Codec.ZSTD) from error
+        raise malformed(Codec.ZSTD.name) from error
     if size_bytes > max_bytes:
-        raise _too_large(Codec.ZSTD, max_bytes)
+        raise too_large(Codec.ZSTD.name, max_bytes)
     # A frame that says it is empty is believed by the decompressor without a look at the rest of it.
     if size_bytes > 0:
         try:
@@ -117,32 +146,12 @@ def _in_pieces(codec: Codec, data: Buffer, max_bytes: int, new_member: Callable[
             try:
                 part = member.decompress(piece)
             except (zlib.error, zstandard.ZstdError) as error:
-                raise _malformed(codec) from error
+                raise malformed(codec.name) from error
             size_bytes += len(part)
             if size_bytes > max_bytes:
-                raise _too_large(codec, max_bytes)
+                raise too_large(codec.name, max_bytes)
             parts.append(part)
             piece = member.unused_data if member.eof else b""
     if not member.eof:
-        raise _malformed(codec)
+        raise malformed(codec.name)
     return b"".join(parts)
-
-
-def _malformed(codec: Codec) -> CorruptRecordError:
-    return CorruptRecordError(
-        "the compressed records cannot be decompressed; send the batch again", codec=codec.name
-    )
-
-
-def _too_large(codec: Codec, max_bytes: int) -> CorruptRecordError:
-    return CorruptRecordError(
-        "the records are larger than a batch may be once decompressed; put fewer records into a batch",
-        codec=codec.name,
-        max_bytes=max_bytes,
-    )
-
-
-def _unsupported(codec: Codec) -> UnsupportedOperationError:
-    return UnsupportedOperationError(
-        "this codec is not supported yet; use none, gzip or zstd", codec=codec.name
-    )

@@ -27,7 +27,7 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.tiered_store import TieredStore
 
-_CODECS = (Codec.NONE, Codec.NONE, Codec.ZSTD, Codec.GZIP)
+_CODECS = (Codec.NONE, *Codec)
 
 
 class CompactionHistory:

@@ -35,7 +35,7 @@ plain_records = st.builds(
 logs = st.lists(
     st.tuples(
         st.lists(plain_records, min_size=1, max_size=8),
-        st.sampled_from((Codec.NONE, Codec.ZSTD, Codec.GZIP)),
+        st.sampled_from(Codec),
         st.sampled_from(TimestampType),
     ),
     min_size=1,

@@ -42,7 +42,7 @@ TOPIC_ID = UUID(int=5)
 HASHING = KeyHashing(b"sixteen secret b")
 
 Slices = dict[int, list[bytes]]
-CODECS = (Codec.NONE, Codec.ZSTD, Codec.GZIP)
+CODECS = tuple(Codec)
 
 
 def record_of(seed: int) -> Record:

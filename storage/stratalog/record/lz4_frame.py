@@ -1,0 +1,70 @@
+"""LZ4 as Kafka's clients write it: one frame of the LZ4 frame format, and nothing behind it.
+
+We write what every reader of Kafka's takes: blocks of 64 KiB that do not refer to each other, no checksums
+and no content size. (Java's reader decompresses each block by itself, and reads one frame only.) All that the
+frame format knows is read: linked blocks, any block size, content size, both checksums. A second frame is
+refused, because the broker and the clients of Kafka would not see its records. So is a skippable one.
+
+What comes out is taken in pieces, so memory follows what has come out and not what a header claims.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lz4.frame  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]  # has no types
+
+from stratalog.base.filesystem import Buffer
+from stratalog.record.compression_fault import malformed, too_large
+
+_lz4: Any = lz4.frame
+_NAME = "LZ4"
+_MAGIC = b"\x04\x22\x4d\x18"
+_FAST_LEVEL = 0
+# A usual batch comes out in one piece, and a bomb in pieces that are small against its bound.
+_PIECE_FACTOR = 4
+_MIN_PIECE_BYTES = 64 * 1024
+
+
+def compress_lz4(data: Buffer, level: int | None) -> bytes:
+    """`data` as a frame; `level` as LZ4 counts it, None for its fast mode."""
+    frame: bytes = _lz4.compress(
+        data,
+        compression_level=_FAST_LEVEL if level is None else level,
+        block_size=_lz4.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        store_size=False,
+    )
+    return frame
+
+
+def decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
+    """What a frame holds.
+
+    Raises CorruptRecordError where it is malformed, cut short, followed by something, or holds more than
+    `max_bytes`.
+    """
+    if bytes(data[: len(_MAGIC)]) != _MAGIC:
+        raise malformed(_NAME)
+    piece_bytes = max(_MIN_PIECE_BYTES, _PIECE_FACTOR * len(data))
+    frame = _lz4.LZ4FrameDecompressor()
+    parts: list[bytes] = []
+    size_bytes = 0
+    rest: Buffer = data
+    while not frame.eof:
+        try:
+            # One byte more than is allowed tells too much from just enough.
+            part: bytes = frame.decompress(rest, max_length=min(piece_bytes, max_bytes - size_bytes + 1))
+        except RuntimeError as error:
+            raise malformed(_NAME) from error
+        if not part and not frame.eof:
+            raise malformed(_NAME)
+        size_bytes += len(part)
+        if size_bytes > max_bytes:
+            raise too_large(_NAME, max_bytes)
+        parts.append(part)
+        # The decompressor keeps what it has not got to.
+        rest = b""
+    if frame.unused_data:
+        raise malformed(_NAME)
+    return b"".join(parts)
