@@ -164,11 +164,11 @@ def test_a_bad_line_is_named_and_what_came_before_is_stored(run: Runner, topic: 
     data = json_lines({"value": "good"}) + b'{"value": 7}\n' + json_lines({"value": "never"})
     message = run.failure("produce", topic, "--format", "json", stdin=data)
     assert message.startswith("line 2: value must be a string")
-    assert "the 1 records before it are stored" in message
+    assert "the 1 record before it is stored" in message
     big = b"x" * 2_000_000 + b"\n"
     message = run.failure("produce", topic, stdin=b"small\n" + big)
     assert "max.message.bytes" in message
-    assert "1 records are stored, line 2 is the first that is not" in message
+    assert "1 record is stored, line 2 is the first that is not" in message
     assert run("consume", topic).split() == ["good", "small"]
 
 

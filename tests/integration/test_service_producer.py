@@ -16,6 +16,7 @@ from stratalog.base.errors import (
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.client import Client
 from stratalog.client.partition_sender import Acknowledged
+from stratalog.client.producer import BatchOutcome
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sync import SyncClient
@@ -100,6 +101,30 @@ async def test_a_failure_that_nobody_asked_about_is_raised_by_the_flush(tmp_path
             await producer.flush()
         await producer.flush()
         assert [len(records) for records in await bench.read_all("t")] == [2]
+
+
+async def test_every_batch_tells_what_became_of_it(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 2, {"max.message.bytes": "1000"})
+        outcomes: list[BatchOutcome] = []
+        producer = bench.client.producer(SMALL_BATCHES, on_outcome=outcomes.append)
+        sizes = [5000 if tag % 7 == 3 else 50 for tag in range(100)]
+        for tag, size_bytes in enumerate(sizes):
+            await producer.post("t", None, bytes(size_bytes), partition=tag % 2, tag=tag)
+        with pytest.raises(RecordTooLargeError):
+            await producer.flush()
+        stored = [len(records) for records in await bench.read_all("t")]
+        for partition in range(2):
+            mine = [outcome for outcome in outcomes if outcome.topic_partition.partition == partition]
+            assert sum(outcome.record_count for outcome in mine if outcome.error is None) == stored[partition]
+            failed = [outcome.first_tag for outcome in mine if outcome.error is not None]
+            assert failed == [tag for tag in range(partition, 100, 2) if sizes[tag] == 5000]
+            # Tags of a partition's batches go on where the batch before ends.
+            expected = partition
+            for outcome in sorted(mine, key=lambda outcome: outcome.first_tag):
+                assert outcome.first_tag == expected
+                expected += 2 * outcome.record_count
+            assert expected == 100 + partition
 
 
 async def test_what_cannot_be_sent_is_refused_at_once(tmp_path: Path) -> None:

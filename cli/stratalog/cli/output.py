@@ -33,6 +33,11 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and a noun, which takes an s unless there is one of it."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def message_document(message: Message) -> dict[str, object]:
     """A message as a JSON object: every field under the name that the .proto file gives it, numbers as
     numbers.

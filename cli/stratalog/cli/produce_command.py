@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from io import BufferedReader, BytesIO
 from typing import BinaryIO
 
@@ -13,14 +14,14 @@ import click
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability
 from stratalog.cli.connection import json_option, server_option, with_client
-from stratalog.cli.output import print_json
+from stratalog.cli.output import counted, print_json
 from stratalog.cli.record_json import InputRecord, parse_line
 from stratalog.client.client import Client
-from stratalog.client.partition_sender import Acknowledged
+from stratalog.client.errors import ServerUnavailableError
+from stratalog.client.producer import BatchOutcome
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.record.compression import Codec
 
-MAX_UNSETTLED_COUNT = 50_000
 CHUNK_BYTES = 1 << 18
 
 
@@ -75,30 +76,40 @@ def produce(
     except LogStoreError as error:
         error.message += tally.what_is_stored()
         raise
+    count = tally.by_partition.total()
     if as_json:
-        print_json(
-            {"topic": topic, "records": tally.count, "partitions": dict(sorted(tally.by_partition.items()))}
-        )
+        print_json({"topic": topic, "records": count, "partitions": dict(sorted(tally.by_partition.items()))})
     else:
-        click.echo(f"{tally.count} records appended to {topic}", err=True)
+        click.echo(f"{counted(count, 'record')} appended to {topic}", err=True)
 
 
 class _Tally:
-    """What was acknowledged so far. Not thread-safe: belongs to the command."""
+    """What became of the lines so far. Not thread-safe: belongs to the command."""
 
     def __init__(self) -> None:
         self.by_partition: Counter[int] = Counter()
-        self.first_failed_line: int | None = None
+        self.failure: LogStoreError | None = None
+        """Of the first line that is not stored."""
+        self._first_failed_line = 0
 
-    @property
-    def count(self) -> int:
-        return self.by_partition.total()
+    def add(self, outcome: BatchOutcome) -> None:
+        """Count what was acknowledged, and remember the failure of the first line that was not."""
+        if outcome.error is None:
+            self.by_partition[outcome.topic_partition.partition] += outcome.record_count
+        elif self.failure is None or outcome.first_tag < self._first_failed_line:
+            self.failure, self._first_failed_line = outcome.error, outcome.first_tag
 
     def what_is_stored(self) -> str:
         """For a failure's message. Partitions go side by side: lines behind a failed one may be stored."""
-        if self.first_failed_line is None:
-            return f" (the {self.count} records before it are stored)"
-        return f" ({self.count} records are stored, line {self.first_failed_line} is the first that is not)"
+        count = self.by_partition.total()
+        verb = "is" if count == 1 else "are"
+        if self.failure is None:
+            return f" (the {counted(count, 'record')} before it {verb} stored)" if count else ""
+        is_not = "may not be" if isinstance(self.failure, ServerUnavailableError) else "is not"
+        return (
+            f" ({counted(count, 'record')} {verb} stored,"
+            f" line {self._first_failed_line} is the first that {is_not})"
+        )
 
 
 def _text_parser(key_separator: str | None) -> Callable[[str], InputRecord]:
@@ -151,40 +162,24 @@ async def _produce(
     settings: ProducerSettings,
     tally: _Tally,
 ) -> None:
-    """Send everything, keeping a bounded number of futures. The first failure ends it."""
-    producer = client.producer(settings)
-    unsettled: list[tuple[int, asyncio.Future[Acknowledged]]] = []
+    """Send everything. The first failure ends it."""
+    producer = client.producer(settings, on_outcome=tally.add)
     try:
         async for number, record in records:
-            chosen = partition if record.partition is None else record.partition
-            sent = await producer.send(
+            await producer.post(
                 topic,
                 record.key,
                 record.value,
-                partition=chosen,
+                partition=partition if record.partition is None else record.partition,
                 timestamp_ms=record.timestamp_ms,
                 headers=record.headers,
+                tag=number,
             )
-            unsettled.append((number, sent))
-            if len(unsettled) >= MAX_UNSETTLED_COUNT:
-                await producer.flush()
-                _settle(unsettled, tally)
+            if tally.failure is not None:
+                break
     finally:
         # What was read before a bad line is stored and counted, so that one knows where to go on.
-        await producer.flush()
-        _settle(unsettled, tally)
-
-
-def _settle(unsettled: list[tuple[int, asyncio.Future[Acknowledged]]], tally: _Tally) -> None:
-    """Count what was acknowledged; raise the failure of the first line that was not."""
-    failure: BaseException | None = None
-    for number, future in unsettled:
-        error = future.exception()
-        if error is None:
-            tally.by_partition[future.result().topic_partition.partition] += 1
-        elif failure is None:
-            failure = error
-            tally.first_failed_line = tally.first_failed_line or number
-    unsettled.clear()
-    if failure is not None:
-        raise failure
+        with suppress(LogStoreError):
+            await producer.flush()
+        if tally.failure is not None:
+            raise tally.failure

@@ -81,9 +81,9 @@ def parse_line(line: str) -> InputRecord:
         ) from None
     if not isinstance(document, dict):
         raise InvalidRequestError("a line must be a JSON object")
-    unknown = sorted(set(document) - _FIELDS)
-    if unknown:
-        raise InvalidRequestError("unknown field, use " + ", ".join(sorted(_FIELDS)), field=unknown[0])
+    if not _FIELDS.issuperset(document):
+        unknown = min(set(document) - _FIELDS)
+        raise InvalidRequestError("unknown field, use " + ", ".join(sorted(_FIELDS)), field=unknown)
     if "value" not in document:
         raise InvalidRequestError("a line needs a value; null is a tombstone")
     return InputRecord(

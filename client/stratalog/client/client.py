@@ -4,7 +4,7 @@ on top.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -17,7 +17,7 @@ from stratalog.client.channel import ServerChannel
 from stratalog.client.consumer import Consumer
 from stratalog.client.errors import error_of_call, error_of_info
 from stratalog.client.messages import fetch_request, wire_acks
-from stratalog.client.producer import Producer
+from stratalog.client.producer import BatchOutcome, Producer
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.record.builder import encode_batch
@@ -155,9 +155,16 @@ class Client:
         """The high watermark of each partition of a topic."""
         return await self.offsets(await self.partitions(topic), log_pb2.OFFSET_SPEC_LATEST)
 
-    def producer(self, settings: ProducerSettings | None = None) -> Producer:
-        """A producer over this connection."""
-        return Producer(self._channel, self.admin, settings or ProducerSettings())
+    def producer(
+        self,
+        settings: ProducerSettings | None = None,
+        *,
+        on_outcome: Callable[[BatchOutcome], None] | None = None,
+    ) -> Producer:
+        """A producer over this connection. `on_outcome` is told of every batch that is acknowledged or
+        fails.
+        """
+        return Producer(self._channel, self.admin, settings or ProducerSettings(), on_outcome)
 
     def consumer(
         self,

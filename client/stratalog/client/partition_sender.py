@@ -46,10 +46,21 @@ class Acknowledged(NamedTuple):
 class SealedBatch:
     """A batch that waits to be sent or acknowledged, and who waits for it. Guarded by its producer."""
 
+    topic_partition: TopicPartition
     batch: bytes
-    futures: Sequence[asyncio.Future[Acknowledged]]
+    record_count: int
+    first_tag: int
+    """What its first record was posted with."""
+    futures: Sequence[tuple[int, asyncio.Future[Acknowledged]]]
+    """Of the records that somebody waits for, each with its place in the batch."""
     size_bytes: int
     """What it counts for in the producer's buffer."""
+
+    def fail(self, cause: LogStoreError) -> None:
+        """Tell everybody who waits for its records."""
+        for _, future in self.futures:
+            if not future.done():
+                future.set_exception(cause)
 
 
 class PartitionSender:
@@ -60,9 +71,9 @@ class PartitionSender:
         channel: ServerChannel,
         topic_partition: TopicPartition,
         acks: Durability | None,
-        on_settled: Callable[[SealedBatch], None],
+        on_settled: Callable[[SealedBatch, LogStoreError | None], None],
     ) -> None:
-        """`on_settled` is called once for each batch, acknowledged or failed."""
+        """`on_settled` is called once for each batch, acknowledged or failed, unless it is abandoned."""
         self._channel = channel
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
         self._topic_partition = topic_partition
@@ -81,13 +92,9 @@ class PartitionSender:
             self._task = asyncio.create_task(self._run())
 
     def abandon(self) -> None:
-        """Stop at once: what is not acknowledged is cancelled, and may or may not have taken effect."""
+        """Stop at once and forget what is not acknowledged: it may or may not have taken effect."""
         if self._task is not None:
             self._task.cancel()
-        for batch in (*self._in_flight, *self._queued):
-            for future in batch.futures:
-                future.cancel()
-            self._on_settled(batch)
         self._in_flight.clear()
         self._queued.clear()
 
@@ -133,12 +140,13 @@ class PartitionSender:
             await self._changed.wait()
 
     def _acknowledge(self, batch: SealedBatch, response: log_pb2.AppendResponse) -> None:
-        assert response.last_offset - response.base_offset + 1 == len(batch.futures)
+        assert response.last_offset - response.base_offset + 1 == batch.record_count
         durability = Durability(response.durability)
-        for offset, future in enumerate(batch.futures, response.base_offset):
+        for place, future in batch.futures:
             if not future.done():
+                offset = response.base_offset + place
                 future.set_result(Acknowledged(self._topic_partition, offset, durability))
-        self._on_settled(batch)
+        self._on_settled(batch, None)
 
     def _fail(self, cause: LogStoreError, *, is_judged: bool) -> None:
         if not self._in_flight:
@@ -146,14 +154,7 @@ class PartitionSender:
             self._in_flight.append(self._queued.popleft())
         for _ in range(1 if is_judged else len(self._in_flight)):
             batch = self._in_flight.popleft()
-            settle_failed(batch, cause)
-            self._on_settled(batch)
+            batch.fail(cause)
+            self._on_settled(batch, cause)
         self._queued.extendleft(reversed(self._in_flight))
         self._in_flight.clear()
-
-
-def settle_failed(batch: SealedBatch, cause: LogStoreError) -> None:
-    """Tell everybody who waits for the batch's records that they failed."""
-    for future in batch.futures:
-        if not future.done():
-            future.set_exception(cause)

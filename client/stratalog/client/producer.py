@@ -8,9 +8,10 @@ gives, so a table of keys can be shared with Kafka's own clients.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.errors import InvalidRequestError, LogStoreError, UnknownTopicOrPartitionError
@@ -19,19 +20,31 @@ from stratalog.base.types import TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.channel import ServerChannel
 from stratalog.client.partition_chooser import PartitionChooser
-from stratalog.client.partition_sender import Acknowledged, PartitionSender, SealedBatch, settle_failed
+from stratalog.client.partition_sender import Acknowledged, PartitionSender, SealedBatch
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.record.builder import RecordBatchBuilder
+
+
+class BatchOutcome(NamedTuple):
+    """What became of records that went out together: all of them are stored, or none."""
+
+    topic_partition: TopicPartition
+    record_count: int
+    first_tag: int
+    """The `tag` of the first of them."""
+    error: LogStoreError | None
+    """Why none is known to be stored; None where all are."""
 
 
 class _OpenBatch:
     """The batch that a partition's records go into now. Guarded by its producer."""
 
-    __slots__ = ("builder", "futures", "timer")
+    __slots__ = ("builder", "first_tag", "futures", "timer")
 
-    def __init__(self, timer: asyncio.TimerHandle) -> None:
+    def __init__(self, timer: asyncio.TimerHandle, first_tag: int) -> None:
         self.builder = RecordBatchBuilder()
-        self.futures: list[asyncio.Future[Acknowledged]] = []
+        self.first_tag = first_tag
+        self.futures: list[tuple[int, asyncio.Future[Acknowledged]]] = []
         self.timer = timer
 
 
@@ -49,11 +62,18 @@ class Producer:
     """Belongs to one event loop. Use `async with`: leaving it waits for everything that was sent."""
 
     def __init__(
-        self, channel: ServerChannel, admin: Admin, settings: ProducerSettings, clock: Clock | None = None
+        self,
+        channel: ServerChannel,
+        admin: Admin,
+        settings: ProducerSettings,
+        on_outcome: Callable[[BatchOutcome], None] | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        """`on_outcome` is told of every batch that is acknowledged or fails, on the event loop."""
         self._channel = channel
         self._admin = admin
         self._settings = settings
+        self._on_outcome = on_outcome
         self._clock = clock or SystemClock()
         self._random = system_random()
         self._topics: dict[str, _Topic] = {}
@@ -62,7 +82,7 @@ class Producer:
         self._unsettled: set[SealedBatch] = set()
         self._buffered_bytes = 0
         self._settled = asyncio.Event()
-        self._failure: BaseException | None = None
+        self._failure: LogStoreError | None = None
 
     @property
     def buffered_bytes(self) -> int:
@@ -78,16 +98,16 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
+        tag: int = 0,
     ) -> None:
         """Queue a record. Waits only while the buffer is full. A null value under a key is a tombstone.
+        `tag` is for the caller, who finds it again in a `BatchOutcome`.
 
         Raises UnknownTopicOrPartitionError and InvalidRequestError at once; a later failure is raised by
         `flush` and `close`.
         """
-        future = await self.send(
-            topic, key, value, partition=partition, timestamp_ms=timestamp_ms, headers=headers
-        )
-        future.add_done_callback(self._note_failure)
+        topic_partition = await self._admit(topic, key, partition, timestamp_ms)
+        self._add(topic_partition, key, value, timestamp_ms, headers, tag, None)
 
     async def send(
         self,
@@ -100,6 +120,58 @@ class Producer:
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> asyncio.Future[Acknowledged]:
         """As `post`, for who wants to know: the future says where the record went, or has its failure."""
+        topic_partition = await self._admit(topic, key, partition, timestamp_ms)
+        future: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
+        self._add(topic_partition, key, value, timestamp_ms, headers, 0, future)
+        return future
+
+    async def flush(self) -> None:
+        """Send everything now and wait until all of it is acknowledged or failed. Raises the first failure of
+        what was posted since the last time; of what was sent only the futures tell.
+        """
+        for topic_partition in list(self._open):
+            self._seal(topic_partition)
+        while self._unsettled:
+            self._settled.clear()
+            await self._settled.wait()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    async def close(self) -> None:
+        """Flush. The client's connection stays open."""
+        await self.flush()
+
+    def abandon(self) -> None:
+        """Forget what is not acknowledged; some of it may be stored."""
+        for sender in self._senders.values():
+            sender.abandon()
+        waiting = [batch.futures for batch in self._unsettled]
+        for open_batch in self._open.values():
+            open_batch.timer.cancel()
+            waiting.append(open_batch.futures)
+        for _, future in chain.from_iterable(waiting):
+            future.cancel()
+        self._open.clear()
+        self._unsettled.clear()
+        self._buffered_bytes = 0
+        self._settled.set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            self.abandon()
+
+    async def _admit(
+        self, topic: str, key: bytes | None, partition: int | None, timestamp_ms: int | None
+    ) -> TopicPartition:
+        """Where a record goes, once there is room for it."""
         known = self._topics.get(topic) or await self._learn(topic)
         if partition is None:
             partition = known.chooser.for_key(key)
@@ -115,47 +187,7 @@ class Producer:
         while self._buffered_bytes > self._settings.max_buffered_bytes:
             self._settled.clear()
             await self._settled.wait()
-        return self._add(TopicPartition(topic, partition), key, value, timestamp_ms, headers)
-
-    async def flush(self) -> None:
-        """Send everything now and wait until all of it is acknowledged or failed. Raises the first failure of
-        what was posted since the last time; of what was sent only the futures tell.
-        """
-        for topic_partition in list(self._open):
-            self._seal(topic_partition)
-        while self._unsettled:
-            self._settled.clear()
-            await self._settled.wait()
-        # Futures tell of their results at the next turn of the loop.
-        await asyncio.sleep(0)
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    async def close(self) -> None:
-        """Flush. The client's connection stays open."""
-        await self.flush()
-
-    def abandon(self) -> None:
-        """Forget what is not acknowledged; some of it may be stored."""
-        for batch in self._open.values():
-            batch.timer.cancel()
-            for future in batch.futures:
-                future.cancel()
-        self._open.clear()
-        for sender in self._senders.values():
-            sender.abandon()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            await self.close()
-        else:
-            self.abandon()
+        return TopicPartition(topic, partition)
 
     async def _learn(self, topic: str) -> _Topic:
         [description] = await self._admin.describe_topics([topic])
@@ -169,8 +201,9 @@ class Producer:
         value: bytes | None,
         timestamp_ms: int | None,
         headers: Sequence[tuple[str, bytes | None]],
-    ) -> asyncio.Future[Acknowledged]:
-        loop = asyncio.get_running_loop()
+        tag: int,
+        future: asyncio.Future[Acknowledged] | None,
+    ) -> None:
         batch = self._open.get(topic_partition)
         record_bytes = len(key or b"") + len(value or b"")
         if batch is not None and batch.builder.size_bytes + record_bytes > self._settings.batch_bytes:
@@ -179,32 +212,38 @@ class Producer:
             self._seal(topic_partition)
             batch = None
         if batch is None:
-            timer = loop.call_later(self._settings.linger_ms / 1000, self._seal, topic_partition)
-            batch = self._open[topic_partition] = _OpenBatch(timer)
-        before_bytes = batch.builder.size_bytes
-        now_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
-        batch.builder.append(key, value, now_ms, headers)
-        self._buffered_bytes += batch.builder.size_bytes - (before_bytes if batch.futures else 0)
-        future: asyncio.Future[Acknowledged] = loop.create_future()
-        batch.futures.append(future)
-        if batch.builder.size_bytes >= self._settings.batch_bytes:
+            linger_s = self._settings.linger_ms / 1000
+            timer = asyncio.get_running_loop().call_later(linger_s, self._seal, topic_partition)
+            batch = self._open[topic_partition] = _OpenBatch(timer, tag)
+        builder = batch.builder
+        before_bytes = builder.size_bytes if builder.count else 0
+        if future is not None:
+            batch.futures.append((builder.count, future))
+        builder.append(key, value, self._clock.now_ms() if timestamp_ms is None else timestamp_ms, headers)
+        self._buffered_bytes += builder.size_bytes - before_bytes
+        if builder.size_bytes >= self._settings.batch_bytes:
             self._seal(topic_partition)
-        return future
 
     def _seal(self, topic_partition: TopicPartition) -> None:
         """Close the partition's open batch and queue it."""
         batch = self._open.pop(topic_partition)
         batch.timer.cancel()
-        size_bytes = batch.builder.size_bytes
-        sealed = SealedBatch(b"", batch.futures, size_bytes)
+        sealed = SealedBatch(
+            topic_partition,
+            b"",
+            batch.builder.count,
+            batch.first_tag,
+            batch.futures,
+            batch.builder.size_bytes,
+        )
         self._unsettled.add(sealed)
         try:
             sealed.batch = batch.builder.build(codec=self._settings.codec)
         except LogStoreError as error:
             # A codec that this version cannot write, or a record that no batch can hold: its senders are
             # told.
-            settle_failed(sealed, error)
-            self._on_settled(sealed)
+            sealed.fail(error)
+            self._on_settled(sealed, error)
             return
         sender = self._senders.get(topic_partition)
         if sender is None:
@@ -213,13 +252,13 @@ class Producer:
         self._topics[topic_partition.topic].chooser.batch_sealed(topic_partition.partition)
         sender.send(sealed)
 
-    def _on_settled(self, batch: SealedBatch) -> None:
+    def _on_settled(self, batch: SealedBatch, error: LogStoreError | None) -> None:
         self._unsettled.discard(batch)
         self._buffered_bytes -= batch.size_bytes
         assert self._buffered_bytes >= 0
+        if error is not None and len(batch.futures) < batch.record_count:
+            # Whoever posted it has no future that tells.
+            self._failure = self._failure or error
         self._settled.set()
-
-    def _note_failure(self, future: asyncio.Future[Acknowledged]) -> None:
-        # Asked for even where it is not the first, or asyncio complains that nobody has.
-        error = None if future.cancelled() else future.exception()
-        self._failure = self._failure or error
+        if self._on_outcome is not None:
+            self._on_outcome(BatchOutcome(batch.topic_partition, batch.record_count, batch.first_tag, error))
