@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
 import pytest
 
@@ -23,6 +22,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.catalog import Catalog
+from stratalog.remote.catalog_state import CatalogState
 from stratalog.remote.commit import Writer
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.faulty_object_store import FaultyObjectStore
@@ -151,18 +151,13 @@ async def test_one_topic_that_cannot_be_opened_does_not_keep_the_others_closed(t
         assert bench.server.engine.registry.topic("b").topic_id == entry.topic_id
 
 
-def knows_none(topic_id: UUID) -> None:
-    """A catalog that has never heard of the topic."""
-
-
 async def test_a_topic_that_the_catalog_does_not_know_is_kept(tmp_path: Path) -> None:
     store = new_store()
     async with service_bench(tmp_path, store=store) as bench:
         await bench.client.admin.create_topic("t")
         engine = bench.server.engine
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engine.catalog, "topics", dict)
-            patch.setattr(engine.catalog, "by_id", knows_none)
+            patch.setattr(engine.catalog, "state", CatalogState)
             await look(bench)
         assert await bench.append("t", [b"x"]) == 0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from stratalog.base.errors import UnsupportedOperationError
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
+from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.partition_state import PartitionState
 from stratalog.remote.remote_reader import RemoteReader
@@ -82,6 +83,12 @@ class HostedPartition:
         if self._is_withdrawn:
             raise unknown_partition(self.topic_partition)
         self.shard.leader_epoch()
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """The topic was altered. Raises DataDirectoryError, and the former configuration holds then."""
+        self.log.reconfigure(config)
+        # A weaker `min.durability` lets readers see more.
+        self.signal.notify()
 
     def withdraw(self) -> None:
         """The topic is deleted: whoever waits here is woken and told so."""

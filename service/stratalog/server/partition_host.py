@@ -23,8 +23,12 @@ class PartitionHost:
     def host(self, log: UnifiedLog, shard: HostedShard, reader: RemoteReader) -> HostedPartition:
         """A partition that is ready to serve."""
         signal = PartitionSignal(self._loop)
-        # Of a topic that is not tiered the local disk holds all there is, and keeps it through any takeover.
-        ensure_heard = shard.ensure_heard if log.config.remote_storage_enable else None
+
+        def ensure_heard() -> None:
+            # Of a topic that is not tiered the local disk holds all there is, through any takeover.
+            if log.config.remote_storage_enable:
+                shard.ensure_heard()
+
         writer = PartitionWriter(
             self._loop, self._executor, log, shard.leader_epoch, ensure_heard, signal.notify
         )

@@ -43,6 +43,14 @@ class PartitionRegistry:
             assert topic.name not in self._topics, "a name belongs to one topic at a time"
             self._topics = MappingProxyType({**self._topics, topic.name: topic})
 
+    def replace(self, topic: HostedTopic) -> None:
+        """Publish what has become of a topic that is visible: another configuration, more partitions."""
+        with self._lock:
+            former = self._topics[topic.name]
+            assert former.topic_id == topic.topic_id, "the name has gone to another topic"
+            assert topic.partitions[: len(former.partitions)] == former.partitions, "partitions stay"
+            self._topics = MappingProxyType({**self._topics, topic.name: topic})
+
     def withdraw(self, name: str) -> HostedTopic | None:
         """Hide a topic from requests; None where it is hidden already."""
         with self._lock:

@@ -40,6 +40,9 @@ class AppendableLog(Protocol):
     @property
     def log_start_offset(self) -> int: ...
 
+    @property
+    def min_durability(self) -> Durability: ...
+
     def append_group(
         self, requests: Sequence[Buffer], leader_epoch: int
     ) -> Sequence[AppendInfo | LogStoreError]: ...
@@ -107,7 +110,7 @@ class PartitionWriter:
                     if append.session is not None:
                         append.session.is_broken = True
                     finished.append((append, outcome))
-                elif append.durability is Durability.OS:
+                elif outcome.durability is Durability.OS:
                     finished.append((append, outcome))
                 else:
                     to_flush.append((append, outcome))
@@ -139,14 +142,16 @@ class PartitionWriter:
             refusal = _as_engine_error(error)
             return outcomes + [(append, refusal) for append in writable]
         assert len(results) == len(writable)
+        # Read behind the append: a topic that has become stronger since it was asked needs the flush, too, or
+        # nobody would see the records.
+        min_durability = self._log.min_durability
         log_start_offset = self._log.log_start_offset
         for append, result in zip(writable, results, strict=True):
             if isinstance(result, LogStoreError):
                 outcomes.append((append, result))
             else:
-                appended = Appended(
-                    result.base_offset, result.last_offset, log_start_offset, append.durability
-                )
+                level = max(append.durability, min_durability)
+                appended = Appended(result.base_offset, result.last_offset, log_start_offset, level)
                 outcomes.append((append, appended))
         return outcomes
 

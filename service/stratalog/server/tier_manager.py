@@ -21,21 +21,19 @@ from uuid import UUID
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     FencedError,
-    InvalidConfigError,
     LogStoreError,
     OffsetOutOfRangeError,
     PreconditionFailedError,
+    StoreError,
 )
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import Compactor
-from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.collector import Collector
 from stratalog.remote.key_stream import KeyHashing
 from stratalog.remote.remote_log_manager import RemoteLogManager
-from stratalog.remote.retention import RemoteRetention, RetentionCandidate
-from stratalog.remote.topic_entry import TopicEntry
+from stratalog.remote.retention import RemoteRetention
 from stratalog.remote.upload_run import UploadCandidate
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.hosted_shard import HostedShard
@@ -136,33 +134,38 @@ class TierManager:
     def local_retention_pass(self) -> None:
         """Delete local segments: of tiered topics what is committed in the object store, by local retention;
         of others by retention. A failing partition does not stop the rest.
+
+        What a topic that is not tiered loses is lost, so it is deleted only by a configuration that the
+        catalog has just confirmed; while the store does not answer, these wait.
         """
+        confirmed = self._confirmed_untiered()
         for partition in self._partitions(()):
             try:
                 if partition.is_tiered:
                     partition.log.delete_local_segments()
-                else:
+                elif partition.topic_id_partition.topic_id in confirmed:
                     partition.log.delete_old_segments()
                     partition.signal.notify()
             except (LogStoreError, OSError) as error:
                 logger.warning("local retention of %s failed: %s", partition.topic_partition, error)
 
     def remote_retention_pass(self) -> None:
-        """Move the log start of tiered topics as their retention says."""
+        """Move the log start of tiered topics as their retention says; of those only that go by what the
+        catalog says now. Raises FencedError, PreconditionFailedError (somebody went by a newer catalog, the
+        next pass finds it), StoreError.
+        """
+        followed = self._topics.follow_catalog()
         for tier in self._tiers:
-            partitions = [partition for partition in self._partitions(()) if partition.shard is tier.shard]
+            partitions = [
+                partition
+                for topic in followed.topics
+                for partition in topic.partitions
+                if partition.shard is tier.shard
+            ]
             if not partitions or tier.shard.is_fenced:
                 continue
-            topics = {partition.topic_id_partition.topic_id for partition in partitions}
-            entries = [entry for topic_id in topics if (entry := self._catalog.by_id(topic_id)) is not None]
-            seq = self._catalog.confirm(entries)
-            candidates = _retention_candidates(entries, partitions)
-            report = tier.retention.run(candidates, epoch=tier.shard.leader_epoch(), catalog_seq=seq)
-            for topic_partition in report.skipped:
-                logger.warning(
-                    "retention of %s was skipped: its configuration is not the catalog's, restart the server",
-                    topic_partition,
-                )
+            logs = [partition.log for partition in partitions]
+            report = tier.retention.run(logs, epoch=tier.shard.leader_epoch(), catalog_seq=followed.seq)
             for failed in report.failed:
                 logger.warning("retention of %s failed: %s", failed.topic_partition, failed.error)
             moved = {advanced.topic_partition for advanced in report.advanced}
@@ -239,6 +242,19 @@ class TierManager:
         partition.signal.notify()
         return partition.log_start_offset
 
+    def _confirmed_untiered(self) -> frozenset[UUID]:
+        """The topics that are not tiered and go by what the catalog says now; none while nobody can tell."""
+        if all(partition.is_tiered for partition in self._partitions(())):
+            return frozenset()
+        try:
+            followed = self._topics.follow_catalog()
+        except StoreError as error:
+            logger.warning("retention of topics that are not tiered waits for the catalog: %s", error)
+            return frozenset()
+        return frozenset(
+            topic.topic_id for topic in followed.topics if not topic.config.remote_storage_enable
+        )
+
     def _partitions(self, topics: Collection[str]) -> list[HostedPartition]:
         if not topics:
             return list(self._registry.partitions())
@@ -307,21 +323,3 @@ def _candidate(catalog: Catalog, partition: HostedPartition) -> UploadCandidate:
     assert entry is not None, "a hosted topic is in the catalog"
     is_compacted = partition.log.config.is_compacted
     return UploadCandidate(partition.log, KeyHashing(entry.hash_key) if is_compacted else None)
-
-
-def _retention_candidates(
-    entries: Iterable[TopicEntry], partitions: Iterable[HostedPartition]
-) -> list[RetentionCandidate]:
-    """The partitions of these topics, with the configuration that their entries have. A topic whose entry
-    has one that this version does not understand is left out."""
-    configs: dict[UUID, LogConfig] = {}
-    for entry in entries:
-        try:
-            configs[entry.topic_id] = LogConfig.from_overrides(entry.config)
-        except InvalidConfigError as error:
-            logger.warning("retention of topic `%s` was skipped: %s", entry.name, error)
-    return [
-        RetentionCandidate(partition.log, configs[topic_id])
-        for partition in partitions
-        if (topic_id := partition.topic_id_partition.topic_id) in configs
-    ]

@@ -6,17 +6,24 @@ catalog and not yet on disk (its logs are opened at the next start), or one that
 data left (`drop_leftovers` finishes that, at the next start and with every pass of retention). The catalog
 decides, the rest follows.
 
-Anybody may change the catalog: a former owner that has not noticed yet, or a commit of our own whose outcome
-stayed unknown. So `follow_catalog` runs with every look at the heads: what the catalog says is deleted is
-withdrawn, what it has and is not hosted is opened. A topic that it does not know is kept: absent is not
-deleted. An owner that was replaced changes nothing: the heads are read right before the catalog is changed.
+Anybody may change the catalog: a tool, a former owner that has not noticed yet, or a commit of our own whose
+outcome stayed unknown. So `follow_catalog` runs with every look at the heads, and before anything is deleted
+by a configuration: what the catalog says is deleted is withdrawn, what it has and is not hosted is opened,
+and the logs of a topic that was altered go by its new configuration. A topic that it does not know is kept:
+absent is not deleted. An owner that was replaced changes nothing: the heads are read right before the catalog
+is changed.
+
+What is in the object store stays a part of its topic: one that has slices stays tiered, whatever its
+configuration says of `remote.storage.enable`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.errors import (
@@ -32,6 +39,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.log_manager import LogManager
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.catalog import Catalog
+from stratalog.remote.catalog_state import CatalogState
 from stratalog.remote.ownership import reconcile_log
 from stratalog.remote.topic_entry import TopicEntry, require_partition_count, require_topic_name
 from stratalog.server.hosted_partition import HostedPartition
@@ -44,6 +52,13 @@ logger = logging.getLogger(__name__)
 
 Host = Callable[[UnifiedLog, HostedShard], HostedPartition]
 """Gives a log its writer and its signal."""
+
+
+class FollowedCatalog(NamedTuple):
+    """A commit of the catalog, and the hosted topics whose logs go by what it says, or by something newer."""
+
+    seq: int
+    topics: tuple[HostedTopic, ...]
 
 
 class TopicManager:
@@ -69,13 +84,15 @@ class TopicManager:
         self._host = host
         self._settings = settings
         self._lock = threading.Lock()
+        # What the catalog said of topics that could not be followed: told once, and tried with every look.
+        self._refused: dict[UUID, TopicEntry] = {}
 
     def open_all(self) -> None:
         """Open and publish every topic of the catalog. Local logs are compared with the bucket first."""
         with self._lock:
             self._delete_leftover_logs()
             for entry in self._catalog.topics().values():
-                self._publish(entry, LogConfig.from_overrides(entry.config))
+                self._publish(entry)
             self._drop_leftovers()
 
     def create(self, name: str, partition_count: int, config: Mapping[str, str]) -> HostedTopic:
@@ -91,19 +108,17 @@ class TopicManager:
                 value=partition_count,
                 allowed=f"at most {self._settings.max_partition_count}",
             )
-        resolved = LogConfig.from_overrides(config)
-        self._require_fits(resolved)
+        self._require_fits(LogConfig.from_overrides(config))
         with self._lock:
             self._shards.confirm_owned()
             if self._registry.find(name) is not None:
                 # It may be gone by now, by somebody else's hand.
-                self._catalog.refresh()
-                self._follow()
+                self._follow(self._catalog.refresh())
             if self._registry.find(name) is not None:
                 raise TopicAlreadyExistsError("the topic is there already, choose another name", topic=name)
             entry = self._create(name, partition_count, config)
             try:
-                return self._publish(entry, resolved)
+                return self._publish(entry)
             except Exception:
                 self._undo(entry)
                 raise
@@ -122,30 +137,33 @@ class TopicManager:
             self._withdraw(topic)
             self._try_drop_leftovers()
 
-    def follow_catalog(self) -> None:
-        """Read the catalog, withdraw what it says is deleted, open what is not hosted. Raises StoreError.
+    def follow_catalog(self) -> FollowedCatalog:
+        """Read the catalog and make what is hosted what it says. Raises StoreError.
 
-        A topic that cannot be closed or opened is logged, and does not stop the others. Where a change of
-        topics is under way nothing is done, so that whoever looks at the heads never waits for it: call again
-        later.
+        A topic that cannot be closed, opened or altered is logged, and does not stop the others. Where a
+        change of topics is under way nothing is done, so that whoever looks at the heads never waits for it:
+        call again later. Either way the result has those topics only whose logs go by what was read.
         """
-        self._catalog.refresh()
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            if not self._shards.is_fenced:
-                self._follow()
-        finally:
-            self._lock.release()
+        state = self._catalog.refresh()
+        if self._lock.acquire(blocking=False):
+            try:
+                # By now somebody else may have read, and followed, a newer one.
+                state = self._catalog.state()
+                if not self._shards.is_fenced:
+                    self._follow(state)
+            finally:
+                self._lock.release()
+        topics = (topic for topic in self._registry.topics() if self._is_followed(topic, state))
+        return FollowedCatalog(state.seq, tuple(topics))
 
     def drop_leftovers(self) -> None:
         """Drop from their shards what deleted topics still have there. Raises StoreError."""
         with self._lock:
             self._drop_leftovers()
 
-    def _follow(self) -> None:
-        """Make the registry what the catalog at hand says."""
-        gone = [topic for topic in self._registry.topics() if self._is_deleted(topic)]
+    def _follow(self, state: CatalogState) -> None:
+        """Make the registry what the catalog says."""
+        gone = [topic for topic in self._registry.topics() if _is_deleted(topic, state)]
         for topic in gone:
             logger.warning("withdrawing topic %s, which was deleted elsewhere", topic.name)
             try:
@@ -154,18 +172,68 @@ class TopicManager:
                 logger.warning("the local logs of deleted topic %s are left over: %s", topic.name, error)
         if gone:
             self._try_drop_leftovers()
-        for entry in self._catalog.topics().values():
-            if self._registry.find(entry.name) is None:
-                try:
-                    self._publish(entry, LogConfig.from_overrides(entry.config))
-                except LogStoreError as error:
-                    logger.warning("topic %s cannot be opened, it is tried again: %s", entry.name, error)
-                else:
+        refused: dict[UUID, TopicEntry] = {}
+        for entry in state.topics().values():
+            hosted = self._registry.find(entry.name)
+            try:
+                if hosted is None:
+                    self._publish(entry)
                     logger.info("opened topic %s, which was created elsewhere", entry.name)
+                elif hosted.topic_id == entry.topic_id and not self._is_as(hosted, entry):
+                    self._alter(hosted, entry)
+                    logger.info("topic %s was altered elsewhere", entry.name)
+            except LogStoreError as error:
+                refused[entry.topic_id] = entry
+                is_news = self._refused.get(entry.topic_id) != entry
+                logger.log(
+                    logging.WARNING if is_news else logging.DEBUG,
+                    "topic %s cannot be what the catalog says, it is tried again: %s",
+                    entry.name,
+                    error,
+                )
+        self._refused = refused
 
-    def _is_deleted(self, topic: HostedTopic) -> bool:
-        entry = self._catalog.by_id(topic.topic_id)
-        return entry is not None and entry.is_deleted
+    def _alter(self, topic: HostedTopic, entry: TopicEntry) -> None:
+        """Let the topic's logs go by the entry, and open the partitions that it has and the topic has not.
+
+        Raises LogStoreError; some logs may go by it then, and the topic does not say so yet.
+        """
+        config = self._config_of(entry)
+        for partition in topic.partitions:
+            partition.reconfigure(config)
+        added = (
+            self._open(entry, config, number)
+            for number in range(len(topic.partitions), entry.partition_count)
+        )
+        partitions = (*topic.partitions, *added)
+        self._registry.replace(HostedTopic(entry.name, entry.topic_id, entry.config, config, partitions))
+
+    def _is_as(self, topic: HostedTopic, entry: TopicEntry) -> bool:
+        return (
+            # Where an alteration failed half-way some logs go by it, and the topic does not say so.
+            entry.topic_id not in self._refused
+            and topic.config_overrides == entry.config
+            and len(topic.partitions) == entry.partition_count
+            # An upload that was under way may have made the topic's first slice since.
+            and (topic.config.remote_storage_enable or not self._is_in_store(entry))
+        )
+
+    def _is_followed(self, topic: HostedTopic, state: CatalogState) -> bool:
+        """Whether the topic's logs go by what the catalog says of it, or by something newer."""
+        entry = state.entries.get(topic.topic_id)
+        is_wanted = entry is not None and not entry.is_deleted and topic.config_overrides == entry.config
+        return is_wanted and topic.topic_id not in self._refused
+
+    def _config_of(self, entry: TopicEntry) -> LogConfig:
+        """The configuration that the topic's logs go by. Raises InvalidConfigError."""
+        config = LogConfig.from_overrides(entry.config)
+        if config.remote_storage_enable or not self._is_in_store(entry):
+            return config
+        return dataclasses.replace(config, remote_storage_enable=True)
+
+    def _is_in_store(self, entry: TopicEntry) -> bool:
+        tips = (TopicIdPartition(entry.topic_id, number) for number in range(entry.partition_count))
+        return any(self._shards.of(tip).metadata.state().partition(tip).slices for tip in tips)
 
     def _withdraw(self, topic: HostedTopic) -> None:
         """Hide a topic that is deleted in the catalog, wake who waits for it, delete its local logs."""
@@ -209,7 +277,8 @@ class TopicManager:
         if log.topic_id == topic_id:
             self._logs.delete_log(topic_partition)
 
-    def _publish(self, entry: TopicEntry, config: LogConfig) -> HostedTopic:
+    def _publish(self, entry: TopicEntry) -> HostedTopic:
+        config = self._config_of(entry)
         partitions = tuple(self._open(entry, config, number) for number in range(entry.partition_count))
         topic = HostedTopic(entry.name, entry.topic_id, entry.config, config, partitions)
         self._registry.publish(topic)
@@ -267,3 +336,8 @@ class TopicManager:
                 value=config.max_message_bytes,
                 allowed=f"at most {self._settings.max_request_bytes}",
             )
+
+
+def _is_deleted(topic: HostedTopic, state: CatalogState) -> bool:
+    entry = state.entries.get(topic.topic_id)
+    return entry is not None and entry.is_deleted

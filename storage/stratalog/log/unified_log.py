@@ -24,7 +24,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.scheduler import Scheduler
-from stratalog.base.types import TopicPartition
+from stratalog.base.types import Durability, TopicPartition
 from stratalog.log import retention
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.append_run import AppendRun
@@ -112,6 +112,11 @@ class UnifiedLog:
     @property
     def last_stable_offset(self) -> int:
         return self._offsets.last_stable_offset
+
+    @property
+    def min_durability(self) -> Durability:
+        """What the high watermark waits for."""
+        return self._offsets.min_durability
 
     @property
     def active_base_offset(self) -> int:
@@ -295,12 +300,14 @@ class UnifiedLog:
             self._unlink_later(dropped)
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Go on by another configuration. What is visible stays visible, so what is there is flushed first.
+        """Go on by another configuration. What is visible stays visible: where `min.durability` grows, what
+        is there is made durable first, unless the log is offline, which promises nothing any more.
 
-        Raises DataDirectoryError.
+        Raises DataDirectoryError; the former configuration holds then.
         """
         with self._flush_lock, self.lock:
-            self.flush()
+            if config.min_durability > self.config.min_durability and not self.is_offline:
+                self.flush()
             self.config = config
             self._offsets.min_durability = config.min_durability
 

@@ -49,6 +49,7 @@ class FakeLog:
         self.calls: list[str] = []
         self.stored: list[bytes] = []
         self.recovery_point = 0
+        self.min_durability = Durability.OS
         self.flush_error: Exception | None = None
 
     @property
@@ -140,6 +141,15 @@ async def test_what_asked_for_the_page_cache_is_never_flushed_for_its_own_sake()
     bench.submit(b"b")
     await bench.run_all()
     assert bench.log.calls == ["append 1", "append 1"]
+
+
+async def test_a_topic_that_became_stronger_meanwhile_is_flushed_for_what_asked_for_less() -> None:
+    bench = Bench()
+    future = bench.append(b"o")
+    bench.log.min_durability = Durability.DISK
+    await bench.run_all()
+    assert bench.log.calls == ["append 1", "flush"]
+    assert (await future).durability is Durability.DISK
 
 
 async def test_an_acknowledgement_at_os_does_not_wait_for_others_flush() -> None:

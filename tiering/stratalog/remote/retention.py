@@ -12,10 +12,10 @@ old as the next unit that has a timestamp, because it was appended before that o
 what is behind it, as it would if both were in one unit, and does not hold it up. While nothing behind it has
 a timestamp it does not expire: a topic of which no record has one is bounded by `retention.bytes` only.
 
-What decides is the configuration that the catalog was just confirmed to have. A log that goes by another one
-is skipped until both agree. The new log start is committed first, with the catalog seq of that configuration;
-a configuration older than one that was used before is refused there. Local segments go afterwards, objects
-once a collector finds them dropped. Only what is committed counts: an upload that never was has no size.
+What decides is the configuration that the logs go by, which the caller has just compared with the catalog's.
+The new log start is committed first, with the seq of that catalog; a configuration older than one that was
+used before is refused there. Local segments go afterwards, objects once a collector finds them dropped. Only
+what is committed counts: an upload that never was has no size.
 
 Segments that were never uploaded are taken too. A disk must not grow without end because a bucket is away.
 """
@@ -35,13 +35,6 @@ from stratalog.record.header import NO_TIMESTAMP
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.partition_state import PartitionState
 from stratalog.remote.store_clock import MAX_CLOCK_SKEW_MS, clock_skew_ms
-
-
-class RetentionCandidate(NamedTuple):
-    """A log, and the configuration that the catalog has for its topic."""
-
-    log: UnifiedLog
-    config: LogConfig
 
 
 class RetentionUnit(NamedTuple):
@@ -76,8 +69,6 @@ class RetentionReport(NamedTuple):
 
     advanced: tuple[AdvancedLogStart, ...] = ()
     failed: tuple[FailedRetention, ...] = ()
-    skipped: tuple[TopicPartition, ...] = ()
-    """Their logs do not go by the configuration that the catalog has."""
     clock_skew_ms: int = 0
     """Own clock minus the store's; beyond the bound nothing was expired by time."""
 
@@ -107,14 +98,12 @@ class RemoteRetention:
         self._clock = clock
         self._metadata = metadata
 
-    def run(
-        self, candidates: Sequence[RetentionCandidate], *, epoch: int, catalog_seq: int
-    ) -> RetentionReport:
+    def run(self, logs: Sequence[UnifiedLog], *, epoch: int, catalog_seq: int) -> RetentionReport:
         """Move the log start of tiered partitions as their configuration says, in one commit.
 
-        `catalog_seq` is that of the catalog from which the candidates have their configurations. When this
-        returns the moves are committed and the logs know them; deleting local segments is the caller's next
-        step. A log that fails is reported and does not hold up the others. Raises FencedError,
+        `catalog_seq` is that of the catalog from which the logs have their configurations, or of an older
+        one. When this returns the moves are committed and the logs know them; deleting local segments is the
+        caller's next step. A log that fails is reported and does not hold up the others. Raises FencedError,
         PreconditionFailedError (the configuration is not the newest that was used: read the catalog, try
         again), StoreError.
         """
@@ -124,11 +113,8 @@ class RemoteRetention:
         starts: dict[TopicIdPartition, int] = {}
         moved: dict[TopicIdPartition, UnifiedLog] = {}
         failed: list[FailedRetention] = []
-        skipped: list[TopicPartition] = []
-        for log, config in candidates:
-            if log.config != config:
-                skipped.append(log.topic_partition)
-                continue
+        for log in logs:
+            config = log.config
             if not config.remote_storage_enable:
                 continue
             tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
@@ -151,7 +137,7 @@ class RemoteRetention:
             except LogStoreError as error:
                 failed.append(FailedRetention(log.topic_partition, error))
             advanced.append(AdvancedLogStart(log.topic_partition, partition.log_start_offset))
-        return RetentionReport(tuple(advanced), tuple(failed), tuple(skipped), skew_ms)
+        return RetentionReport(tuple(advanced), tuple(failed), skew_ms)
 
     def _new_start(
         self, log: UnifiedLog, tip: TopicIdPartition, config: LogConfig, now_ms: int | None

@@ -19,7 +19,6 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.retention import (
     RemoteRetention,
-    RetentionCandidate,
     RetentionReport,
     RetentionUnit,
     log_start_after,
@@ -133,8 +132,7 @@ class World:
     def retain(self, catalog_seq: int | None = None) -> RetentionReport:
         retention = RemoteRetention(self.clock, self.logs.metadata)
         seq = self.logs.catalog.confirm([self.topic]) if catalog_seq is None else catalog_seq
-        candidate = RetentionCandidate(self.log, self.log.config)
-        return retention.run([candidate], epoch=self.logs.claimed.epoch, catalog_seq=seq)
+        return retention.run([self.log], epoch=self.logs.claimed.epoch, catalog_seq=seq)
 
     def check_starts_at(self, offset: int) -> None:
         partition = self.logs.metadata.refresh().partition(self.tip)
@@ -276,19 +274,6 @@ def test_a_record_without_a_timestamp_goes_with_what_is_behind_it() -> None:
     world.check_starts_at(4)
 
 
-def test_a_log_that_goes_by_another_configuration_than_the_catalog_is_skipped() -> None:
-    world = World({"retention.ms": "0"})
-    world.append()
-    world.clock.advance(10)
-    altered = world.logs.catalog.alter(world.topic.topic_id, config={"retention.ms": "-1"})
-    seq = world.logs.catalog.confirm([altered])
-    candidate = RetentionCandidate(world.log, LogConfig.from_overrides(altered.config))
-    retention = RemoteRetention(world.clock, world.logs.metadata)
-    report = retention.run([candidate], epoch=1, catalog_seq=seq)
-    assert (report.advanced, report.skipped) == ((), (world.log.topic_partition,))
-    world.check_starts_at(0)
-
-
 def test_nothing_is_committed_where_nothing_moves() -> None:
     world = World({"retention.ms": "-1"})
     world.append()
@@ -313,7 +298,7 @@ def test_a_clock_that_is_wrong_expires_nothing() -> None:
     world.clock.advance(2 * HOUR_MS)
     own_clock = ManualClock(world.clock.now_ms() + 6 * 60_000)
     retention = RemoteRetention(own_clock, world.logs.metadata)
-    report = retention.run([RetentionCandidate(world.log, world.log.config)], epoch=1, catalog_seq=1)
+    report = retention.run([world.log], epoch=1, catalog_seq=1)
     assert (report.advanced, report.clock_skew_ms) == ((), 6 * 60_000)
     world.check_starts_at(0)
 
@@ -363,8 +348,7 @@ def test_a_partition_whose_disk_fails_does_not_hold_up_the_others() -> None:
     world.clock.advance(10)
     seq = world.logs.catalog.confirm([world.topic, other])
     retention = RemoteRetention(world.clock, world.logs.metadata)
-    candidates = [RetentionCandidate(log, log.config) for log in (broken, world.log)]
-    report = retention.run(candidates, epoch=world.logs.claimed.epoch, catalog_seq=seq)
+    report = retention.run([broken, world.log], epoch=world.logs.claimed.epoch, catalog_seq=seq)
     assert [failed.topic_partition for failed in report.failed] == [broken.topic_partition]
     assert [advanced.topic_partition for advanced in report.advanced] == [world.log.topic_partition]
     world.check_starts_at(1)
