@@ -19,6 +19,7 @@ from stratalog.record.batch import (
     stamp,
     verify,
 )
+from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import RecordBatchBuilder, encode_batch
 from stratalog.record.compression import Codec
 from stratalog.record.header import (
@@ -174,13 +175,48 @@ def test_stamping_changes_two_fields(
     assert [record.offset - base_offset for record in decode(stamped, lead)] == list(range(len(records)))
 
 
-@given(RECORDS, CODECS)
-def test_append_time_is_every_records_time(records: list[Record], codec: Codec) -> None:
-    batch = encode_batch(records, codec=codec, timestamp_type=TimestampType.LOG_APPEND_TIME)
+PRODUCERS = st.builds(
+    BatchProducer,
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**15 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.booleans(),
+)
+TIMES = st.none() | st.integers(0, 2**45)
+
+
+@given(RECORDS, CODECS, st.just(BatchProducer()) | PRODUCERS, TIMES, TIMES)
+def test_a_header_says_what_the_batch_was_made_with(
+    records: list[Record],
+    codec: Codec,
+    producer: BatchProducer,
+    append_time_ms: int | None,
+    delete_horizon_ms: int | None,
+) -> None:
+    batch = encode_batch(
+        records,
+        codec=codec,
+        base_offset=5,
+        leader_epoch=7,
+        producer=producer,
+        append_time_ms=append_time_ms,
+        delete_horizon_ms=delete_horizon_ms,
+    )
     header = parse_header(batch)
-    assert header.append_time_ms == max(record.timestamp_ms for record in records)
-    assert {record.timestamp_ms for record in decode(batch)} == {header.append_time_ms}
+    assert (header.base_offset, header.leader_epoch, header.codec) == (5, 7, codec)
+    found = (header.producer_id, header.producer_epoch, header.base_sequence, header.is_transactional)
+    assert found == producer
+    assert header.has_producer_id == (producer != BatchProducer())
+    assert not header.is_control
+    assert (header.append_time_ms, header.delete_horizon_ms) == (append_time_ms, delete_horizon_ms)
+    assert (header.timestamp_type is TimestampType.LOG_APPEND_TIME) == (append_time_ms is not None)
     verify(batch, 0, header)
+    assert decode(batch) == [
+        record._replace(
+            offset=5 + index, timestamp_ms=record.timestamp_ms if append_time_ms is None else append_time_ms
+        )
+        for index, record in enumerate(records)
+    ]
 
 
 @given(RECORDS, CODECS)

@@ -13,10 +13,12 @@ from crc32c import crc32c
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.filesystem import Buffer
 from stratalog.record import kernels
+from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.compression import Codec, compress
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     BATCH_LENGTH_POSITION,
+    CONTROL_BIT,
     CRC_POSITION,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
@@ -24,16 +26,14 @@ from stratalog.record.header import (
     LOG_OVERHEAD,
     MAGIC,
     MAX_OFFSET,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
     TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
     BatchHeader,
-    TimestampType,
 )
 from stratalog.record.record import Record, RecordLike
 
 NO_LEADER_EPOCH = -1
+NO_PRODUCER = BatchProducer()
 MAX_BATCH_LENGTH = 2**31 - 1
 
 # The size, timestamp, offset and length fields of a record: what a usual one takes beside its key, value and
@@ -45,20 +45,25 @@ def encode_batch(
     records: Sequence[RecordLike],
     *,
     codec: Codec = Codec.NONE,
+    level: int | None = None,
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
-    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
-    level: int | None = None,
+    producer: BatchProducer = NO_PRODUCER,
+    is_control: bool = False,
+    append_time_ms: int | None = None,
+    delete_horizon_ms: int | None = None,
 ) -> bytes:
     """A batch of the records, which get the offsets `base_offset`, +1, +2 and so on.
 
-    Raises InvalidRequestError where there is no record or they are too large for one batch, and
-    UnsupportedOperationError for a codec that this version cannot write.
+    `append_time_ms`, unless None, is the time of all records (`LogAppendTime`); `delete_horizon_ms` the time
+    from which compaction may drop tombstones and markers. Raises InvalidRequestError where there is no record
+    or they are too large for one batch, and for a level that the codec does not know.
     """
     if not records:
         raise InvalidRequestError("a batch needs at least one record")
     assert 0 <= base_offset <= MAX_OFFSET - len(records)
-    base_timestamp = records[0].timestamp_ms
+    producer.check()
+    base_timestamp = records[0].timestamp_ms if delete_horizon_ms is None else delete_horizon_ms
     payload = kernels.encode_records(records, base_timestamp)
     header = BatchHeader(
         base_offset=base_offset,
@@ -66,13 +71,19 @@ def encode_batch(
         leader_epoch=leader_epoch,
         magic=MAGIC,
         crc=0,
-        attributes=codec | (TIMESTAMP_TYPE_BIT if timestamp_type is TimestampType.LOG_APPEND_TIME else 0),
+        attributes=codec
+        | (TIMESTAMP_TYPE_BIT if append_time_ms is not None else 0)
+        | (TRANSACTIONAL_BIT if producer.is_transactional else 0)
+        | (CONTROL_BIT if is_control else 0)
+        | (DELETE_HORIZON_BIT if delete_horizon_ms is not None else 0),
         last_offset_delta=len(records) - 1,
         base_timestamp=base_timestamp,
-        max_timestamp=max(record.timestamp_ms for record in records),
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_PRODUCER_EPOCH,
-        base_sequence=NO_SEQUENCE,
+        max_timestamp=(
+            max(record.timestamp_ms for record in records) if append_time_ms is None else append_time_ms
+        ),
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=producer.base_sequence,
         records_count=len(records),
     )
     return _assemble(header, compress(codec, payload, level))
@@ -150,13 +161,19 @@ class RecordBatchBuilder:
         self,
         *,
         codec: Codec = Codec.NONE,
+        level: int | None = None,
         base_offset: int = 0,
         leader_epoch: int = NO_LEADER_EPOCH,
-        level: int | None = None,
+        producer: BatchProducer = NO_PRODUCER,
     ) -> bytes:
         """The batch of all records; the builder is empty afterwards. Raises as `encode_batch` does."""
         batch = encode_batch(
-            self._records, codec=codec, base_offset=base_offset, leader_epoch=leader_epoch, level=level
+            self._records,
+            codec=codec,
+            level=level,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            producer=producer,
         )
         self._records = []
         self._size_bytes = HEADER_SIZE

@@ -18,7 +18,6 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
-from stratalog.record.header import TimestampType
 from stratalog.record.record import Record
 from stratalog.remote.object_verifier import verify_object
 from stratalog.testing.compaction_oracle import PartitionOracle
@@ -160,22 +159,22 @@ class CompactionHistory:
 
     def _batch(self, base_offset: int, *, may_lack_key: bool) -> tuple[bytes, list[Record]]:
         random = self.random
-        timestamp_type = random.choice((TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME))
         records = [
             self._record(base_offset + index, may_lack_key=may_lack_key)
             for index in range(random.choice((1, 1, 2, 5, 20)))
         ]
+        latest_ms = max(record.timestamp_ms for record in records)
+        append_time_ms = random.choice((None, latest_ms))
         batch = encode_batch(
             records,
             codec=random.choice(_CODECS),
             base_offset=base_offset,
             leader_epoch=1,
-            timestamp_type=timestamp_type,
+            append_time_ms=append_time_ms,
         )
-        if timestamp_type is TimestampType.LOG_APPEND_TIME:
+        if append_time_ms is not None:
             # The time of the append stands in the header; what producers said stays in the records, unread.
-            append_ms = max(record.timestamp_ms for record in records)
-            records = [record._replace(timestamp_ms=append_ms) for record in records]
+            records = [record._replace(timestamp_ms=append_time_ms) for record in records]
         return batch, records
 
     def _record(self, offset: int, *, may_lack_key: bool) -> Record:

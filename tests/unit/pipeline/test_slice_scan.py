@@ -16,7 +16,6 @@ from stratalog.pipeline.slice_scan import scan
 from stratalog.pipeline.topic_snapshot import SliceSpan
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
-from stratalog.record.header import TimestampType
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 
@@ -36,7 +35,7 @@ logs = st.lists(
     st.tuples(
         st.lists(plain_records, min_size=1, max_size=8),
         st.sampled_from(Codec),
-        st.sampled_from(TimestampType),
+        st.none() | st.integers(0, 4_000_000_000_000),
     ),
     min_size=1,
     max_size=6,
@@ -55,15 +54,14 @@ def span(data: bytes, first_offset: int, end_offset: int, partition: int = 3) ->
 
 @given(logs, st.integers(min_value=0, max_value=50), st.integers(min_value=0, max_value=50))
 def test_rows_are_the_records_of_the_range(
-    log: list[tuple[list[Record], Codec, TimestampType]], first: int, end: int
+    log: list[tuple[list[Record], Codec, int | None]], first: int, end: int
 ) -> None:
     data, expected = b"", list[dict[str, object]]()
     offset = 0
-    for records, codec, timestamp_type in log:
-        data += encode_batch(records, codec=codec, base_offset=offset, timestamp_type=timestamp_type)
-        latest = max(record.timestamp_ms for record in records)
+    for records, codec, append_time_ms in log:
+        data += encode_batch(records, codec=codec, base_offset=offset, append_time_ms=append_time_ms)
         for record in records:
-            stamp = latest if timestamp_type is TimestampType.LOG_APPEND_TIME else record.timestamp_ms
+            stamp = record.timestamp_ms if append_time_ms is None else append_time_ms
             if first <= offset < end:
                 expected.append(
                     {
@@ -73,7 +71,7 @@ def test_rows_are_the_records_of_the_range(
                         "partition": 3,
                         "offset": offset,
                         "timestamp": EPOCH + dt.timedelta(milliseconds=stamp),
-                        "timestampType": int(timestamp_type),
+                        "timestampType": int(append_time_ms is not None),
                         "headers": [{"key": k, "value": v} for k, v in record.headers] or None,
                         "tombstone": record.key is not None and record.value is None,
                     }

@@ -1,0 +1,95 @@
+"""The records of control batches: how a transaction ended, in Kafka's format.
+
+    control batch = one record, uncompressed, with the producer's id and epoch and without a sequence
+    key           = version int16 = 0 | type int16: 0 abort, 1 commit
+    value         = version int16 = 0 | coordinator_epoch int32
+
+Later versions may append fields; readers ignore what they do not know. (Kafka has more types, but only in its
+metadata log.) A compaction that drops a marker may leave its batch without a record, which keeps the
+producer's epoch.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import NamedTuple
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer
+from stratalog.record.batch import decode
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import NO_LEADER_EPOCH, encode_batch
+from stratalog.record.compression import Codec
+from stratalog.record.header import BatchHeader
+from stratalog.record.record import Record
+
+_VERSION = 0
+_KEY = struct.Struct(">hh")
+_VALUE = struct.Struct(">hi")
+
+
+class ControlType(enum.IntEnum):
+    """How a transaction ended. The numbers are those of the record's key."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+_CONTROL_TYPES = frozenset(ControlType)
+
+
+class EndTransactionMarker(NamedTuple):
+    """The end of a producer's transaction. `coordinator_epoch` is that of the coordinator that decided it."""
+
+    control_type: ControlType
+    coordinator_epoch: int
+
+    @staticmethod
+    def parse(record: Record) -> EndTransactionMarker:
+        """What a control record says. Raises CorruptRecordError."""
+        key, value = record.key or b"", record.value or b""
+        if len(key) >= _KEY.size and len(value) >= _VALUE.size:
+            key_version, control_type = _KEY.unpack_from(key)
+            value_version, coordinator_epoch = _VALUE.unpack_from(value)
+            if key_version >= 0 and value_version >= 0 and control_type in _CONTROL_TYPES:
+                return EndTransactionMarker(ControlType(control_type), coordinator_epoch)
+        raise CorruptRecordError(
+            "a control record is not the end of a transaction; find out who wrote it", offset=record.offset
+        )
+
+    @staticmethod
+    def read(buffer: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:
+        """What the control batch at `position` says; None where compaction has dropped the marker.
+
+        Raises CorruptRecordError.
+        """
+        assert header.is_control
+        if header.codec is not Codec.NONE or header.records_count > 1:
+            raise CorruptRecordError(
+                "a control batch holds one marker, uncompressed; find out who wrote it",
+                base_offset=header.base_offset,
+                records_count=header.records_count,
+            )
+        records = decode(buffer, position)
+        return EndTransactionMarker.parse(records[0]) if records else None
+
+    def to_batch(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        timestamp_ms: int,
+        *,
+        base_offset: int = 0,
+        leader_epoch: int = NO_LEADER_EPOCH,
+    ) -> bytes:
+        """The control batch that ends the producer's transaction."""
+        key = _KEY.pack(_VERSION, self.control_type)
+        value = _VALUE.pack(_VERSION, self.coordinator_epoch)
+        return encode_batch(
+            [Record(0, timestamp_ms, key, value)],
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            producer=BatchProducer(producer_id, producer_epoch, is_transactional=True),
+            is_control=True,
+        )

@@ -1,0 +1,95 @@
+"""Markers: known bytes, what a broker wrote, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.record.batch import decode, decode_all, verify
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch, rebuild_batch
+from stratalog.record.compression import Codec
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
+from stratalog.record.header import parse_header
+from stratalog.record.record import Record
+
+COMMIT_KEY, ABORT_KEY = b"\0\0\0\x01", b"\0\0\0\0"
+TRANSACTION = BatchProducer(9, 2, is_transactional=True)
+
+
+def marker(key: bytes | None, value: bytes | None) -> Record:
+    return Record(3, 1, key, value)
+
+
+@pytest.mark.parametrize(
+    ("control_type", "key"), [(ControlType.COMMIT, COMMIT_KEY), (ControlType.ABORT, ABORT_KEY)]
+)
+def test_a_marker_has_kafkas_bytes(control_type: ControlType, key: bytes) -> None:
+    batch = EndTransactionMarker(control_type, 258).to_batch(9, 2, 1000, base_offset=40, leader_epoch=3)
+    header = parse_header(batch)
+    assert len(batch) == 78
+    assert (header.base_offset, header.last_offset, header.leader_epoch) == (40, 40, 3)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 2, -1)
+    assert header.is_control
+    assert header.is_transactional
+    verify(batch, 0, header)
+    assert decode(batch) == [Record(40, 1000, key, b"\0\0\0\0\x01\x02")]
+    assert decode_all(batch) == []
+    assert EndTransactionMarker.read(batch, 0, header) == EndTransactionMarker(control_type, 258)
+
+
+def test_later_versions_may_say_more() -> None:
+    key, value = b"\0\x05\0\x01more", b"\0\x03\xff\xff\xff\xffmore"
+    assert EndTransactionMarker.parse(marker(key, value)) == EndTransactionMarker(ControlType.COMMIT, -1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, bytes(6)),
+        (COMMIT_KEY, None),
+        (COMMIT_KEY[:3], bytes(6)),
+        (COMMIT_KEY, bytes(5)),
+        (b"\xff\xff\0\x01", bytes(6)),
+        (COMMIT_KEY, b"\xff\xff\0\0\0\0"),
+        (b"\0\0\0\x02", bytes(6)),
+        (b"\0\0\xff\xff", bytes(6)),
+    ],
+)
+def test_what_ends_no_transaction_is_refused(key: bytes | None, value: bytes | None) -> None:
+    with pytest.raises(CorruptRecordError, match="who wrote it offset=`3`"):
+        EndTransactionMarker.parse(marker(key, value))
+
+
+@given(st.binary(max_size=12), st.binary(max_size=12))
+def test_garbage_is_refused_or_a_marker(key: bytes, value: bytes) -> None:
+    try:
+        assert EndTransactionMarker.parse(marker(key, value)).control_type in ControlType
+    except CorruptRecordError:
+        pass
+
+
+def test_a_control_batch_holds_one_marker() -> None:
+    record = marker(COMMIT_KEY, bytes(6))
+    for records, codec in (([record, record], Codec.NONE), ([record], Codec.GZIP)):
+        batch = encode_batch(records, codec=codec, producer=TRANSACTION, is_control=True)
+        with pytest.raises(CorruptRecordError, match="one marker, uncompressed"):
+            EndTransactionMarker.read(batch, 0, parse_header(batch))
+
+
+def test_compaction_may_leave_the_batch_without_its_marker() -> None:
+    batch = EndTransactionMarker(ControlType.ABORT, 1).to_batch(9, 2, 1000)
+    empty = rebuild_batch(parse_header(batch), b"", records_count=0, max_timestamp=1000)
+    assert EndTransactionMarker.read(empty, 0, parse_header(empty)) is None
+
+
+def test_changed_bytes_are_noticed() -> None:
+    batch = bytearray(EndTransactionMarker(ControlType.ABORT, 1).to_batch(9, 2, 1000))
+    header = parse_header(batch)
+    batch[-8] ^= 1
+    assert crc32c(batch[21:]) != header.crc
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        EndTransactionMarker.read(batch, 0, header)
