@@ -10,24 +10,30 @@ from pathlib import Path
 import pytest
 
 from stratalog.record.batch import batches, complete_prefix_size, crc_matches, decode, decode_all, verify
+from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.compression import Codec
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import HEADER_SIZE, BatchHeader, TimestampType
 from stratalog.record.record import Record
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "record"
+GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.1"
 
-each_log = pytest.mark.parametrize("name", ["appendtime", "codecs", "compacted", "recompressed", "txn"])
+NAMES = ["appendtime", "codecs", "compacted", "recompressed", "txn"]
+each_log = pytest.mark.parametrize("name", NAMES)
 
 
 def log_of(name: str) -> bytes:
-    return (GOLDEN / f"{name}.bin").read_bytes()
+    """The segments of a topic's one partition, one behind the other."""
+    segments = sorted((GOLDEN / "data" / f"g1-{name}-0").glob("*.log"))
+    assert segments
+    return b"".join(segment.read_bytes() for segment in segments)
 
 
-def records_of(name: str) -> dict[int, tuple[Record, int]]:
+def records_of(name: str, isolation: str = "read_uncommitted") -> dict[int, tuple[Record, int]]:
     """By offset: the record that the consumer got, and its timestamp type."""
     found: dict[int, tuple[Record, int]] = {}
-    for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines():
+    for line in (GOLDEN / "expected" / f"{name}.{isolation}.jsonl").read_text().splitlines():
         row = json.loads(line)
         headers = tuple((header, from_base64(value)) for header, value in row["headers"])
         key, value = from_base64(row["key"]), from_base64(row["value"])
@@ -42,7 +48,7 @@ def from_base64(text: str | None) -> bytes | None:
 
 def dumped(name: str) -> list[str]:
     """The lines of `DumpLogSegments` that tell of a batch, without its position in the segment."""
-    lines = (GOLDEN / f"{name}.dump.txt").read_text().splitlines()
+    lines = (GOLDEN / "expected" / f"{name}.dump.txt").read_text().splitlines()
     return [re.sub(r" position: \d+", "", line) for line in lines if line.startswith("baseOffset: ")]
 
 
@@ -92,6 +98,57 @@ def test_records_are_what_the_consumer_got(name: str) -> None:
     assert seen == set(expected)
 
 
+def test_every_codec_and_kind_of_batch_is_there() -> None:
+    headers = [header for name in NAMES for _, header in batches(log_of(name))]
+    assert {header.codec for header in headers} == set(Codec)
+    assert {header.timestamp_type for header in headers} == set(TimestampType)
+    for is_there in (
+        [header.is_control for header in headers],
+        [header.is_transactional for header in headers],
+        [header.delete_horizon_ms is not None for header in headers],
+        [header.base_sequence >= 0 for header in headers],
+    ):
+        assert set(is_there) == {False, True}
+
+
+@pytest.mark.parametrize("name", ["txn", "compacted"])
+def test_markers_tell_what_a_committed_reader_sees(name: str) -> None:
+    """Records wait for the end of their producer's transaction; an abort drops them."""
+    data = log_of(name)
+    pending: dict[int, list[Record]] = {}
+    seen: list[Record] = []
+    for position, header in batches(data):
+        if header.is_control:
+            marker = EndTransactionMarker.read(data, position, header)
+            assert marker is not None
+            ended = pending.pop(header.producer_id, [])
+            seen += ended if marker.control_type is ControlType.COMMIT else []
+        elif header.is_transactional:
+            pending.setdefault(header.producer_id, []).extend(decode(data, position))
+        else:
+            seen += decode(data, position)
+    assert sorted(seen) == [record for record, _ in records_of(name, "read_committed").values()]
+    # Kafka's cleaner has dropped what was aborted.
+    assert (len(seen) < len(records_of(name))) == (name == "txn")
+
+
+@each_log
+def test_markers_are_made_as_the_broker_made_them(name: str) -> None:
+    data = log_of(name)
+    for position, header in batches(data):
+        if header.is_control:
+            marker = EndTransactionMarker.read(data, position, header)
+            assert marker is not None
+            ours = marker.to_batch(
+                header.producer_id,
+                header.producer_epoch,
+                header.max_timestamp,
+                base_offset=header.base_offset,
+                leader_epoch=header.leader_epoch,
+            )
+            assert ours == data[position : position + header.size_in_bytes]
+
+
 @each_log
 def test_markers_are_not_records(name: str) -> None:
     data = log_of(name)
@@ -110,15 +167,26 @@ def test_rebuilding_a_batch_changes_nothing(name: str) -> None:
             assert rebuild_batch(header, one[HEADER_SIZE:], **sizes) == one
 
 
-def test_our_bytes_are_those_of_librdkafka() -> None:
-    """A batch that a client sent without compression and idempotence: its records encode to its bytes."""
-    data = log_of("codecs")
-    plain = [
-        (data[position : position + header.size_in_bytes], header)
-        for position, header in batches(data)
-        if header.codec is Codec.NONE and not header.has_producer_id
-    ]
-    assert plain
-    for one, header in plain:
-        encoded = encode_batch(decode(one), base_offset=header.base_offset, leader_epoch=header.leader_epoch)
+@each_log
+def test_batches_are_made_as_kafka_made_them(name: str) -> None:
+    """Every batch that no compaction has thinned out, uncompressed: its records encode to its bytes."""
+    data = log_of(name)
+    for position, header in batches(data):
+        one = data[position : position + header.size_in_bytes]
+        if header.records_count != header.last_offset_delta + 1 or header.codec is not Codec.NONE:
+            continue
+        if header.append_time_ms is not None:
+            # The records' own times are in their deltas, which no reader gets to see.
+            continue
+        producer = BatchProducer(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.is_transactional
+        )
+        encoded = encode_batch(
+            decode(one),
+            base_offset=header.base_offset,
+            leader_epoch=header.leader_epoch,
+            producer=producer,
+            is_control=header.is_control,
+            delete_horizon_ms=header.delete_horizon_ms,
+        )
         assert encoded == one

@@ -20,20 +20,14 @@ from stratalog.segment.offset_index import OffsetIndex
 from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.time_index import TimeIndex
 
-GOLDEN = Path(__file__).parents[2] / "golden"
-SEGMENTS = sorted((GOLDEN / "segment").glob("*/*.index"))
+GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.1" / "data"
+SEGMENTS = sorted(GOLDEN.glob("*/*.index"))
 KAFKA_INTERVAL_BYTES = 4096
 
 
 def segment_batches(index_path: Path) -> list[tuple[int, BatchHeader]]:
-    """Position in its segment and header of each batch of the segment that the index belongs to."""
-    topic = index_path.parent.name
-    bases = [int(path.stem) for path in SEGMENTS if path.parent.name == topic]
-    base_offset = int(index_path.stem)
-    end_offset = min((base for base in bases if base > base_offset), default=2**63)
-    located = batches((GOLDEN / "record" / f"{topic}.bin").read_bytes())
-    ours = [item for item in located if base_offset <= item[1].base_offset < end_offset]
-    return [(position - ours[0][0], header) for position, header in ours]
+    """Position and header of each batch of the segment that the index belongs to."""
+    return list(batches(index_path.with_suffix(".log").read_bytes()))
 
 
 @pytest.mark.parametrize("index_path", SEGMENTS, ids=lambda path: f"{path.parent.name}-{int(path.stem)}")
@@ -66,7 +60,7 @@ def test_the_golden_segments_are_worth_comparing() -> None:
 
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
 def test_checkpoints_of_kafka_are_read_and_written_alike(name: str) -> None:
-    text = (GOLDEN / "segment" / name).read_text()
+    text = (GOLDEN / name).read_text()
     offsets = parse_checkpoint(text)
     # Kafka writes the lines in the order of a hash map.
     assert sorted(format_checkpoint(offsets).splitlines()) == sorted(text.splitlines())
@@ -76,7 +70,7 @@ def test_checkpoints_of_kafka_are_read_and_written_alike(name: str) -> None:
         assert offsets == {TopicPartition("g1-recompressed", 0): 37}
 
 
-@pytest.mark.parametrize("path", sorted((GOLDEN / "segment").glob("*/partition.metadata")), ids=str)
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*/partition.metadata")), ids=str)
 def test_partition_metadata_of_kafka_is_read_and_written_alike(path: Path) -> None:
     text = path.read_text()
     assert format_partition_metadata(parse_partition_metadata(text)) == text
