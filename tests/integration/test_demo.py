@@ -49,6 +49,7 @@ def test_the_demo_ends_with_one_json_object_and_leaves_nothing(tmp_path: Path) -
     assert all(check["ok"] for check in found["checks"])
     assert found["compaction"]["get_requests"] == 2 * found["compaction"]["inputs"] > 0
     assert found["objects"]["after"]["records"] < found["objects"]["before"]["records"]
+    assert list(found["seconds"])[:2] == ["read the data set", "start the server"]
     assert len(found["offsets"]) == 2 * PARTITION_COUNT
     assert any("Java" in reason for reason in found["skipped"])
     assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ import click
 from stratalog.base.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.output import counted
 from stratalog.cli.record_json import line_of
 from stratalog.client.client import Client
 from stratalog.record.record import Record
@@ -24,7 +25,8 @@ from stratalog.v1 import log_pb2
     "start",
     default="earliest",
     show_default=True,
-    help="Where to begin: earliest, latest, an offset, or a time such as 2013-01-01T05:00:00Z.",
+    help="Where to begin: earliest, latest, an offset, or a time in ISO 8601, such as 2013-01-01T05:00:00Z or"
+    " 2013-01-01T00:00-05:00; one without a zone is UTC.",
 )
 @click.option(
     "--follow", is_flag=True, help="Go on as records arrive, until Ctrl-C. Default: up to the end of now."
@@ -112,7 +114,9 @@ def _chosen(partitions: list[TopicPartition], wanted: tuple[int, ...]) -> list[T
     for partition in wanted:
         if partition >= len(partitions):
             raise UnknownTopicOrPartitionError(
-                f"the topic has {len(partitions)} partitions", topic=partitions[0].topic, partition=partition
+                f"the topic has {counted(len(partitions), 'partition')}",
+                topic=partitions[0].topic,
+                partition=partition,
             )
     return [partitions[partition] for partition in sorted(set(wanted))] if wanted else partitions
 
@@ -162,7 +166,8 @@ def _start(text: str) -> str | int | datetime:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            "use earliest, latest, an offset, or a time such as 2013-01-01T05:00:00Z", param_hint="--from"
+            "use earliest, latest, an offset, or a time in ISO 8601 such as 2013-01-01T05:00:00Z",
+            param_hint="--from",
         ) from None
     # A time without a zone means UTC, on every machine.
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+EXIT_INTERRUPTED = 130
+
 
 class LazyGroup(click.Group):
     """Knows its commands as `name -> ("module:attribute", short help)`; help texts need no import."""
@@ -30,6 +32,13 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module_name), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Ctrl-C ends it with the exit code that shells know, before click says a word."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of commands, from the short helps alone."""

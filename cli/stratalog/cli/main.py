@@ -15,10 +15,9 @@ import sys
 import click
 
 from stratalog.base.errors import LogStoreError
-from stratalog.cli.lazy_group import LazyGroup
+from stratalog.cli.lazy_group import EXIT_INTERRUPTED, LazyGroup
 
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 COMMANDS = {
     "server": ("stratalog.cli.server_commands:server", "Run a server."),
@@ -63,8 +62,11 @@ def main() -> None:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         code = stratalog.main(standalone_mode=False)
-    except click.ClickException as error:
+    except click.UsageError as error:
         error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        print_error(error.format_message())
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)

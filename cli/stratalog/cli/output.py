@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import click
 from google.protobuf.message import Message
@@ -35,18 +36,26 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
 
 def counted(count: int, noun: str) -> str:
     """A number and a noun, which takes an s unless there is one of it."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def utc_time(time_ms: int) -> str | None:
+    """As ISO 8601 has it, which `consume --from` reads as well; None for what is not a time."""
+    if time_ms < 0:
+        return None
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def message_document(message: Message) -> dict[str, object]:
     """A message as a JSON object: every field under the name that the .proto file gives it, numbers as
-    numbers.
+    numbers. What the wire does not order is sorted.
     """
     document: dict[str, object] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            document[field.name] = dict(value)
+            document[field.name] = dict(sorted(value.items()))
         elif field.is_repeated:
             document[field.name] = [_plain(item) for item in value]
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from stratalog.cli.connection import json_option, server_option, with_client
-from stratalog.cli.output import message_document, print_json, print_table
+from stratalog.cli.output import counted, message_document, print_json, print_table, utc_time
 
 
 @click.group()
@@ -22,7 +22,10 @@ def status(as_json: bool, server: str) -> None:
     if as_json:
         print_json(message_document(answer))
     else:
-        rows = [(name.replace("_", " "), str(value)) for name, value in message_document(answer).items()]
+        document = message_document(answer)
+        del document["last_successful_upload_ms"]
+        rows = [(name.replace("_", " "), str(value) or None) for name, value in document.items()]
+        rows.insert(-1, ("last successful upload", utc_time(answer.last_successful_upload_ms)))
         print_table(("WHAT", "VALUE"), rows)
 
 
@@ -40,6 +43,7 @@ def upload(topics: tuple[str, ...], delete_local: bool, as_json: bool, server: s
         print_json(message_document(answer))
     else:
         click.echo(
-            f"uploaded {answer.slices} slices in {answer.objects} objects, {answer.bytes} bytes; "
-            f"deleted {answer.local_segments_deleted} local segments"
+            f"uploaded {counted(answer.slices, 'slice')} in {counted(answer.objects, 'object')}, "
+            f"{counted(answer.bytes, 'byte')}; "
+            f"deleted {counted(answer.local_segments_deleted, 'local segment')}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from stratalog.cli.connection import json_option, server_option, with_client
-from stratalog.cli.output import message_document, print_json, print_table
+from stratalog.cli.output import counted, message_document, print_json, print_table
 
 
 @click.group()
@@ -41,7 +41,7 @@ def create(name: str, partitions: int | None, config: dict[str, str], as_json: b
     if as_json:
         print_json(message_document(created))
     else:
-        click.echo(f"created {created.name} with {created.partition_count} partitions")
+        click.echo(f"created {created.name} with {counted(created.partition_count, 'partition')}")
 
 
 @topic.command(name="list")
@@ -71,7 +71,7 @@ def describe(names: tuple[str, ...], as_json: bool, server: str) -> None:
         print_json([message_document(entry) for entry in topics])
         return
     for entry in topics:
-        click.echo(f"{entry.name}  id {entry.topic_id}  {entry.partition_count} partitions")
+        click.echo(f"{entry.name}  id {entry.topic_id}  {counted(entry.partition_count, 'partition')}")
         rows = [
             (name, value, "set" if name in entry.config_overrides else "default")
             for name, value in sorted(entry.config.items())

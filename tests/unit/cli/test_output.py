@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stratalog.cli.output import message_document, print_json, print_table
+from stratalog.cli.output import counted, message_document, print_json, print_table, utc_time
 from stratalog.v1 import admin_pb2
 
 
@@ -43,3 +43,23 @@ def test_a_message_becomes_a_document_with_every_field() -> None:
 def test_numbers_of_64_bits_stay_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     print_json(message_document(admin_pb2.DeleteRecordsResponse(log_start_offset=1 << 60)))
     assert json.loads(capsys.readouterr().out) == {"log_start_offset": 1 << 60}
+
+
+def test_maps_are_sorted_as_the_wire_has_no_order() -> None:
+    names = [f"key-{number}" for number in range(50)]
+    topic = admin_pb2.Topic(config=dict.fromkeys(reversed(names), "x"))
+    config = message_document(topic)["config"]
+    assert isinstance(config, dict)
+    assert list(config) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 slices"), (1, "1 slice"), (2, "2 slices"), (12_345, "12,345 slices")]
+)
+def test_a_counted_noun(count: int, text: str) -> None:
+    assert counted(count, "slice") == text
+
+
+def test_a_time_is_in_utc_and_none_is_none() -> None:
+    assert utc_time(1_357_034_400_007) == "2013-01-01T10:00:00.007Z"
+    assert utc_time(-1) is None

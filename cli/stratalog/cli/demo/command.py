@@ -52,10 +52,7 @@ def demo(store: str | None, keep: Path | None, serve: bool, as_json: bool, fligh
     server = DemoServer(places.data_dir, places.store_url, places.server_log)
     try:
         with _progress() as progress:
-            reading = progress.add_task("read the data set", total=None)
-            data = flights.load(flight_count)
-            progress.update(reading, total=1, completed=1)
-            Story(places, server, data, progress, report).run()
+            Story(places, server, flight_count, progress, report).run()
         report.print_to(console)
         if serve:
             console.print(next_commands(server.address, places), highlight=False)

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from stratalog.cli.output import counted
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -47,22 +49,22 @@ def compare_state(
     wrong = [key for key, value in expected.items() if found.get(key) != value]
     strange = [key for key in found if key not in expected]
     live = sum(value is not None for value in expected.values())
-    detail = f"{len(expected):,} keys, {live:,} of them live"
+    detail = f"{counted(len(expected), 'key')}, {live:,} of them live"
     if wrong or strange:
         detail = (
-            f"{len(wrong):,} of {len(expected):,} keys differ (first: {wrong[:3]}), "
-            f"{len(strange):,} keys nobody wrote (first: {strange[:3]})"
+            f"{len(wrong):,} of {counted(len(expected), 'key')} differ (first: {wrong[:3]}), "
+            f"{counted(len(strange), 'key')} that nobody wrote (first: {strange[:3]})"
         )
     return Check(name, not wrong and not strange, detail)
 
 
 def compare_values(name: str, expected: Counter[bytes], found: Iterable[bytes]) -> Check:
     """Every value as often as it was written, in any order."""
-    counted = Counter(found)
-    missing, extra = expected - counted, counted - expected
-    detail = f"{expected.total():,} records"
+    times = Counter(found)
+    missing, extra = expected - times, times - expected
+    detail = counted(expected.total(), "record")
     if missing or extra:
         detail = (
-            f"{missing.total():,} of {expected.total():,} records missing, {extra.total():,} strange ones"
+            f"{missing.total():,} of {counted(expected.total(), 'record')} missing, {extra.total():,} strange"
         )
     return Check(name, not missing and not extra, detail)

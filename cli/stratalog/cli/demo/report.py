@@ -71,25 +71,32 @@ class DemoReport:
         )
 
     def print_to(self, console: Console) -> None:
-        """The tables: before and after, seconds by step, checks."""
+        """The tables: before and after compaction, what it read, seconds by step, checks."""
+        console.print(self._objects_table())
         console.print(self._compaction_table())
         console.print(self._seconds_table())
         console.print(self._checks_table())
         for reason in self.skipped:
             console.print(f"skipped: {reason}", style="yellow", highlight=False)
 
-    def _compaction_table(self) -> Table:
+    def _objects_table(self) -> Table:
         table = _table("In the object store", ("", "before compaction", "after compaction"))
         if self.before and self.after:
             for name in ("objects", "bytes", "records", "keys"):
                 table.add_row(name, f"{getattr(self.before, name):,}", f"{getattr(self.after, name):,}")
+        return table
+
+    def _compaction_table(self) -> Table:
+        table = _table("Read by the compaction", ("", "in all", "a file"))
         if self.compaction:
-            each = self.compaction.get_requests / max(self.compaction.inputs, 1)
-            table.add_row(
-                "GET requests",
-                f"{self.compaction.get_requests:,} for {self.compaction.inputs:,} files",
-                f"{each:g} a file",
-            )
+            files = self.compaction.inputs
+            table.add_row("files", f"{files:,}", "")
+            for name, count in (
+                ("GET requests", self.compaction.get_requests),
+                ("bytes", self.compaction.bytes_read),
+                ("records", self.compaction.records_in),
+            ):
+                table.add_row(name, f"{count:,}", f"{count / max(files, 1):,.1f}")
         return table
 
     def _seconds_table(self) -> Table:

@@ -11,8 +11,9 @@ from rich.progress import Progress
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.types import Durability
+from stratalog.cli.demo import flights
 from stratalog.cli.demo.demo_server import DemoServer
-from stratalog.cli.demo.flights import FlightRecord, Flights
+from stratalog.cli.demo.flights import FlightRecord
 from stratalog.cli.demo.oracle import (
     Check,
     compare_state,
@@ -23,6 +24,7 @@ from stratalog.cli.demo.oracle import (
 from stratalog.cli.demo.places import DemoPlaces
 from stratalog.cli.demo.readback import KeyedTopic, read_keyed, read_values, read_with_spark
 from stratalog.cli.demo.report import CompactionTotals, DemoReport, TierCount
+from stratalog.cli.output import counted
 from stratalog.client.client import Client
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.record.compression import Codec
@@ -56,21 +58,23 @@ class Story:
         self,
         places: DemoPlaces,
         server: DemoServer,
-        flights: Flights,
+        flight_count: int,
         progress: Progress,
         report: DemoReport,
     ) -> None:
         self._clock = SystemClock()
         self._places = places
         self._server = server
-        self._flights = flights
+        self._flight_count = flight_count
         self._progress = progress
         self._report = report
-        self._expected_state = last_value_per_key(flights.table)
-        self._expected_values = values_without_key(flights.table)
 
     def run(self) -> None:
         """All steps. Raises what they raise; failed checks are in the report."""
+        with self._step("read the data set"):
+            self._flights = flights.load(self._flight_count)
+            self._expected_state = last_value_per_key(self._flights.table)
+            self._expected_values = values_without_key(self._flights.table)
         with self._step("start the server"):
             self._server.start()
         asyncio.run(self._fill_tier_compact())
@@ -121,7 +125,7 @@ class Story:
                 log.tiered_end_offset == log.log_end_offset and log.local_log_start_offset == 0
                 for log in logs
             ),
-            f"{sum(log.tiered_end_offset for log in logs):,} offsets, local log starts at 0",
+            f"{counted(sum(log.tiered_end_offset for log in logs), 'offset')}, local log starts at 0",
         )
 
     async def _check_local_deletion(self, client: Client, deleted: int) -> None:
@@ -133,8 +137,8 @@ class Story:
                 log.local_log_start_offset == log.tiered_end_offset and log.log_start_offset == 0
                 for log in logs
             ),
-            f"{deleted:,} local segments deleted; flights-0: log start {logs[0].log_start_offset:,}, "
-            f"local log start {logs[0].local_log_start_offset:,}",
+            f"{counted(deleted, 'local segment')} deleted; flights-0: "
+            f"log start {logs[0].log_start_offset:,}, local log start {logs[0].local_log_start_offset:,}",
         )
 
     async def _check_compaction(self, client: Client, jobs: Sequence[admin_pb2.CompactionJob]) -> None:
@@ -151,7 +155,8 @@ class Story:
         self._add_check(
             "compaction committed, with two GETs a file",
             not refused and totals.inputs > 0 and totals.get_requests == 2 * totals.inputs,
-            f"{totals.get_requests:,} GETs for {totals.inputs:,} files, {totals.records_in:,} records in, "
+            f"{counted(totals.get_requests, 'GET')} for {counted(totals.inputs, 'file')}, "
+            f"{counted(totals.records_in, 'record')} in, "
             f"{totals.records_out:,} out" + (f"; refused: {refused[0]}" if refused else ""),
         )
         logs = [log for log in await self._logs(client) if log.topic == KEYED_TOPIC]
@@ -175,7 +180,7 @@ class Story:
         self._add_check(
             "one record a key, in the order of offsets",
             after.records == len(after.state) and after.disorder == 0,
-            f"{after.records:,} records of {len(after.state):,} keys",
+            f"{counted(after.records, 'record')} of {counted(len(after.state), 'key')}",
         )
         self._report.checks.append(
             compare_values("flights without a tail number, through gRPC", self._expected_values, values)
