@@ -15,6 +15,10 @@ chosen in one table, ``stratalog.server.status``; nothing below the server knows
     +-- TopicAlreadyExistsError           choose another name
     +-- OffsetOutOfRangeError             go on from an offset inside the range that the fields give
     +-- FencedError                       another owner took over: stop
+    +-- ProducerFencedError               another producer took over its id: stop, or begin with a new epoch
+    +-- CoordinatorFencedError            another transaction coordinator took over: stop
+    +-- OutOfOrderSequenceError           send again from the expected sequence on, or begin with a new epoch
+    +-- InvalidTxnStateError              end the producer's open transaction first
     +-- DataDirectoryError                a human has to look at the local disk or its settings
     |   +-- DataDirectoryInUseError       stop the other process, or use another directory
     +-- StoreError                        the object store
@@ -103,6 +107,34 @@ class FencedError(LogStoreError):
     """Another owner has claimed the shard: this one must stop. Fields: epoch, current_epoch."""
 
     code = "FENCED"
+
+
+class ProducerFencedError(LogStoreError):
+    """The producer id has a newer epoch, and with it another owner. Fields: producer_id, epoch,
+    current_epoch."""
+
+    code = "PRODUCER_FENCED"
+
+
+class CoordinatorFencedError(LogStoreError):
+    """A transaction marker is from a coordinator that was replaced. Fields: producer_id, coordinator_epoch,
+    current_coordinator_epoch."""
+
+    code = "COORDINATOR_FENCED"
+
+
+class OutOfOrderSequenceError(LogStoreError):
+    """A producer's batch does not follow the last one that is stored. Fields: producer_id, epoch, sequence,
+    expected_sequence."""
+
+    code = "OUT_OF_ORDER_SEQUENCE"
+
+
+class InvalidTxnStateError(LogStoreError):
+    """The batch does not fit the state of its producer's transaction. Fields: producer_id, epoch,
+    current_txn_first_offset."""
+
+    code = "INVALID_TXN_STATE"
 
 
 class DataDirectoryError(LogStoreError):
