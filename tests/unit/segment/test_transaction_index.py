@@ -1,0 +1,137 @@
+"""The transaction index against a plain list, Kafka's bytes, and bytes that are none."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.segment.transaction_index import (
+    ENTRY_SIZE,
+    AbortedTransaction,
+    TransactionIndex,
+)
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+
+PATH = "/log/00000000000000000010.txnindex"
+
+
+def history(choices: list[tuple[int, bool]]) -> list[AbortedTransaction]:
+    """Every aborted transaction of a log in which these producers begin or end one, an offset each."""
+    began: dict[int, int] = {}
+    aborted: list[AbortedTransaction] = []
+    for offset, (producer_id, is_abort) in enumerate(choices):
+        if producer_id not in began:
+            began[producer_id] = offset
+            continue
+        first_offset = began.pop(producer_id)
+        if is_abort:
+            stable = min(began.values(), default=offset + 1)
+            aborted.append(AbortedTransaction(producer_id, first_offset, offset, stable))
+    return aborted
+
+
+HISTORIES = st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=60).map(history)
+
+
+def index_of(entries: list[AbortedTransaction]) -> TransactionIndex:
+    index = TransactionIndex(0)
+    for entry in entries:
+        index.append(entry)
+    return index
+
+
+@given(entries=HISTORIES, start=st.integers(0, 60), size=st.integers(0, 30), cut=st.integers(0, 60))
+def test_a_search_over_segments_finds_every_transaction_in_the_range(
+    entries: list[AbortedTransaction], start: int, size: int, cut: int
+) -> None:
+    segments = [
+        index_of([entry for entry in entries if entry.last_offset < cut]),
+        index_of([entry for entry in entries if entry.last_offset >= cut]),
+    ]
+    found: list[AbortedTransaction] = []
+    for index in segments:
+        searched = index.collect(start, start + size)
+        found += searched.transactions
+        if searched.is_complete:
+            break
+    assert found == [
+        entry for entry in entries if entry.last_offset >= start and entry.first_offset < start + size
+    ]
+
+
+def test_a_search_stops_where_everything_below_its_end_was_decided() -> None:
+    index = index_of([AbortedTransaction(1, 2, 5, 6), AbortedTransaction(2, 8, 12, 13)])
+    assert index.collect(0, 6) == ((AbortedTransaction(1, 2, 5, 6),), True)
+    assert not index.collect(0, 14).is_complete
+    assert index.collect(0, 13).is_complete
+    assert index.collect(6, 8) == ((), True)
+    assert TransactionIndex(0).collect(0, 1) == ((), False)
+
+
+@given(entries=HISTORIES, offset=st.integers(0, 60))
+def test_truncation_forgets_the_markers_from_the_offset_on(
+    entries: list[AbortedTransaction], offset: int
+) -> None:
+    index = index_of(entries)
+    index.truncate_to(offset)
+    kept = [entry for entry in entries if entry.last_offset < offset]
+    assert list(index) == kept
+    assert list(TransactionIndex(0, index.to_bytes())) == kept
+    assert index.size_bytes == len(index) * ENTRY_SIZE == len(kept) * ENTRY_SIZE
+
+
+def test_a_segment_without_an_abort_has_no_file() -> None:
+    filesystem = MemoryFileSystem()
+    filesystem.make_directories("/log")
+    index = TransactionIndex.load(filesystem, "/log", 10)
+    index.save(filesystem, "/log")
+    assert filesystem.list_directory("/log") == []
+    index.append(AbortedTransaction(1, 2, 12, 13))
+    index.append(AbortedTransaction(2, 13, 14, 15))
+    index.save(filesystem, "/log")
+    assert filesystem.read_file(PATH) == index.to_bytes()
+    assert list(TransactionIndex.load(filesystem, "/log", 10)) == list(index)
+    index.truncate_to(14)
+    index.save(filesystem, "/log")
+    assert filesystem.file_size(PATH) == ENTRY_SIZE
+    index.truncate_to(10)
+    index.save(filesystem, "/log")
+    assert filesystem.list_directory("/log") == []
+
+
+def entry_bytes(version: int, *numbers: int) -> bytes:
+    return version.to_bytes(2) + b"".join(number.to_bytes(8, signed=True) for number in numbers)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        entry_bytes(0, 1, 2, 12, 13)[:-1],
+        entry_bytes(1, 1, 2, 12, 13),
+        entry_bytes(0, 1, 2, 9, 10),
+        entry_bytes(0, 1, 13, 12, 13),
+        entry_bytes(0, 1, -1, 12, 13),
+        entry_bytes(0, -1, 2, 12, 13),
+        entry_bytes(0, 1, 2, 12, -1),
+        entry_bytes(0, 1, 2, 12, 13) + entry_bytes(0, 2, 3, 12, 13),
+    ],
+)
+def test_bytes_that_are_no_transaction_index_are_refused(data: bytes) -> None:
+    TransactionIndex(10, entry_bytes(0, 1, 2, 12, 13))
+    with pytest.raises(CorruptRecordError):
+        TransactionIndex(10, data)
+
+
+@given(
+    data=st.binary(max_size=4 * ENTRY_SIZE)
+    | st.lists(st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 4), max_size=4).map(
+        lambda rows: b"".join(entry_bytes(0, *row) for row in rows)
+    )
+)
+def test_garbage_is_an_index_or_refused(data: bytes) -> None:
+    with contextlib.suppress(CorruptRecordError):
+        assert TransactionIndex(0, data).to_bytes() == data
