@@ -1,0 +1,73 @@
+"""A batch as producer state sees it: its header, and what a control batch says.
+
+Nothing else of a batch is looked at, so the state of a partition's producers is made again from headers and
+the few control batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import AppendFile, Buffer
+from stratalog.log.end_transaction_marker import EndTransactionMarker
+from stratalog.record.header import NO_SEQUENCE, BatchHeader
+from stratalog.segment.batch_walk import LocatedBatch
+
+MAX_SEQUENCE = 2**31 - 1
+"""Sequence numbers go on from here at 0."""
+
+
+class ProducerBatch(NamedTuple):
+    """A batch with the offsets that it has in the log."""
+
+    header: BatchHeader
+    marker: EndTransactionMarker | None = None
+    """Of a control batch, unless compaction has removed it."""
+
+    @staticmethod
+    def read(buffer: Buffer, position: int, header: BatchHeader) -> ProducerBatch:
+        """The batch at `position`; of one that is not a control batch the bytes are not looked at.
+
+        Raises CorruptRecordError.
+        """
+        if not header.is_control:
+            return ProducerBatch(header)
+        return ProducerBatch(header, EndTransactionMarker.read(buffer, position, header))
+
+    def stamped(self, base_offset: int, append_time_ms: int | None) -> ProducerBatch:
+        """The same with the offsets, and the timestamp unless None, that the log gives it."""
+        max_timestamp = self.header.max_timestamp if append_time_ms is None else append_time_ms
+        return self._replace(
+            header=self.header._replace(base_offset=base_offset, max_timestamp=max_timestamp)
+        )
+
+    @property
+    def last_sequence(self) -> int:
+        """Of its last record; -1 where it has none, as control batches and a coordinator's own appends."""
+        if self.header.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return add_to_sequence(self.header.base_sequence, self.header.last_offset_delta)
+
+
+def add_to_sequence(sequence: int, count: int) -> int:
+    """The sequence number `count` (which may be negative) behind `sequence`; 0 follows the greatest."""
+    return (sequence + count) & MAX_SEQUENCE
+
+
+def producer_batches(file: AppendFile, located: Iterable[LocatedBatch]) -> Iterator[ProducerBatch]:
+    """The batches of a log file as producer state sees them, in order; only control batches are read.
+
+    Raises CorruptRecordError, OSError.
+    """
+    for position, header in located:
+        if not header.is_control:
+            yield ProducerBatch(header)
+            continue
+        data = file.read_at(position, header.size_in_bytes)
+        if len(data) < header.size_in_bytes:
+            raise CorruptRecordError(
+                "a log file ends inside a control batch", path=file.path, position=position
+            )
+        yield ProducerBatch(header, EndTransactionMarker.read(data, 0, header))

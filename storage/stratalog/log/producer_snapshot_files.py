@@ -1,0 +1,105 @@
+"""The producer snapshots of one log, as files of its directory.
+
+There is one for the base offset of each segment, taken when it was rolled, and one for the end of a log that
+was closed. A snapshot is true for ever as long as the log below its offset does not change, so:
+
+* one above the end of a log that was truncated must be gone, durably, before the log grows again;
+* one that is missing, or comes back after a crash, below the end does no harm.
+
+A write is atomic and durable. Damaged files are possible all the same (a copied directory, a bad disk); their
+checksum tells.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Collection
+
+from stratalog.base.atomic_file import TEMPORARY_SUFFIX, replace_file
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import FileSystem
+from stratalog.log.producer_snapshot import (
+    SNAPSHOT_SUFFIX,
+    ProducerSnapshot,
+    parse_snapshot_name,
+    snapshot_path,
+)
+
+
+class ProducerSnapshotFiles:
+    """Guarded by UnifiedLog: one caller at a time, so that none is written while the log is truncated."""
+
+    def __init__(self, filesystem: FileSystem, directory: str) -> None:
+        """Finds the files that are there. Raises OSError."""
+        self._filesystem = filesystem
+        self._directory = directory
+        parsed = map(parse_snapshot_name, filesystem.list_directory(directory))
+        self._offsets = sorted(offset for offset in parsed if offset is not None)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """At which there is a snapshot, ascending."""
+        return tuple(self._offsets)
+
+    @property
+    def latest(self) -> int | None:
+        return self._offsets[-1] if self._offsets else None
+
+    def write(self, snapshot: ProducerSnapshot) -> None:
+        """Durable when it returns. Raises OSError."""
+        path = snapshot_path(self._directory, snapshot.end_offset)
+        replace_file(self._filesystem, path, snapshot.to_bytes())
+        if snapshot.end_offset not in self._offsets:
+            insort(self._offsets, snapshot.end_offset)
+
+    def newest_at_or_below(self, offset: int) -> ProducerSnapshot | None:
+        """The newest one that can be read; the damaged ones that are found on the way are removed.
+
+        Raises OSError.
+        """
+        while count := bisect_right(self._offsets, offset):
+            end_offset = self._offsets[count - 1]
+            try:
+                data = self._filesystem.read_file(snapshot_path(self._directory, end_offset))
+                return ProducerSnapshot.from_bytes(end_offset, data)
+            except (CorruptRecordError, FileNotFoundError):
+                self._remove([end_offset])
+        return None
+
+    def remove_outside(self, start_offset: int, end_offset: int) -> None:
+        """Remove those that are not in [start_offset, end_offset]; durable when it returns.
+
+        Raises OSError.
+        """
+        if self._remove([offset for offset in self._offsets if not start_offset <= offset <= end_offset]):
+            self._filesystem.sync_directory(self._directory)
+
+    def remove_at(self, offset: int) -> None:
+        """Remove that of a segment that is dropped, if there is one. Raises OSError."""
+        self._remove([offset] if offset in self._offsets else [])
+
+    def remove_before(self, offset: int) -> None:
+        """Remove all below `offset`. Raises OSError."""
+        self._remove(self._offsets[: bisect_right(self._offsets, offset - 1)])
+
+    def remove_stray(self, segment_base_offsets: Collection[int]) -> None:
+        """Remove those that belong to no segment, except one above all of them: that of a log that was
+        closed.
+
+        What writes that a crash cut off have left goes, too. Raises OSError.
+        """
+        strays = [offset for offset in self._offsets if offset not in segment_base_offsets]
+        if strays and strays[-1] > max(segment_base_offsets, default=-1):
+            del strays[-1]
+        self._remove(strays)
+        for name in self._filesystem.list_directory(self._directory):
+            if name.endswith(SNAPSHOT_SUFFIX + TEMPORARY_SUFFIX):
+                self._filesystem.unlink(f"{self._directory}/{name}")
+
+    def _remove(self, offsets: list[int]) -> bool:
+        for offset in offsets:
+            path = snapshot_path(self._directory, offset)
+            if self._filesystem.exists(path):
+                self._filesystem.unlink(path)
+            self._offsets.remove(offset)
+        return bool(offsets)
