@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.record.kernels import KeyEntries
+from stratalog.record.key_block import MAX_BLOCK_ENTRY_COUNT, block_size_bytes
 from stratalog.remote.key_stream import (
-    MAX_BLOCK_ENTRY_COUNT,
     EncodedKeyStream,
     KeyBlock,
-    block_size_bytes,
     encode_key_stream,
     key_blocks,
     read_key_stream,

@@ -1,5 +1,10 @@
 """Types of the compiled kernels: those of their twins."""
 
+from stratalog.record.pure_batch_kernels import filter_batches as filter_batches
+from stratalog.record.pure_batch_kernels import hash_batches as hash_batches
+from stratalog.record.pure_batch_kernels import merge_key_streams as merge_key_streams
+from stratalog.record.pure_batch_kernels import scan_batches as scan_batches
+from stratalog.record.pure_batch_kernels import whole_batches as whole_batches
 from stratalog.record.pure_kernels import copy_records as copy_records
 from stratalog.record.pure_kernels import decode_columns as decode_columns
 from stratalog.record.pure_kernels import decode_records as decode_records

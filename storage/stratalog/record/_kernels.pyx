@@ -24,11 +24,13 @@ from libc.stdint cimport INT32_MAX, UINT32_MAX, UINT64_MAX, int32_t, int64_t, ui
 from libc.string cimport memcpy, memset
 
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
+from stratalog.record.batch_filter import FilteredBatches
 from stratalog.record.columns import MAX_COLUMN_BYTES
 from stratalog.record.copied_records import CopiedRecords
 from stratalog.record.key_entries import KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, KeyEntries
 from stratalog.record.record import Record
 from stratalog.record.records_summary import RecordsSummary
+from stratalog.record.scanned_batches import ScannedBatches
 
 if sys.byteorder != "little":
     raise ImportError("the compiled kernels are for little-endian machines")
@@ -184,4 +186,5 @@ def copy_records(
 
 include "object_kernels.pxi"
 include "key_kernels.pxi"
+include "batch_kernels.pxi"
 include "column_kernels.pxi"

@@ -72,6 +72,24 @@ kernel_status kernel_check_keys(const uint8_t *hash_high, const uint8_t *hash_lo
 
 kernel_status kernel_merge(merge_window *windows, size_t windows_count, uint64_t limit_high, uint64_t limit_low);
 
+/* A whole key stream, and what it must turn out to be. */
+typedef struct {
+    const uint8_t *data;
+    size_t size;
+    uint64_t entry_count;
+    uint64_t record_count;
+    uint32_t crc;
+    uint8_t *survivors; /* zeros, a bit for each record */
+    size_t survivors_bytes;
+} key_stream;
+
+/* How many blocks a stream has, as far as their sizes tell. */
+size_t kernel_count_blocks(const uint8_t *data, size_t size);
+
+/* Proves the streams, oldest first, and merges them. `windows` has room for all of their blocks. Any other status than
+ * KERNEL_OK says that something is not as it must be, or not known here; the bits are not to be used then. */
+kernel_status kernel_merge_streams(const key_stream *streams, size_t streams_count, merge_window *windows, size_t room);
+
 typedef struct {
     int64_t first_offset_delta;
     int64_t end_offset_delta;

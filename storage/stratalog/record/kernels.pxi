@@ -1,6 +1,9 @@
 # What _kernels.pyx uses of record_frame.h and kernels.h.
 
 cdef extern from "record_frame.h" nogil:
+    enum:
+        MIN_RECORD_BYTES
+
     ctypedef struct record_frame:
         const uint8_t *key
         const uint8_t *value
@@ -72,6 +75,15 @@ cdef extern from "kernels.h" nogil:
         size_t survivors_bytes
         size_t consumed
 
+    ctypedef struct key_stream:
+        const uint8_t *data
+        size_t size
+        uint64_t entry_count
+        uint64_t record_count
+        uint32_t crc
+        uint8_t *survivors
+        size_t survivors_bytes
+
     ctypedef struct copy_rule:
         int64_t first_offset_delta
         int64_t end_offset_delta
@@ -129,6 +141,9 @@ cdef extern from "kernels.h" nogil:
     kernel_status kernel_check_keys(const uint8_t *hash_high, const uint8_t *hash_low, const uint8_t *ordinal,
                                     const uint8_t *tombstone, size_t count, uint64_t record_count)
     kernel_status kernel_merge(merge_window *windows, size_t windows_count, uint64_t limit_high, uint64_t limit_low)
+    size_t kernel_count_blocks(const uint8_t *data, size_t size)
+    kernel_status kernel_merge_streams(const key_stream *streams, size_t streams_count, merge_window *windows,
+                                       size_t room)
     kernel_status kernel_copy(const uint8_t *payload, size_t size, int64_t records_count, const uint8_t *survivors,
                               uint64_t first_ordinal, const copy_rule *rule, uint8_t *target, copy_result *result)
     kernel_status kernel_size_rows(const uint8_t *payload, size_t size, int64_t records_count, const row_rule *rule,

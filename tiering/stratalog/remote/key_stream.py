@@ -1,15 +1,10 @@
 """The key stream of a slice: an entry for each distinct key, its last record there, sorted by hash.
 
-    key-stream   = block*
-    block        = block-header column{4 or 5}
-    block-header = entry-count flags block-bytes block-crc
-    column       = value{entry-count} padding           padded with zeros to a multiple of 8
-    columns      = hash-high u64, hash-low u64, ordinal u32, tombstone u8 (0 or 1), version i64 (flag 1)
+    key-stream = block*
 
-Little-endian, fixed width, every column aligned to 8 bytes: numpy, Arrow and C read a block in place. A
-block has 1 to 4,096 entries, so a merge of many streams holds little of each. `block-bytes` counts the
-header too; `block-crc` is the CRC-32C of the block without those four bytes, so that a block can be trusted
-when it is fetched alone.
+``key_block`` has the form of a block. It is little-endian with fixed widths, every column aligned to 8 bytes:
+numpy, Arrow and C read it in place. A block can be trusted when it is fetched alone, and has 1 to 4,096
+entries, so a merge of many streams holds little of each.
 
 Invariants, all checked while reading: hashes ascend strictly (as unsigned pairs) over the whole stream; an
 ordinal is below the slice's record count; counts, sizes and the CRC-32C of the whole stream are what the
@@ -33,6 +28,16 @@ from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.record.kernels import key_columns_fault, siphash128
+from stratalog.record.key_block import (
+    BLOCK_CRC_POSITION,
+    HAS_VERSION_FLAG,
+    HASH_BYTES,
+    MAX_BLOCK_ENTRY_COUNT,
+    ORDINAL_BYTES,
+    TOMBSTONE_BYTES,
+    VERSION_BYTES,
+    block_size_bytes,
+)
 from stratalog.record.key_entries import Column
 from stratalog.remote.fixed_layout import Buffer, FixedLayout, padding_bytes
 from stratalog.remote.object_format import crc_of
@@ -41,13 +46,10 @@ from stratalog.remote.slice_entry import KeyStrategy, KeyStreamRef
 # Columns are read in place, as this machine's own numbers.
 assert sys.byteorder == "little", "object files are read in place, on little-endian machines only"
 
-MAX_BLOCK_ENTRY_COUNT = 4096
-
 BLOCK_HEADER = FixedLayout(("entry_count", "I"), ("flags", "I"), ("block_bytes", "I"), ("block_crc", "I"))
-HAS_VERSION_FLAG = 1 << 0
+# The kernels that read whole streams know the same place.
+assert BLOCK_HEADER.positions["block_crc"] == BLOCK_CRC_POSITION
 
-_CRC_POSITION = BLOCK_HEADER.positions["block_crc"]
-_HASH_BYTES, _ORDINAL_BYTES, _TOMBSTONE_BYTES, _VERSION_BYTES = 8, 4, 1, 8
 _HASH_HALF = struct.Struct("<Q")
 _HASH_KEY_ID_TEXT = b"stratalog/hash-key-id"
 
@@ -119,27 +121,14 @@ class KeyBlock(NamedTuple):
         return _hash_at(self, self.entry_count - 1)
 
 
-def block_size_bytes(entry_count: int, *, has_version: bool) -> int:
-    """Header, columns and their padding."""
-    ordinal_bytes, tombstone_bytes = entry_count * _ORDINAL_BYTES, entry_count * _TOMBSTONE_BYTES
-    return (
-        BLOCK_HEADER.size_bytes
-        + entry_count * (2 * _HASH_BYTES + _VERSION_BYTES * has_version)
-        + ordinal_bytes
-        + padding_bytes(ordinal_bytes)
-        + tombstone_bytes
-        + padding_bytes(tombstone_bytes)
-    )
-
-
 def encode_key_stream(entries: KeyColumns, versions: Column | None = None) -> EncodedKeyStream:
     """The stream of entries that `sort_key_entries` has sorted; `versions` has one number for each."""
     columns = [_bytes_of(entries.hash_high), _bytes_of(entries.hash_low), _bytes_of(entries.ordinal)]
     columns.append(_bytes_of(entries.tombstone))
-    widths = [_HASH_BYTES, _HASH_BYTES, _ORDINAL_BYTES, _TOMBSTONE_BYTES]
+    widths = [HASH_BYTES, HASH_BYTES, ORDINAL_BYTES, TOMBSTONE_BYTES]
     if versions is not None:
         columns.append(_bytes_of(versions))
-        widths.append(_VERSION_BYTES)
+        widths.append(VERSION_BYTES)
     entry_count = len(columns[3])
     assert all(len(column) == entry_count * width for column, width in zip(columns, widths, strict=True))
     parts: list[Buffer] = []
@@ -152,7 +141,7 @@ def encode_key_stream(entries: KeyColumns, versions: Column | None = None) -> En
             body.append(bytes(padding_bytes(count * width)))
         flags = HAS_VERSION_FLAG * (versions is not None)
         block_bytes = block_size_bytes(count, has_version=versions is not None)
-        header = BLOCK_HEADER.pack(count, flags, block_bytes, 0)[:_CRC_POSITION]
+        header = BLOCK_HEADER.pack(count, flags, block_bytes, 0)[:BLOCK_CRC_POSITION]
         block_crc = _crc_of_parts([header, *body])
         # One part a block: what sends an object pays for every part of it.
         block = b"".join((header, block_crc.to_bytes(4, "little"), *body))
@@ -187,7 +176,7 @@ def read_key_stream(
         if block_bytes > left_bytes or has_version != (stream.strategy is KeyStrategy.HIGHEST_VERSION):
             raise _corrupt("has a block that does not fit it")
         body = _read_exactly(read, block_bytes - len(header), block_bytes - len(header))
-        if crc_of(body, crc_of(memoryview(header)[:_CRC_POSITION])) != block_crc:
+        if crc_of(body, crc_of(memoryview(header)[:BLOCK_CRC_POSITION])) != block_crc:
             raise _corrupt("has a block that fails its checksum")
         crc = crc_of(body, crc_of(header, crc))
         block = _columns(memoryview(body), count, has_version=has_version)
@@ -217,16 +206,16 @@ def key_blocks(data: Buffer, stream: KeyStreamRef, record_count: int) -> Iterato
 
 
 def _columns(body: memoryview, count: int, *, has_version: bool) -> KeyBlock:
-    low_position = count * _HASH_BYTES
-    ordinal_position = low_position + count * _HASH_BYTES
-    ordinal_end = ordinal_position + count * _ORDINAL_BYTES
+    low_position = count * HASH_BYTES
+    ordinal_position = low_position + count * HASH_BYTES
+    ordinal_end = ordinal_position + count * ORDINAL_BYTES
     tombstone_position = ordinal_end + padding_bytes(ordinal_end)
-    tombstone_end = tombstone_position + count * _TOMBSTONE_BYTES
+    tombstone_end = tombstone_position + count * TOMBSTONE_BYTES
     version_position = tombstone_end + padding_bytes(tombstone_end)
     # Hashes and versions need no padding.
     if any(body[ordinal_end:tombstone_position]) or any(body[tombstone_end:version_position]):
         raise _corrupt("has padding that is not zero")
-    assert len(body) == version_position + count * _VERSION_BYTES * has_version
+    assert len(body) == version_position + count * VERSION_BYTES * has_version
     return KeyBlock(
         count,
         body[:low_position],
@@ -246,7 +235,7 @@ def _verify(block: KeyBlock, last_hash: tuple[int, int] | None, record_count: in
 
 
 def _hash_at(block: KeyBlock, index: int) -> tuple[int, int]:
-    place = index * _HASH_BYTES
+    place = index * HASH_BYTES
     high: int = _HASH_HALF.unpack_from(block.hash_high, place)[0]
     low: int = _HASH_HALF.unpack_from(block.hash_low, place)[0]
     return high, low

@@ -1,0 +1,311 @@
+/* Measure, prove, filter and hash: kernels that walk a row of batches. */
+#include "batch_kernels.h"
+
+#include "batch_frame.h"
+#include "crc32c.h"
+
+size_t kernel_whole_batches(const uint8_t *data, size_t size, int64_t *records_count)
+{
+    batch_frame batch;
+    size_t position = 0;
+    *records_count = 0;
+    while (batch_at(data + position, size - position, &batch)) {
+        position += batch.size;
+        *records_count += batch.records_count;
+    }
+    return position;
+}
+
+size_t kernel_plain_batches(const uint8_t *data, size_t size)
+{
+    batch_frame batch;
+    size_t position = 0;
+    while (batch_at(data + position, size - position, &batch) && is_plain(&batch))
+        position += batch.size;
+    return position;
+}
+
+static bool has_true_crc(const batch_frame *batch)
+{
+    return kernel_crc32c(0, batch->start + ATTRIBUTES_POSITION, batch->size - ATTRIBUTES_POSITION) == batch->crc;
+}
+
+/* Base offset, checksum and record count, little-endian: what a fingerprint is made of. */
+static uint32_t add_mark(uint32_t fingerprint, int64_t base_offset, uint32_t crc, int32_t records_count)
+{
+    uint8_t mark[16];
+    memcpy(mark, &base_offset, 8);
+    memcpy(mark + 8, &crc, 4);
+    memcpy(mark + 12, &records_count, 4);
+    return kernel_crc32c(fingerprint, mark, sizeof mark);
+}
+
+/* The lowest and the highest timestamp of a batch and the offset of the first record that has the latter; false where
+ * one is out of range, or the header says something else. */
+static bool timestamps_of(const batch_frame *batch, const records_summary *summary, int64_t *earliest,
+                          int64_t *latest, int64_t *latest_offset)
+{
+    if (__builtin_add_overflow(batch->base_timestamp, summary->min_timestamp_delta, earliest) ||
+        __builtin_add_overflow(batch->base_timestamp, summary->max_timestamp_delta, latest))
+        return false;
+    if (batch->attributes & TIMESTAMP_TYPE_BIT) {
+        *earliest = *latest = batch->max_timestamp;
+        *latest_offset = batch->base_offset + summary->first_offset_delta;
+        return true;
+    }
+    *latest_offset = batch->base_offset + summary->max_timestamp_offset_delta;
+    return *latest == batch->max_timestamp;
+}
+
+static void add_scanned(scan_result *result, const batch_frame *batch, const records_summary *summary)
+{
+    result->records_count += batch->records_count;
+    result->tombstone_count += summary->tombstone_count;
+    result->null_key_count += summary->null_key_count;
+    result->last_base_offset = batch->base_offset;
+    result->next_offset = batch->next_offset;
+    result->last_offset = batch->base_offset + summary->last_offset_delta;
+    result->last_crc = batch->crc;
+    result->fingerprint = add_mark(result->fingerprint, batch->base_offset, batch->crc, batch->records_count);
+    if ((batch->attributes & DELETE_HORIZON_BIT) &&
+        (!result->has_delete_horizon || batch->base_timestamp < result->delete_horizon_ms)) {
+        result->has_delete_horizon = true;
+        result->delete_horizon_ms = batch->base_timestamp;
+    }
+}
+
+void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, scan_result *result)
+{
+    batch_frame batch;
+    size_t position = 0;
+    *result = (scan_result){.fingerprint = result->fingerprint};
+    while (position < begin_limit && batch_at(data + position, size - position, &batch) && is_plain(&batch)) {
+        records_summary summary;
+        int64_t earliest, latest, latest_offset;
+        bool is_first = position == 0;
+        if (!is_first && (batch.leader_epoch != result->leader_epoch || batch.base_offset < result->next_offset))
+            break;
+        if (!has_true_crc(&batch) || kernel_scan(records_of(&batch), records_bytes(&batch), batch.records_count,
+                                                 batch.last_offset_delta, &summary) != KERNEL_OK)
+            break;
+        if (!timestamps_of(&batch, &summary, &earliest, &latest, &latest_offset))
+            break;
+        if (is_first) {
+            result->leader_epoch = batch.leader_epoch;
+            result->first_base_offset = batch.base_offset;
+            result->first_offset = batch.base_offset + summary.first_offset_delta;
+        }
+        if (is_first || earliest < result->min_timestamp)
+            result->min_timestamp = earliest;
+        if (is_first || latest > result->max_timestamp) {
+            result->max_timestamp = latest;
+            result->max_timestamp_offset = latest_offset;
+        }
+        add_scanned(result, &batch, &summary);
+        position += batch.size;
+    }
+    result->end_position = position;
+}
+
+static uint64_t count_bits(const uint8_t *bits, uint64_t first, uint64_t end)
+{
+    uint64_t count = 0;
+    while (first < end) {
+        uint64_t shift = first & 7, left = end - first, width = 64;
+        if (shift == 0 && left >= 64) {
+            uint64_t word;
+            memcpy(&word, bits + (first >> 3), sizeof word);
+            count += (uint64_t)__builtin_popcountll(word);
+        } else {
+            width = left < 8 - shift ? left : 8 - shift;
+            count += (uint64_t)__builtin_popcount(bits[first >> 3] >> shift & ((1u << width) - 1));
+        }
+        first += width;
+    }
+    return count;
+}
+
+/* Offset deltas of the first and the last record; false where the records are not framed well. */
+static bool offset_deltas(const batch_frame *batch, int64_t *first_delta, int64_t *last_delta)
+{
+    records_summary summary;
+    *first_delta = 0;
+    *last_delta = batch->last_offset_delta;
+    if (batch->records_count == batch->last_offset_delta + INT64_C(1))
+        return true;
+    if (kernel_scan(records_of(batch), records_bytes(batch), batch->records_count, batch->last_offset_delta,
+                    &summary) != KERNEL_OK)
+        return false;
+    *first_delta = summary.first_offset_delta;
+    *last_delta = summary.last_offset_delta;
+    return true;
+}
+
+/* One call of kernel_filter_batches. */
+typedef struct {
+    const uint8_t *data;
+    const uint8_t *survivors;
+    const filter_rule *rule;
+    uint8_t *target;
+    filter_result *result;
+} filtering;
+
+static void count_batch(filter_result *result, const batch_frame *batch, int64_t first_delta, int64_t last_delta,
+                        int32_t records_count, uint32_t crc)
+{
+    if (result->records_count == 0)
+        result->first_offset = batch->base_offset + first_delta;
+    result->last_offset = batch->base_offset + last_delta;
+    result->records_count += records_count;
+    result->fingerprint = add_mark(result->fingerprint, batch->base_offset, crc, records_count);
+}
+
+/* Batches that stay as they are wait as a run, to be copied together, or not at all. */
+static void flush_run(filtering *filter)
+{
+    filter_result *result = filter->result;
+    size_t size = result->run_end - result->run_begin;
+    memcpy(filter->target + result->size, filter->data + result->run_begin, size);
+    result->size += size;
+    result->run_begin = result->run_end = 0;
+}
+
+static bool keep_batch(filtering *filter, const batch_frame *batch)
+{
+    filter_result *result = filter->result;
+    int64_t first_delta, last_delta;
+    size_t position = (size_t)(batch->start - filter->data);
+    if (!offset_deltas(batch, &first_delta, &last_delta))
+        return false;
+    if (result->run_end != position || result->run_begin == result->run_end) {
+        flush_run(filter);
+        result->run_begin = position;
+    }
+    result->run_end = position + batch->size;
+    count_batch(result, batch, first_delta, last_delta, batch->records_count, batch->crc);
+    return true;
+}
+
+/* Puts a header before the records that were copied to their place in the target. */
+static bool finish_batch(filtering *filter, const batch_frame *batch, const copy_result *copied, uint16_t attributes,
+                         int64_t base_timestamp)
+{
+    uint8_t *start = filter->target + filter->result->size;
+    size_t size = HEADER_BYTES + copied->size;
+    int64_t max_timestamp = batch->max_timestamp;
+    uint32_t crc;
+    if (size - LOG_OVERHEAD_BYTES > INT32_MAX)
+        return false;
+    if (!(attributes & TIMESTAMP_TYPE_BIT) &&
+        __builtin_add_overflow(base_timestamp, copied->max_timestamp_delta, &max_timestamp))
+        return false;
+    memcpy(start, batch->start, HEADER_BYTES);
+    write_be32(start + BATCH_LENGTH_POSITION, (uint32_t)(size - LOG_OVERHEAD_BYTES));
+    write_be16(start + ATTRIBUTES_POSITION, attributes);
+    write_be64(start + BASE_TIMESTAMP_POSITION, (uint64_t)base_timestamp);
+    write_be64(start + MAX_TIMESTAMP_POSITION, (uint64_t)max_timestamp);
+    write_be32(start + RECORDS_COUNT_POSITION, (uint32_t)copied->count);
+    crc = kernel_crc32c(0, start + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION);
+    write_be32(start + CRC_POSITION, crc);
+    filter->result->size += size;
+    count_batch(filter->result, batch, copied->first_delta, copied->last_delta, (int32_t)copied->count, crc);
+    return true;
+}
+
+/* Keeps what survives of a batch; false where that is not for this kernel to do. */
+static bool filter_batch(filtering *filter, const batch_frame *batch, uint64_t first_ordinal)
+{
+    const filter_rule *rule = filter->rule;
+    const bool has_horizon = batch->attributes & DELETE_HORIZON_BIT;
+    const bool drops = rule->may_drop && has_horizon && batch->base_timestamp <= rule->drop_until_ms;
+    const bool stamps = rule->may_stamp && !has_horizon;
+    const bool is_clipped = rule->first_offset > batch->base_offset;
+    const uint64_t records_count = (uint64_t)batch->records_count;
+    const uint64_t planned_count = count_bits(filter->survivors, first_ordinal, first_ordinal + records_count);
+    copy_rule copying = {
+        .first_offset_delta = is_clipped ? rule->first_offset - batch->base_offset : 0,
+        .end_offset_delta = batch->last_offset_delta + INT64_C(1),
+        .drop_tombstones = drops,
+    };
+    copy_result copied;
+    uint64_t seen_count;
+    if (planned_count == 0)
+        return true;
+    if (planned_count == records_count && !is_clipped && !(rule->has_tombstones && (drops || stamps)))
+        return keep_batch(filter, batch);
+    flush_run(filter);
+    if (kernel_copy(records_of(batch), records_bytes(batch), batch->records_count, filter->survivors, first_ordinal,
+                    &copying, filter->target + filter->result->size + HEADER_BYTES, &copied) != KERNEL_OK)
+        return false;
+    seen_count = (uint64_t)(copied.count + copied.dropped_tombstone_count);
+    if (is_clipped ? seen_count > planned_count : seen_count != planned_count)
+        return false;
+    if (copied.tombstone_count > 0 && stamps) {
+        if (__builtin_sub_overflow(batch->base_timestamp, rule->stamp_ms, &copying.timestamp_shift) ||
+            kernel_copy(records_of(batch), records_bytes(batch), batch->records_count, filter->survivors,
+                        first_ordinal, &copying, filter->target + filter->result->size + HEADER_BYTES,
+                        &copied) != KERNEL_OK ||
+            !finish_batch(filter, batch, &copied, batch->attributes | DELETE_HORIZON_BIT, rule->stamp_ms))
+            return false;
+    } else if (copied.count > 0) {
+        uint16_t attributes = drops ? batch->attributes & (uint16_t)~DELETE_HORIZON_BIT : batch->attributes;
+        bool is_whole = !drops && (uint64_t)copied.count == records_count;
+        if (is_whole ? !keep_batch(filter, batch)
+                     : !finish_batch(filter, batch, &copied, attributes, batch->base_timestamp))
+            return false;
+    }
+    filter->result->dropped_tombstone_count += copied.dropped_tombstone_count;
+    return true;
+}
+
+void kernel_filter_batches(const uint8_t *data, size_t size, const uint8_t *survivors, uint64_t bits_count,
+                           uint64_t first_ordinal, const filter_rule *rule, uint8_t *target, filter_result *result)
+{
+    filtering filter = {data, survivors, rule, target, result};
+    batch_frame batch;
+    size_t position = 0;
+    uint64_t ordinal = first_ordinal;
+    *result = (filter_result){.first_offset = -1, .last_offset = -1, .fingerprint = result->fingerprint};
+    while (batch_at(data + position, size - position, &batch) && is_plain(&batch)) {
+        uint64_t records_count = (uint64_t)batch.records_count;
+        if (batch.next_offset > rule->end_offset || (survivors != NULL && records_count > bits_count - ordinal))
+            break;
+        if (batch.next_offset > rule->first_offset &&
+            !(survivors == NULL ? keep_batch(&filter, &batch) : filter_batch(&filter, &batch, ordinal)))
+            break;
+        position += batch.size;
+        ordinal += records_count;
+    }
+    if (result->size > 0)
+        flush_run(&filter);
+    result->end_position = position;
+    result->next_ordinal = ordinal;
+}
+
+kernel_status kernel_hash_batches(const uint8_t *data, size_t size, const uint8_t *hash_key16, uint32_t first_ordinal,
+                                  size_t room, key_columns *columns)
+{
+    batch_frame batch;
+    key_columns rest = *columns;
+    size_t position = 0;
+    columns->count = 0;
+    while (position < size) {
+        kernel_status status;
+        if (!batch_at(data + position, size - position, &batch) || !is_plain(&batch) ||
+            (size_t)batch.records_count > room)
+            return KERNEL_BAD_FRAME;
+        room -= (size_t)batch.records_count;
+        status = kernel_hash_keys(records_of(&batch), records_bytes(&batch), batch.records_count, hash_key16,
+                                  first_ordinal, &rest);
+        if (status != KERNEL_OK)
+            return status;
+        columns->count += rest.count;
+        rest.hash_high += rest.count;
+        rest.hash_low += rest.count;
+        rest.ordinal += rest.count;
+        rest.tombstone += rest.count;
+        first_ordinal += (uint32_t)batch.records_count;
+        position += batch.size;
+    }
+    return KERNEL_OK;
+}

@@ -1,0 +1,70 @@
+/* The kernels that walk rows of batches without the interpreter lock. batch_kernels.py says what they promise.
+ *
+ * All are safe on any bytes and re-entrant. They take plain batches, one after the other, and stop before the first
+ * that is not plain or not sound: what is rare or wrong is Python's, which has the words for it. */
+#ifndef STRATALOG_BATCH_KERNELS_H
+#define STRATALOG_BATCH_KERNELS_H
+
+#include "kernels.h"
+
+/* How many bytes of whole batches `data` begins with, and how many records they have. */
+size_t kernel_whole_batches(const uint8_t *data, size_t size, int64_t *records_count);
+
+/* How many bytes of plain batches `data` begins with. */
+size_t kernel_plain_batches(const uint8_t *data, size_t size);
+
+typedef struct {
+    size_t end_position; /* 0 where the first batch was not taken; nothing else is set then */
+    int64_t records_count;
+    int64_t tombstone_count;
+    int64_t null_key_count;
+    int64_t first_base_offset;
+    int64_t last_base_offset;
+    int64_t next_offset;
+    int64_t first_offset;
+    int64_t last_offset;
+    int64_t min_timestamp;
+    int64_t max_timestamp;
+    int64_t max_timestamp_offset;
+    int64_t delete_horizon_ms;
+    int32_t leader_epoch;
+    uint32_t last_crc;
+    uint32_t fingerprint; /* continued from what it was before */
+    bool has_delete_horizon;
+} scan_result;
+
+/* Proves the batches that begin in the first `begin_limit` bytes. */
+void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, scan_result *result);
+
+typedef struct {
+    int64_t first_offset;
+    int64_t end_offset;
+    int64_t drop_until_ms;
+    int64_t stamp_ms;
+    bool has_tombstones;
+    bool may_drop;
+    bool may_stamp;
+} filter_rule;
+
+typedef struct {
+    size_t end_position;
+    size_t size; /* bytes in the target */
+    size_t run_begin, run_end; /* what is kept as it is, where the target is empty */
+    uint64_t next_ordinal;
+    int64_t records_count;
+    int64_t first_offset;
+    int64_t last_offset;
+    int64_t dropped_tombstone_count;
+    uint32_t fingerprint; /* continued from what it was before */
+} filter_result;
+
+/* `survivors` has `bits_count` bits, or is NULL where everything is kept; the first record's is `first_ordinal`.
+ * `target` has room for `size` bytes, and where the rule may stamp for COPY_GROWTH_BYTES more a record. */
+void kernel_filter_batches(const uint8_t *data, size_t size, const uint8_t *survivors, uint64_t bits_count,
+                           uint64_t first_ordinal, const filter_rule *rule, uint8_t *target, filter_result *result);
+
+/* The key entries of plain batches. Fails where they have more records than the `room` of the columns. */
+kernel_status kernel_hash_batches(const uint8_t *data, size_t size, const uint8_t *hash_key16, uint32_t first_ordinal,
+                                  size_t room, key_columns *columns);
+
+#endif

@@ -1,0 +1,206 @@
+# Rows of batches. A part of _kernels.pyx.
+
+cdef extern from "crc32c.h" nogil:
+    void kernel_crc32c_begin()
+    uint32_t kernel_crc32c(uint32_t crc, const uint8_t *data, size_t size)
+    uint32_t kernel_crc32c_by_tables(uint32_t crc, const uint8_t *data, size_t size)
+
+
+cdef extern from "batch_kernels.h" nogil:
+    ctypedef struct scan_result:
+        size_t end_position
+        int64_t records_count
+        int64_t tombstone_count
+        int64_t null_key_count
+        int64_t first_base_offset
+        int64_t last_base_offset
+        int64_t next_offset
+        int64_t first_offset
+        int64_t last_offset
+        int64_t min_timestamp
+        int64_t max_timestamp
+        int64_t max_timestamp_offset
+        int64_t delete_horizon_ms
+        int32_t leader_epoch
+        uint32_t last_crc
+        uint32_t fingerprint
+        bint has_delete_horizon
+
+    ctypedef struct filter_rule:
+        int64_t first_offset
+        int64_t end_offset
+        int64_t drop_until_ms
+        int64_t stamp_ms
+        bint has_tombstones
+        bint may_drop
+        bint may_stamp
+
+    ctypedef struct filter_result:
+        size_t end_position
+        size_t size
+        size_t run_begin
+        size_t run_end
+        uint64_t next_ordinal
+        int64_t records_count
+        int64_t first_offset
+        int64_t last_offset
+        int64_t dropped_tombstone_count
+        uint32_t fingerprint
+
+    size_t kernel_whole_batches(const uint8_t *data, size_t size, int64_t *records_count)
+    size_t kernel_plain_batches(const uint8_t *data, size_t size)
+    void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, scan_result *result)
+    void kernel_filter_batches(const uint8_t *data, size_t size, const uint8_t *survivors, uint64_t bits_count,
+                               uint64_t first_ordinal, const filter_rule *rule, uint8_t *target,
+                               filter_result *result)
+    kernel_status kernel_hash_batches(const uint8_t *data, size_t size, const uint8_t *hash_key16,
+                                      uint32_t first_ordinal, size_t room, key_columns *columns)
+
+
+kernel_crc32c_begin()
+
+
+def crc32c(data, uint32_t crc=0, *, bint by_tables=False):
+    """CRC-32C as the other kernels sum it, or as they would without the processor's help: for tests."""
+    cdef Export source = export(data)
+    if by_tables:
+        return kernel_crc32c_by_tables(crc, source.data, source.size)
+    return kernel_crc32c(crc, source.data, source.size)
+
+
+def whole_batches(data):
+    """See ``batch_kernels.whole_batches``."""
+    cdef Export source = export(data)
+    cdef int64_t records_count
+    cdef size_t size
+    with nogil:
+        size = kernel_whole_batches(source.data, source.size, &records_count)
+    return size, records_count
+
+
+def scan_batches(data, size_t position, size_t begin_limit, uint32_t fingerprint):
+    """See ``batch_kernels.scan_batches``."""
+    cdef Export source = export(data)
+    cdef scan_result result
+    assert position <= begin_limit <= source.size, "positions lie in the data"
+    result.fingerprint = fingerprint
+    with nogil:
+        kernel_scan_batches(source.data + position, source.size - position, begin_limit - position, &result)
+    return ScannedBatches(
+        position + result.end_position,
+        result.records_count,
+        result.tombstone_count,
+        result.null_key_count,
+        result.first_base_offset,
+        result.leader_epoch,
+        result.last_base_offset,
+        result.last_crc,
+        result.next_offset,
+        result.first_offset,
+        result.last_offset,
+        result.min_timestamp,
+        result.max_timestamp,
+        result.max_timestamp_offset,
+        result.delete_horizon_ms if result.has_delete_horizon else None,
+        result.fingerprint,
+    )
+
+
+def filter_batches(data, size_t position, survivors, uint64_t first_ordinal, rule, uint32_t fingerprint):
+    """See ``batch_kernels.filter_batches``."""
+    cdef Export source = export(data)
+    cdef Export bits = None
+    cdef filter_rule filtering
+    cdef filter_result result
+    cdef const uint8_t *bitmap = NULL
+    cdef uint64_t bits_count = 0
+    cdef size_t size, room
+    cdef Scratch memory
+    filtering.first_offset, filtering.end_offset, filtering.has_tombstones, drop_until_ms, stamp_ms = <tuple> rule
+    filtering.may_drop = drop_until_ms is not None
+    filtering.drop_until_ms = 0 if drop_until_ms is None else drop_until_ms
+    filtering.may_stamp = stamp_ms is not None
+    filtering.stamp_ms = 0 if stamp_ms is None else stamp_ms
+    assert position <= source.size, "positions lie in the data"
+    size = kernel_plain_batches(source.data + position, source.size - position)
+    room = size
+    if survivors is not None:
+        bits = export(survivors)
+        bitmap = bits.data
+        bits_count = <uint64_t> bits.size * 8
+        assert first_ordinal <= bits_count, "the first record has a bit"
+        if filtering.may_stamp and filtering.has_tombstones:
+            room += COPY_GROWTH_BYTES * min(size // MIN_RECORD_BYTES, <size_t> (bits_count - first_ordinal))
+    result.fingerprint = fingerprint
+    memory = scratch(room + 1)
+    with nogil:
+        kernel_filter_batches(source.data + position, size, bitmap, bits_count, first_ordinal,
+                              &filtering, memory.data, &result)
+    if result.size == 0:
+        kept = memoryview(data)[position + result.run_begin:position + result.run_end]
+    else:
+        kept = PyBytes_FromStringAndSize(<char *> memory.data, <Py_ssize_t> result.size)
+    return FilteredBatches(
+        kept,
+        position + result.end_position,
+        result.next_ordinal,
+        result.records_count,
+        result.first_offset,
+        result.last_offset,
+        result.dropped_tombstone_count,
+        result.fingerprint,
+    )
+
+
+def hash_batches(data, hash_key16, int64_t first_ordinal, entries):
+    """See ``batch_kernels.hash_batches``."""
+    cdef Export source = export(data)
+    cdef Export key = export(hash_key16)
+    cdef key_columns columns
+    cdef int64_t records_count
+    cdef kernel_status status
+    assert key.size == HASH_KEY_BYTES, "a hash key has 16 bytes"
+    with nogil:
+        kernel_whole_batches(source.data, source.size, &records_count)
+    if <size_t> records_count > source.size // MIN_RECORD_BYTES:
+        raise CorruptRecordError(MESSAGES[KERNEL_BAD_FRAME])
+    if first_ordinal < 0 or first_ordinal > <int64_t> UINT32_MAX - records_count + 1:
+        raise CorruptRecordError("a slice has more records than can be numbered", first_ordinal=first_ordinal)
+    memory = place_columns(&columns, <size_t> records_count)
+    with nogil:
+        status = kernel_hash_batches(
+            source.data, source.size, key.data, <uint32_t> first_ordinal, <size_t> records_count, &columns)
+    check_status(status)
+    append_columns(entries, &columns)
+
+
+def merge_key_streams(streams):
+    """See ``batch_kernels.merge_key_streams``."""
+    cdef size_t index, count = len(streams), blocks_count = 0
+    cdef Scratch places = scratch((count + 1) * sizeof(key_stream))
+    cdef Scratch windows
+    cdef key_stream *place = <key_stream *> places.data
+    cdef uint64_t record_count
+    cdef Export exported
+    cdef kernel_status status
+    cdef list exports = [], survivors = []
+    for index in range(count):
+        data, entry_count, crc, record_count = <tuple> streams[index]
+        exported = export(data)
+        exports.append(exported)
+        place[index].data = exported.data
+        place[index].size = exported.size
+        place[index].entry_count = entry_count
+        place[index].record_count = record_count
+        place[index].crc = crc
+        bitmap = bytearray((record_count + 7) // 8)
+        survivors.append(bitmap)
+        exported = export(bitmap, PyBUF_WRITABLE)
+        exports.append(exported)
+        place[index].survivors = exported.data
+        place[index].survivors_bytes = exported.size
+        blocks_count += kernel_count_blocks(place[index].data, place[index].size)
+    windows = scratch((blocks_count + 1) * sizeof(merge_window))
+    with nogil:
+        status = kernel_merge_streams(place, count, <merge_window *> windows.data, blocks_count)
+    return survivors if status == KERNEL_OK else None

@@ -1,0 +1,56 @@
+"""Everything that is done to whole rows of batches, compiled where possible.
+
+What a batch costs in Python is more than what its records cost in C, and small slices hold one batch. So
+these take as many batches with one call as are *plain*: whole, sound, with records, neither compressed nor
+part of a transaction. They stop before the first batch that is not, and leave it to the caller, who takes it
+the long way (``batch``, ``kernels``) and has the words for what is wrong with it. `NATIVE` of ``kernels``
+says which of ``_kernels`` and ``pure_batch_kernels`` is in use; results are the same byte for byte.
+
+All take bytes-like objects and are safe on any bytes, as ``kernels`` says; none but `hash_batches` raises
+CorruptRecordError.
+
+whole_batches(data) -> (size_bytes, records_count)
+    The whole batches that `data` begins with, of any kind, up to a torn one or a header that cannot be. Only
+    headers are looked at.
+scan_batches(data, position, begin_limit, fingerprint) -> ScannedBatches
+    Proves plain batches from `position` on as ``batch.verify`` does (checksum, framing of all records,
+    timestamps): those that begin before `begin_limit`, have the leader epoch of the first and ascend.
+    `fingerprint` is continued with the base offset, checksum and record count of each.
+filter_batches(data, position, survivors, first_ordinal, rule, fingerprint) -> FilteredBatches
+    Copies what stays of plain batches from `position` on: records whose bit is set in `survivors` (the first
+    record's is `first_ordinal`; None keeps every batch that reaches `rule.first_offset`) and that `rule`
+    keeps. A batch that loses records is made anew, one that loses none is copied as it is. Stops before a
+    batch that reaches beyond `rule.end_offset` or has other records than its bits say. Checksums are not
+    looked at: the caller proves that of the slice.
+hash_batches(data, hash_key16, first_ordinal, entries) -> None
+    `kernels.hash_keys` over plain batches, of which `data` must consist.
+merge_key_streams(streams) -> list[bytearray] | None
+    Whole key streams, oldest slice first, each as (data, entry_count, crc, record_count). Proves all of them
+    (``key_block`` has their form), and returns a bitmap of survivors for each, as `kernels.merge_windows`
+    would set it. None where one is not what it must be, or has versions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratalog.record.kernels import NATIVE
+
+__all__ = ("filter_batches", "hash_batches", "merge_key_streams", "scan_batches", "whole_batches")
+
+if TYPE_CHECKING or not NATIVE:
+    from stratalog.record.pure_batch_kernels import (
+        filter_batches,
+        hash_batches,
+        merge_key_streams,
+        scan_batches,
+        whole_batches,
+    )
+else:
+    from stratalog.record._kernels import (
+        filter_batches,
+        hash_batches,
+        merge_key_streams,
+        scan_batches,
+        whole_batches,
+    )
