@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stratalog.base.errors import CorruptRecordError, StoreCorruptError
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.verifier import PartsReader
+from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.object_format import crc_of
@@ -52,7 +53,11 @@ def entry_of(data: bytes, record_count: int) -> SliceEntry:
 
 def read_all(entry: SliceEntry, data: bytes, chunk_bytes: int) -> list[bytes]:
     reader = SliceReader(entry, PartsReader([data]).read, chunk_bytes)
-    return [bytes(batch.buffer)[batch.position : batch.end_position] for batch in reader.batches()]
+    return [
+        bytes(row[position : position + header.size_in_bytes])
+        for row in reader.rows()
+        for position, header in batches(row)
+    ]
 
 
 def count_of(batches: list[bytes]) -> int:

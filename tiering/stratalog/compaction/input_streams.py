@@ -23,13 +23,13 @@ from stratalog.base.filesystem import Buffer
 from stratalog.compaction.scratch import Scratch, ScratchReader
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.objectstore.protocol import ObjectStore, ReadStream
-from stratalog.remote.key_stream import KeyBlock, key_blocks, read_key_stream
+from stratalog.remote.key_stream import KeyBlock, read_key_stream
 from stratalog.remote.object_format import crc_of
 from stratalog.remote.object_ref import ObjectRef
-from stratalog.remote.slice_entry import SliceEntry
+from stratalog.remote.slice_entry import KeyStreamRef, SliceEntry
 
 _SMALL_STREAM_BYTES = 128 << 10
-"""Up to about one block, a key stream is taken in one piece."""
+"""Up to one or two blocks, a key stream is taken in one piece."""
 
 
 class InputStreams:
@@ -58,21 +58,32 @@ class InputStreams:
         self._data: ReadStream | ScratchReader | None = None
         self._data_position = 0
 
+    def small_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
+        """The bytes of a slice's key stream, not proved yet; None where they are too many for one piece.
+        StoreCorruptError, and what the store raises.
+        """
+        keys = self._keys(stream)
+        if stream.size_bytes > _SMALL_STREAM_BYTES:
+            return None
+        return keys.read_at(stream.position - self._ref.directory_position, stream.size_bytes)
+
     def key_blocks(self, entry: SliceEntry) -> Iterator[KeyBlock]:
         """The blocks of the slice's key stream, which it must have; to be trusted when the iteration has
         ended. Raises StoreCorruptError, and what the store raises.
         """
-        self._open_keys()
         stream = entry.key_stream
         assert stream is not None
-        assert self._key_part is not None
-        position = stream.position - self._ref.directory_position
-        if position < self._ref.directory_bytes or position + stream.size_bytes > self._key_part.size_bytes:
-            raise self._corrupt("refers to a key stream outside its own part")
-        if stream.size_bytes <= _SMALL_STREAM_BYTES:
-            return key_blocks(self._key_part.read_at(position, stream.size_bytes), stream, entry.record_count)
-        reader = ScratchReader(self._key_part, position, stream.size_bytes)
+        keys = self._keys(stream)
+        reader = ScratchReader(keys, stream.position - self._ref.directory_position, stream.size_bytes)
         return read_key_stream(reader.read, stream, entry.record_count)
+
+    def _keys(self, stream: KeyStreamRef) -> Scratch:
+        """The scratch with the part of the object that `stream` lies in."""
+        keys = self._key_part or self._open_keys()
+        position = stream.position - self._ref.directory_position
+        if position < self._ref.directory_bytes or position + stream.size_bytes > keys.size_bytes:
+            raise self._corrupt("refers to a key stream outside its own part")
+        return keys
 
     def pass_by(self, entry: SliceEntry) -> None:
         """Leave a slice unread. GET 2 is opened all the same, so that what a job asks of the store does not
@@ -102,20 +113,21 @@ class InputStreams:
                 scratch.close()
         self._key_part = self._data_part = None
 
-    def _open_keys(self) -> None:
+    def _open_keys(self) -> Scratch:
         """GET 1."""
         if self._key_part is not None:
-            return
+            return self._key_part
         ref = self._ref
-        self._key_part = self._make_scratch()
-        self._drain(ref.directory_position, ref.key_streams_end - ref.directory_position, self._key_part)
-        directory = self._key_part.read_at(0, ref.directory_bytes)
+        self._key_part = keys = self._make_scratch()
+        self._drain(ref.directory_position, ref.key_streams_end - ref.directory_position, keys)
+        directory = keys.read_at(0, ref.directory_bytes)
         if crc_of(directory) != ref.directory_crc:
             raise self._corrupt("has a directory that is not the one that was committed")
         for entry in self._entries:
             places = (ref.data_position, entry.data_position, entry.data_end_position, ref.directory_position)
             if sorted(places) != list(places):
                 raise self._corrupt("is said to have data outside its own part")
+        return keys
 
     def _open_data(self) -> None:
         """GET 2."""

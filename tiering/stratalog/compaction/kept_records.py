@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import records_payload
+from stratalog.record.batch_filter import FilteredBatches
 from stratalog.record.header import BatchHeader
 from stratalog.record.kernels import scan_records
+from stratalog.record.scanned_batches import ScannedBatches
 from stratalog.remote.object_format import crc_of
 
 _BATCH_MARK = struct.Struct("<qIi")
@@ -32,7 +34,8 @@ class KeptTally:
 
     def __init__(self) -> None:
         self._record_count = 0
-        self._fingerprint = 0
+        self.fingerprint = 0
+        """Of the batches so far."""
         self._first_offset = -1
         self._last_offset = -1
         self._unseen: tuple[memoryview, BatchHeader] | None = None
@@ -62,7 +65,16 @@ class KeptTally:
             )
         self._record_count += record_count
         mark = _BATCH_MARK.pack(header.base_offset, header.crc, header.records_count)
-        self._fingerprint = crc_of(mark, self._fingerprint)
+        self.fingerprint = crc_of(mark, self.fingerprint)
+
+    def add_proved(self, kept: ScannedBatches | FilteredBatches) -> None:
+        """Batches with at least one record, whose fingerprint continues this one."""
+        if self._record_count == 0:
+            self._first_offset = kept.first_offset
+        self._unseen = None
+        self._record_count += kept.records_count
+        self._last_offset = kept.last_offset
+        self.fingerprint = kept.fingerprint
 
     def keep(self) -> None:
         """Let go of the buffers that were handed over: a slice has been read to its end."""
@@ -73,7 +85,7 @@ class KeptTally:
     def result(self) -> KeptRecords:
         """Raises CorruptRecordError."""
         self.keep()
-        return KeptRecords(self._record_count, self._first_offset, self._last_offset, self._fingerprint)
+        return KeptRecords(self._record_count, self._first_offset, self._last_offset, self.fingerprint)
 
 
 def _offset_deltas(buffer: Buffer, position: int, header: BatchHeader) -> tuple[int, int]:

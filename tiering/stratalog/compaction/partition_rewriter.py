@@ -24,11 +24,13 @@ from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.kept_records import KeptRecords, KeptTally
 from stratalog.compaction.partition_outlook import TRANSACTIONS_REFUSED
 from stratalog.compaction.scratch import ScratchReader
-from stratalog.compaction.slice_reader import PlacedBatch, SliceReader
+from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.survivor_bits import bits_between
 from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.batch import records_payload
+from stratalog.record.batch_filter import BatchFilter, FilteredBatches
+from stratalog.record.batch_kernels import filter_batches
 from stratalog.record.builder import rebuild_batch
 from stratalog.record.copied_records import CopiedRecords
 from stratalog.record.header import DELETE_HORIZON_BIT, BatchHeader, parse_header
@@ -45,6 +47,18 @@ class RewrittenPartition(NamedTuple):
     kept: KeptRecords
     records_in: int
     tombstones_removed: int
+
+
+class PlacedBatch(NamedTuple):
+    """A whole batch at `position` of `buffer`."""
+
+    buffer: Buffer
+    position: int
+    header: BatchHeader
+
+    @property
+    def end_position(self) -> int:
+        return self.position + self.header.size_in_bytes
 
 
 class _Position(NamedTuple):
@@ -69,7 +83,6 @@ class PartitionRewriter:
         self._writer = writer
         self._tally = KeptTally()
         self._tombstones_removed = 0
-        self._has_tombstones = False
         # Adjacent batches that stay as they are: [start, end) of one buffer, appended as one.
         self._verbatim: Buffer = b""
         self._verbatim_start = self._verbatim_end = 0
@@ -104,39 +117,61 @@ class PartitionRewriter:
         return RewrittenPartition(self._tally.result(), records_in, self._tombstones_removed)
 
     def _rewrite_slice(self, index: int, live: LiveSlice, reader: SliceReader) -> None:
-        self._has_tombstones = live.entry.tombstone_count > 0
         survivors = None if self._plan is None else self._plan.survivors[index]
-        first_offset = max(live.base_offset, self._run.log_start_offset)
+        rule = self._rule.batch_filter(live, self._run.log_start_offset)
         ordinal = 0
-        for batch in reader.batches():
-            header = batch.header
-            self._require_decided(header)
-            if header.next_offset > live.end_offset:
-                raise StoreCorruptError(
-                    "a batch reaches beyond its slice; keep the object and find out what changed it",
-                    base_offset=header.base_offset,
-                    end_offset=live.end_offset,
-                )
-            if header.next_offset > first_offset and header.records_count > 0:
-                first_delta = max(0, first_offset - header.base_offset)
-                position = _Position(ordinal, first_delta, header.last_offset_delta + 1, first_delta > 0)
-                if survivors is None:
-                    self._keep(batch)
-                else:
-                    self._filter(batch, survivors, position)
-            ordinal += header.records_count
+        for row in reader.rows():
+            position = 0
+            while position < len(row):
+                filtered = filter_batches(row, position, survivors, ordinal, rule, self._tally.fingerprint)
+                if filtered.end_position > position:
+                    self._append_filtered(filtered, len(row))
+                    position, ordinal = filtered.end_position, filtered.next_ordinal
+                    continue
+                batch = PlacedBatch(row, position, parse_header(row, position))
+                self._rewrite_batch(batch, survivors, ordinal, rule)
+                position += batch.header.size_in_bytes
+                ordinal += batch.header.records_count
         self._flush()
         self._tally.keep()
 
-    def _filter(self, batch: PlacedBatch, survivors: bytearray, position: _Position) -> None:
+    def _append_filtered(self, filtered: FilteredBatches, row_bytes: int) -> None:
+        self._tombstones_removed += filtered.dropped_tombstone_count
+        if filtered.records_count > 0:
+            self._flush()
+            self._tally.add_proved(filtered)
+            self._writer.append(_unshared(filtered.data, row_bytes))
+
+    def _rewrite_batch(
+        self, batch: PlacedBatch, survivors: bytearray | None, ordinal: int, rule: BatchFilter
+    ) -> None:
+        """The long way, for what the kernel does not take: compressed batches, and errors."""
+        header = batch.header
+        if header.is_control or header.is_transactional:
+            raise UnsupportedOperationError(TRANSACTIONS_REFUSED, base_offset=header.base_offset)
+        if header.next_offset > rule.end_offset:
+            raise StoreCorruptError(
+                "a batch reaches beyond its slice; keep the object and find out what changed it",
+                base_offset=header.base_offset,
+                end_offset=rule.end_offset,
+            )
+        if header.next_offset <= rule.first_offset or header.records_count == 0:
+            return
+        if survivors is None:
+            self._keep(batch)
+        else:
+            self._filter(batch, survivors, ordinal, rule)
+
+    def _filter(self, batch: PlacedBatch, survivors: bytearray, ordinal: int, rule: BatchFilter) -> None:
         """Keep what survives of a batch."""
         header = batch.header
-        end_ordinal = position.first_ordinal + header.records_count
-        bits = bits_between(survivors, position.first_ordinal, end_ordinal)
+        first_delta = max(0, rule.first_offset - header.base_offset)
+        position = _Position(ordinal, first_delta, header.last_offset_delta + 1, first_delta > 0)
+        bits = bits_between(survivors, ordinal, ordinal + header.records_count)
         if bits == 0:
             return
         keeps_all = bits.bit_count() == header.records_count and not position.is_clipped
-        must_look = self._has_tombstones and (self._rule.drops(header) or self._rule.stamps(header))
+        must_look = rule.has_tombstones and (self._rule.drops(header) or self._rule.stamps(header))
         if keeps_all and not must_look:
             self._keep(batch)
             return
@@ -209,14 +244,8 @@ class PartitionRewriter:
     def _flush(self) -> None:
         if self._verbatim_end > self._verbatim_start:
             part = memoryview(self._verbatim)[self._verbatim_start : self._verbatim_end]
-            # A copy, unless most of the buffer stays: a few bytes that wait in a spool must not hold a whole
-            # chunk.
-            self._writer.append(part if 2 * len(part) >= len(self._verbatim) else bytes(part))
+            self._writer.append(_unshared(part, len(self._verbatim)))
         self._verbatim, self._verbatim_start, self._verbatim_end = b"", 0, 0
-
-    def _require_decided(self, header: BatchHeader) -> None:
-        if header.is_control or header.is_transactional:
-            raise UnsupportedOperationError(TRANSACTIONS_REFUSED, base_offset=header.base_offset)
 
 
 def is_all_dropped(survivors: bytearray, entry: SliceEntry) -> bool:
@@ -233,6 +262,11 @@ def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:
         if not joined or (epoch.epoch > joined[-1].epoch and epoch.start_offset > joined[-1].start_offset):
             joined.append(epoch)
     return tuple(joined)
+
+
+def _unshared(part: Buffer, whole_bytes: int) -> Buffer:
+    """A copy, unless most of the buffer stays: few bytes that wait in a spool must not hold a whole chunk."""
+    return part if isinstance(part, bytes) or 2 * len(part) >= whole_bytes else bytes(part)
 
 
 def _require_planned(

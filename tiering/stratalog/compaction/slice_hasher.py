@@ -15,11 +15,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+from stratalog.base.filesystem import Buffer
 from stratalog.compaction.key_run import KeyRun
 from stratalog.compaction.scratch import Scratch, ScratchReader
-from stratalog.compaction.slice_reader import PlacedBatch, SliceReader
+from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.survivor_bits import set_bit
-from stratalog.record.batch import records_payload
+from stratalog.record.batch import batches, records_payload
+from stratalog.record.header import BatchHeader
 from stratalog.record.kernels import KeyEntries, hash_keys, sort_key_entries
 from stratalog.remote.key_stream import KeyBlock, KeyHashing, encode_key_stream, read_key_stream
 from stratalog.remote.slice_entry import KeyStreamRef
@@ -47,12 +49,13 @@ class SliceHasher:
         does.
         """
         ordinal = 0
-        for batch in reader.batches():
-            copy.append(memoryview(batch.buffer)[batch.position : batch.end_position])
-            self._hash(batch, ordinal, survivors)
-            ordinal += batch.header.records_count
-            if len(self._entries) >= self._max_run_entries:
-                self._put_run_away()
+        for row in reader.rows():
+            copy.append(row)
+            for position, header in batches(row):
+                self._hash(row, position, header, ordinal, survivors)
+                ordinal += header.records_count
+                if len(self._entries) >= self._max_run_entries:
+                    self._put_run_away()
         assert ordinal == self._record_count
         if len(self._entries):
             self._put_run_away()
@@ -65,9 +68,10 @@ class SliceHasher:
                 closing.callback(scratch.close)
         self._runs = []
 
-    def _hash(self, batch: PlacedBatch, first_ordinal: int, survivors: bytearray) -> None:
-        header = batch.header
-        payload = records_payload(batch.buffer, batch.position, header)
+    def _hash(
+        self, row: Buffer, position: int, header: BatchHeader, first_ordinal: int, survivors: bytearray
+    ) -> None:
+        payload = records_payload(row, position, header)
         before = len(self._entries)
         hash_keys(payload, header.records_count, self._hashing.hash_key, first_ordinal, self._entries)
         if len(self._entries) - before < header.records_count:

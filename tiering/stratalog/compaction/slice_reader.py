@@ -1,31 +1,19 @@
 """The record batches of one slice, read forward in chunks and proved by the slice's checksum.
 
-Whole batches are handed out where they lie in a chunk; one that straddles two chunks is put together on its
-own, so that no chunk is copied. Memory is one chunk, or one batch where that is larger.
+Whole batches are handed out as rows, where they lie in a chunk; one that straddles two chunks is put together
+on its own, so that no chunk is copied. Memory is one chunk, or one batch where that is larger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
-from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
+from stratalog.record.batch_kernels import whole_batches
+from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.remote.object_format import crc_of
 from stratalog.remote.slice_entry import SliceEntry
-
-
-class PlacedBatch(NamedTuple):
-    """A whole batch at `position` of `buffer`."""
-
-    buffer: Buffer
-    position: int
-    header: BatchHeader
-
-    @property
-    def end_position(self) -> int:
-        return self.position + self.header.size_in_bytes
 
 
 class SliceReader:
@@ -43,42 +31,42 @@ class SliceReader:
         self._crc = 0
         self._record_count = 0
 
-    def batches(self) -> Iterator[PlacedBatch]:
-        """Every batch of the slice. What was read is known to be true only when this has ended.
+    def rows(self) -> Iterator[Buffer]:
+        """Every batch of the slice, as rows of whole ones. What was read is known to be true only when this
+        has ended.
 
         Raises StoreCorruptError where the slice is not what the directory says, CorruptRecordError for a
         header that cannot be.
         """
         while self._left_bytes > 0:
             chunk = self._take_some(self._chunk_bytes)
-            position = 0
-            while len(chunk) - position >= HEADER_SIZE:
-                header = parse_header(chunk, position)
-                size_in_bytes = header.size_in_bytes
-                if size_in_bytes > len(chunk) - position:
-                    break
-                yield self._counted(PlacedBatch(chunk, position, header))
-                position += size_in_bytes
-            if position < len(chunk):
-                yield self._counted(self._straddling(bytes(memoryview(chunk)[position:])))
+            size_bytes, records_count = whole_batches(chunk)
+            if size_bytes == len(chunk):
+                yield self._counted(chunk, records_count)
+                continue
+            view = memoryview(chunk)
+            if size_bytes > 0:
+                yield self._counted(view[:size_bytes], records_count)
+            batch = self._straddling(bytes(view[size_bytes:]))
+            yield self._counted(batch, parse_header(batch).records_count)
         self._require_promised()
 
-    def _straddling(self, begin: bytes) -> PlacedBatch:
+    def _straddling(self, begin: bytes) -> bytes:
         if len(begin) < HEADER_SIZE:
             begin += self._take(HEADER_SIZE - len(begin))
         if len(begin) < HEADER_SIZE:
             raise self._corrupt("ends inside a batch")
-        header = parse_header(begin)
-        batch = b"".join((begin, self._take(header.size_in_bytes - len(begin))))
-        if len(batch) != header.size_in_bytes:
+        size_in_bytes = parse_header(begin).size_in_bytes
+        batch = b"".join((begin, self._take(size_in_bytes - len(begin))))
+        if len(batch) != size_in_bytes:
             raise self._corrupt("ends inside a batch")
-        return PlacedBatch(batch, 0, header)
+        return batch
 
-    def _counted(self, batch: PlacedBatch) -> PlacedBatch:
-        self._record_count += batch.header.records_count
+    def _counted(self, row: Buffer, records_count: int) -> Buffer:
+        self._record_count += records_count
         if self._record_count > self._entry.record_count:
             raise self._corrupt("has more records than the directory says")
-        return batch
+        return row
 
     def _take(self, size: int) -> bytes:
         """As many bytes, or all that are left."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
+from stratalog.base.filesystem import Buffer
 from stratalog.compaction.compaction_job import PartitionRun
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
@@ -21,6 +22,7 @@ from stratalog.compaction.key_run import KeyRun
 from stratalog.compaction.scratch import Scratch
 from stratalog.compaction.slice_hasher import SliceHasher
 from stratalog.compaction.survivor_bits import new_bitmap
+from stratalog.record.batch_kernels import merge_key_streams
 from stratalog.record.kernels import merge_windows
 
 
@@ -53,6 +55,10 @@ class SurvivorPlan:
         raises.
         """
         plan = SurvivorPlan()
+        survivors = _survivors_at_once(run, inputs)
+        if survivors is not None:
+            plan.survivors = survivors
+            return plan
         with contextlib.ExitStack() as on_error:
             on_error.callback(plan._closing.close)
             key_runs: list[KeyRun] = []
@@ -85,6 +91,22 @@ class SurvivorPlan:
         hasher = SliceHasher(run.topic.hashing, entry.record_count, make_scratch, max_run_entries)
         self._closing.callback(hasher.close)
         return hasher.hash_slice(streams.slice_reader(entry), copy, self.survivors[index])
+
+
+def _survivors_at_once(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> list[bytearray] | None:
+    """The survivors of a run whose key streams are all usable and small, with one call; None for others, and
+    where something is wrong, which the long way finds again and names.
+    """
+    key_streams: list[tuple[Buffer, int, int, int]] = []
+    for live in run.slices:
+        stream = live.entry.key_stream
+        if stream is None or not run.topic.hashing.made(stream):
+            return None
+        data = inputs[live.object_name].small_key_stream(stream)
+        if data is None:
+            return None
+        key_streams.append((data, stream.entry_count, stream.crc, live.entry.record_count))
+    return merge_key_streams(key_streams)
 
 
 def merge_key_runs(key_runs: Sequence[KeyRun]) -> None:

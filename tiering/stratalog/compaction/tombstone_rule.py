@@ -13,7 +13,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stratalog.compaction.compaction_job import PartitionRun
+from stratalog.record.batch_filter import BatchFilter
 from stratalog.record.header import BatchHeader
+from stratalog.remote.partition_state import LiveSlice
 
 MAX_DELETE_HORIZON_MS = 1 << 62
 """Later than anybody will wait, and far enough from the end of the numbers that timestamp deltas can be taken
@@ -44,3 +46,13 @@ class TombstoneRule(NamedTuple):
     def stamps(self, header: BatchHeader) -> bool:
         """Whether the batch's tombstones, if it has any, get their horizon now."""
         return self.is_settling and header.delete_horizon_ms is None
+
+    def batch_filter(self, live: LiveSlice, log_start_offset: int) -> BatchFilter:
+        """The rule for the batches of one slice of the run."""
+        return BatchFilter(
+            first_offset=max(live.base_offset, log_start_offset),
+            end_offset=live.end_offset,
+            has_tombstones=live.entry.tombstone_count > 0,
+            drop_until_ms=self.now_ms if self.is_settling and self.may_drop else None,
+            stamp_ms=self.new_horizon_ms if self.is_settling else None,
+        )

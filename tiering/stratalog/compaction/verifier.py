@@ -18,6 +18,8 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.kept_records import KeptRecords, KeptTally
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.record.batch import verify
+from stratalog.record.batch_kernels import scan_batches
+from stratalog.record.header import parse_header
 from stratalog.remote.key_stream import read_key_stream
 from stratalog.remote.object_directory import parse_directory
 from stratalog.remote.object_format import FOOTER, decode_footer
@@ -105,12 +107,23 @@ def _verify_slice(
     """Returns how many of the records have a key."""
     tally = KeptTally()
     tombstone_count = keyless_count = 0
-    for batch in SliceReader(entry, reader.read_some, chunk_bytes).batches():
-        summary = verify(batch.buffer, batch.position, batch.header)
-        tombstone_count += summary.tombstone_count
-        keyless_count += summary.null_key_count
-        offset_deltas = summary.first_offset_delta, summary.last_offset_delta
-        tally.add(batch.buffer, batch.position, batch.header, batch.header.records_count, offset_deltas)
+    for row in SliceReader(entry, reader.read_some, chunk_bytes).rows():
+        position = 0
+        while position < len(row):
+            scanned = scan_batches(row, position, len(row), tally.fingerprint)
+            if scanned.end_position > position:
+                tombstone_count += scanned.tombstone_count
+                keyless_count += scanned.null_key_count
+                tally.add_proved(scanned)
+                position = scanned.end_position
+                continue
+            header = parse_header(row, position)
+            summary = verify(row, position, header)
+            tombstone_count += summary.tombstone_count
+            keyless_count += summary.null_key_count
+            offset_deltas = summary.first_offset_delta, summary.last_offset_delta
+            tally.add(row, position, header, header.records_count, offset_deltas)
+            position += header.size_in_bytes
     kept = tally.result()
     if kept != plan.kept:
         raise _unplanned(

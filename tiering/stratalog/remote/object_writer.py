@@ -24,7 +24,6 @@ from stratalog.base.errors import UnsupportedOperationError
 from stratalog.base.filesystem import Buffer, FileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.record.batch import batches
 from stratalog.remote.directory_codec import directory_size_bytes, encode_directory
 from stratalog.remote.fixed_layout import padding_bytes
 from stratalog.remote.key_stream import KeyHashing
@@ -162,10 +161,9 @@ class ObjectWriter:
         assert builder is not None
         good_bytes = 0
         try:
-            for position, header in batches(data):
-                assert payload is None or header.size_in_bytes == len(data)
-                builder.add(data, position, header, payload)
-                good_bytes = position + header.size_in_bytes
+            while good_bytes < len(data):
+                good_bytes = builder.add(data, good_bytes, payload)
+                assert payload is None or good_bytes == len(data)
         finally:
             good = _owned(data, good_bytes)
             builder.sum_up(good)

@@ -19,8 +19,11 @@ from uuid import UUID
 from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import crc_matches, records_payload
-from stratalog.record.header import CODEC_MASK, DELETE_HORIZON_BIT, BatchHeader
+from stratalog.record.batch_kernels import hash_batches, scan_batches
+from stratalog.record.compression import Codec
+from stratalog.record.header import CODEC_MASK, DELETE_HORIZON_BIT, BatchHeader, parse_header
 from stratalog.record.kernels import KeyEntries, hash_keys, scan_records, sort_key_entries
+from stratalog.record.scanned_batches import ScannedBatches
 from stratalog.remote.key_stream import EncodedKeyStream, KeyHashing, encode_key_stream
 from stratalog.remote.object_format import crc_of
 from stratalog.remote.slice_entry import (
@@ -91,7 +94,7 @@ class SliceBuilder:
         self._marker_count = 0
         self._horizon_ms: int | None = None
         self._leader_epochs: list[LeaderEpoch] = []
-        self._last_header: BatchHeader | None = None
+        self._last_batch: LastBatch | None = None
         self._key_hashing = key_hashing
         self._is_transactional = False
         self._has_keyless = False
@@ -101,14 +104,57 @@ class SliceBuilder:
         self._base_offsets: array[int] = array("q")
         self._max_timestamps: array[int] = array("q")
 
-    def add(self, data: Buffer, position: int, header: BatchHeader, payload: Buffer | None = None) -> None:
-        """Count the batch at `position` of `data`; `payload` are its decompressed records where somebody
-        has them.
+    def add(self, data: Buffer, position: int, payload: Buffer | None = None) -> int:
+        """Count as many batches from `position` of `data` on as one look tells about, at least one; returns
+        the position behind them. `payload` are the decompressed records of the only batch, where somebody has
+        them.
 
         Raises CorruptRecordError for a batch that is not sound or not in order, UnsupportedOperationError
         for more records than a slice can hold or a codec that cannot be read; nothing has changed then. The
         bytes are summed up by `sum_up`, many batches at a time.
         """
+        if payload is None:
+            scanned = scan_batches(data, position, self._begin_limit(data, position), 0)
+            if self._takes(scanned, position):
+                self._add_scanned(data, position, scanned)
+                return scanned.end_position
+        header = parse_header(data, position)
+        self._add_batch(data, position, header, payload)
+        return position + header.size_in_bytes
+
+    def _begin_limit(self, data: Buffer, position: int) -> int:
+        """Batches that begin before this position belong to the interval that the one at `position` is in."""
+        begun_bytes = self.data_bytes - self._positions[-1] if self._positions else 0
+        left_bytes = self._index_interval_bytes - begun_bytes
+        return min(len(data), position + (left_bytes if left_bytes > 0 else self._index_interval_bytes))
+
+    def _takes(self, scanned: ScannedBatches, position: int) -> bool:
+        """Whether the batches follow on those before; where not, the first of them is looked at by itself."""
+        return (
+            scanned.end_position > position
+            and scanned.first_base_offset >= self.next_offset
+            and self.record_count + scanned.records_count <= self._max_record_count
+        )
+
+    def _add_scanned(self, data: Buffer, position: int, scanned: ScannedBatches) -> None:
+        if scanned.null_key_count > 0:
+            self._forget_keys()
+        if self._key_hashing is not None and not self._has_keyless:
+            batches = memoryview(data)[position : scanned.end_position]
+            hash_batches(batches, self._key_hashing.hash_key, self.record_count, self._entries)
+        self._tombstone_count += scanned.tombstone_count
+        self._begin_interval(scanned.first_base_offset)
+        self._add_timestamps(scanned.min_timestamp, scanned.max_timestamp, scanned.max_timestamp_offset)
+        self._codec_mask |= 1 << Codec.NONE
+        if scanned.delete_horizon_ms is not None:
+            self._add_horizon(scanned.delete_horizon_ms)
+        self._add_epoch(scanned.leader_epoch, scanned.first_base_offset)
+        self._last_batch = LastBatch(scanned.last_base_offset, scanned.leader_epoch, scanned.last_crc)
+        self.data_bytes += scanned.end_position - position
+        self.record_count += scanned.records_count
+        self.next_offset = scanned.next_offset
+
+    def _add_batch(self, data: Buffer, position: int, header: BatchHeader, payload: Buffer | None) -> None:
         if not crc_matches(data, position, header):
             raise CorruptRecordError(
                 "a batch fails its checksum and is not tiered; restore the partition's disk or trim the log",
@@ -133,7 +179,7 @@ class SliceBuilder:
             earliest = header.base_timestamp + summary.min_timestamp_delta
             latest = header.base_timestamp + summary.max_timestamp_delta
             latest_delta = summary.max_timestamp_offset_delta
-        self._begin_interval(header)
+        self._begin_interval(header.base_offset)
         if header.records_count > 0 and not header.is_control:
             self._add_timestamps(earliest, latest, header.base_offset + latest_delta)
         self._add_header(header)
@@ -180,7 +226,7 @@ class SliceBuilder:
             marker_count=self._marker_count,
             earliest_delete_horizon_ms=self._horizon_ms,
             leader_epochs=tuple(self._leader_epochs) if end.leader_epochs is None else end.leader_epochs,
-            last_batch=self._last_batch(),
+            last_batch=self._last_batch,
             key_stream=self._key_stream_ref(key_stream),
             index=PartRef(0, len(encoded_index), crc_of(encoded_index)),
         )
@@ -193,7 +239,7 @@ class SliceBuilder:
         self._summed_bytes += len(data)
 
     def _require_order(self, header: BatchHeader) -> None:
-        is_first = self._last_header is None
+        is_first = self._last_batch is None
         if header.last_offset < self._base_offset if is_first else header.base_offset < self.next_offset:
             raise CorruptRecordError(
                 "the batches of a slice do not ascend; the log is damaged and is not tiered",
@@ -209,18 +255,21 @@ class SliceBuilder:
             )
 
     def _add_keys(self, payload: Buffer, header: BatchHeader, *, has_keyless: bool) -> None:
-        if has_keyless and not self._has_keyless:
-            self._has_keyless = True
-            self._entries = KeyEntries()
+        if has_keyless:
+            self._forget_keys()
         if self._key_hashing is not None and not self._has_keyless:
             hash_keys(
                 payload, header.records_count, self._key_hashing.hash_key, self.record_count, self._entries
             )
 
-    def _begin_interval(self, header: BatchHeader) -> None:
+    def _forget_keys(self) -> None:
+        self._has_keyless = True
+        self._entries = KeyEntries()
+
+    def _begin_interval(self, base_offset: int) -> None:
         if not self._positions or self.data_bytes - self._positions[-1] >= self._index_interval_bytes:
             self._positions.append(self.data_bytes)
-            self._base_offsets.append(header.base_offset)
+            self._base_offsets.append(base_offset)
             self._max_timestamps.append(_NO_RECORDS)
 
     def _add_timestamps(self, earliest: int, latest: int, latest_offset: int) -> None:
@@ -239,15 +288,16 @@ class SliceBuilder:
         self._codec_mask |= 1 << (attributes & CODEC_MASK)
         self._is_transactional |= header.is_transactional
         if attributes & DELETE_HORIZON_BIT:
-            horizon_ms = header.base_timestamp
-            self._horizon_ms = horizon_ms if self._horizon_ms is None else min(self._horizon_ms, horizon_ms)
-        if not self._leader_epochs or header.leader_epoch > self._leader_epochs[-1].epoch:
-            self._leader_epochs.append(LeaderEpoch(header.leader_epoch, header.base_offset))
-        self._last_header = header
+            self._add_horizon(header.base_timestamp)
+        self._add_epoch(header.leader_epoch, header.base_offset)
+        self._last_batch = LastBatch(header.base_offset, header.leader_epoch, header.crc)
 
-    def _last_batch(self) -> LastBatch | None:
-        last = self._last_header
-        return None if last is None else LastBatch(last.base_offset, last.leader_epoch, last.crc)
+    def _add_horizon(self, horizon_ms: int) -> None:
+        self._horizon_ms = horizon_ms if self._horizon_ms is None else min(self._horizon_ms, horizon_ms)
+
+    def _add_epoch(self, epoch: int, base_offset: int) -> None:
+        if not self._leader_epochs or epoch > self._leader_epochs[-1].epoch:
+            self._leader_epochs.append(LeaderEpoch(epoch, base_offset))
 
     def _key_stream(self, end: SliceEnd) -> EncodedKeyStream | None:
         is_undecided = self._is_transactional or bool(end.open_transactions)
