@@ -122,6 +122,14 @@ def test_lines_of_text_become_records(run: Runner, topic: str) -> None:
     assert [line["key"] for line in run.lines("consume", topic)] == [None] * 4
 
 
+def test_lines_may_be_sent_in_every_codec(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    codecs = ["none", "gzip", "snappy", "lz4", "zstd"]
+    for codec in codecs:
+        run("produce", topic, "--compression", codec, stdin=f"{codec}\n".encode())
+    assert run("consume", topic).split() == codecs
+
+
 def test_lines_of_text_may_have_keys(run: Runner, topic: str) -> None:
     run("topic", "create", topic)
     run("produce", topic, "--key-separator", ":", stdin=b"a:1\nb:2:3\n")

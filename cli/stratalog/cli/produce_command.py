@@ -47,7 +47,12 @@ CHUNK_BYTES = 1 << 18
     "stored: in the page cache, fsynced, or in the object store (not supported yet). Default: as the "
     "topic says.",
 )
-@click.option("--compression", type=click.Choice(["none", "zstd"]), default="none", show_default=True)
+@click.option(
+    "--compression",
+    type=click.Choice([codec.name.lower() for codec in Codec]),
+    default="none",
+    show_default=True,
+)
 @json_option
 @server_option
 def produce(
