@@ -12,11 +12,11 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import LogStoreError
-from stratalog.log.end_transaction_marker import ControlType
 from stratalog.log.producer_append import AppendOrigin, ProducerAppend
 from stratalog.log.producer_batch import ProducerBatch
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producer_state_manager import ProducerStateManager
+from stratalog.record.end_transaction_marker import ControlType
 from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.producer_batches import data_batch, marker_batch

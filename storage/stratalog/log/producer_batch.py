@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile, Buffer
-from stratalog.log.end_transaction_marker import EndTransactionMarker
+from stratalog.record.end_transaction_marker import EndTransactionMarker
 from stratalog.record.header import NO_SEQUENCE, BatchHeader
 from stratalog.segment.batch_walk import LocatedBatch
 

@@ -24,11 +24,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from stratalog.log.completed_transaction import CompletedTransaction
-from stratalog.log.end_transaction_marker import ControlType
 from stratalog.log.producer_batch import ProducerBatch
 from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producer_state_entry import RETAINED_BATCH_COUNT, ProducerStateEntry
+from stratalog.record.end_transaction_marker import ControlType
 
 
 class ProducerStateManager:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stratalog.log.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.log.producer_batch import ProducerBatch
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import (
     CONTROL_BIT,
     HEADER_SIZE,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stratalog.log.end_transaction_marker import ControlType
 from stratalog.log.producer_batch import ProducerBatch
+from stratalog.record.end_transaction_marker import ControlType
 
 SEQUENCES = 2**31
 

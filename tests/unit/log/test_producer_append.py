@@ -12,11 +12,11 @@ from stratalog.base.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
-from stratalog.log.end_transaction_marker import ControlType
 from stratalog.log.producer_append import AppendOrigin, DuplicateAppend, ProducerAppend
 from stratalog.log.producer_batch import MAX_SEQUENCE, ProducerBatch
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producer_state_manager import ProducerStateManager
+from stratalog.record.end_transaction_marker import ControlType
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.producer_batches import data_batch, marker_batch
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from stratalog.log.end_transaction_marker import ControlType
 from stratalog.log.producer_batch import ProducerBatch
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producer_state_manager import ProducerStateManager
-from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem
+from stratalog.record.end_transaction_marker import ControlType
+from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
 from stratalog.testing.producer_batches import data_batch, marker_batch
 
 ABORT, COMMIT = ControlType
@@ -213,3 +215,58 @@ def test_a_log_that_begins_anew_knows_nobody(state: ProducerStateManager, disk: 
     state.take_snapshot()
     assert list(state.snapshot_files.offsets) == [41]
     state.check()
+
+
+def sealed(batch: ProducerBatch, log: list[ProducerBatch], state: ProducerStateManager) -> None:
+    """Append and keep a snapshot, as a roll behind the batch does."""
+    log.append(batch)
+    state.append(batch)
+    state.take_snapshot()
+
+
+def truncated(end_offset: int, log: list[ProducerBatch], state: ProducerStateManager) -> None:
+    """Truncate the log, durably, and the state with it."""
+    del log[end_offset:]
+    replayed(log, state)
+
+
+def replayed(log: list[ProducerBatch], state: ProducerStateManager) -> None:
+    state.truncate_and_reload(0, len(log), now_ms=0)
+    for batch in log[state.map_end_offset :]:
+        state.append(batch)
+
+
+def work(disk: FaultyFileSystem, log: list[ProducerBatch]) -> None:
+    """Every offset is a batch of its own."""
+    state = opened(disk)
+    for number in range(4):
+        sealed(transactional(number, 7 + number % 2, number // 2), log, state)
+    truncated(2, log, state)
+    # The same offsets again, with another history: an old snapshot would tell the former.
+    sealed(marker_batch(2, 7, 0, ABORT), log, state)
+    sealed(data_batch(3, 9, 0, 0), log, state)
+    log.clear()
+    state.truncate_fully_and_start_at(0)
+    sealed(data_batch(0, 9, 1, 5), log, state)
+
+
+def test_a_crash_at_any_moment_leaves_what_the_log_says(disk: FaultyFileSystem) -> None:
+    prepared = disk.operation_count
+    work(disk, [])
+    for operation in range(prepared + 1, disk.operation_count + 2):
+        for part in (0.0, 1.0):
+            crashed, log = FaultyFileSystem(), list[ProducerBatch]()
+            crashed.make_directories("/log")
+            crashed.sync_directory("/")
+            crashed.crash_at(operation, part=part)
+            with contextlib.suppress(SimulatedCrash):
+                work(crashed, log)
+            expected = opened(disk)
+            expected.snapshot_files.remove_outside(-1, -1)
+            replayed(log, expected)
+            for survival in ALL_SURVIVALS:
+                found = opened(crashed.reopened(survival))
+                replayed(log, found)
+                found.check()
+                assert found.snapshot().to_bytes() == expected.snapshot().to_bytes()
+                assert found.open_transactions == expected.open_transactions

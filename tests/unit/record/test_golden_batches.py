@@ -133,20 +133,26 @@ def test_markers_tell_what_a_committed_reader_sees(name: str) -> None:
 
 
 @each_log
-def test_markers_are_made_as_the_broker_made_them(name: str) -> None:
-    data = log_of(name)
+def test_markers_are_read_and_made_as_the_broker_does(name: str) -> None:
+    data, aborted_offsets = log_of(name), list[int]()
     for position, header in batches(data):
-        if header.is_control:
-            marker = EndTransactionMarker.read(data, position, header)
-            assert marker is not None
-            ours = marker.to_batch(
-                header.producer_id,
-                header.producer_epoch,
-                header.max_timestamp,
-                base_offset=header.base_offset,
-                leader_epoch=header.leader_epoch,
-            )
-            assert ours == data[position : position + header.size_in_bytes]
+        if not header.is_control:
+            continue
+        marker = EndTransactionMarker.read(data, position, header)
+        assert marker is not None
+        if marker.control_type is ControlType.ABORT:
+            aborted_offsets.append(header.base_offset)
+        ours = marker.to_batch(
+            header.producer_id,
+            header.producer_epoch,
+            header.max_timestamp,
+            base_offset=header.base_offset,
+            leader_epoch=header.leader_epoch,
+        )
+        assert ours == data[position : position + header.size_in_bytes]
+    # The lines of the transaction index: where each aborted transaction ends.
+    dump = (GOLDEN / "expected" / f"{name}.dump.txt").read_text()
+    assert aborted_offsets == [int(found) for found in re.findall(r"version: 0 .* lastOffset: (\d+)", dump)]
 
 
 @each_log
