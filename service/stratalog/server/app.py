@@ -106,7 +106,9 @@ class Server:
         )
         hosts = PartitionHost(loop, self._pools.append)
         try:
-            engine = await self._pools.task(lambda: builder.open(hosts, lambda: self._hop_to_tell(loop)))
+            engine = await self._pools.task(
+                lambda: builder.open(hosts, self._pools.opening, lambda: self._hop_to_tell(loop))
+            )
         except BaseException:
             await self._grpc.stop(None)
             await asyncio.to_thread(self._close_threads)

@@ -75,6 +75,11 @@ class ServerSettings:
     cold_read_queue_count: int = 256
     """Reads of tiered data that may wait for a thread; one more is refused as retriable."""
 
+    recovery_thread_count: int = 4
+    """Threads that open local logs. More help a start after a crash, where partitions are many and the disk
+    answers many at once.
+    """
+
     task_thread_count: int = 10
     """Threads of background tasks: one for each, so that a compaction of hours delays no look at the head."""
 

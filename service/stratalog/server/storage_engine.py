@@ -7,7 +7,8 @@ Opening, in this order, because each step protects the next:
    data directory to this store. A directory that belongs to another store stops here, before anything is
    claimed.
 3. Read the catalog and the shards' metadata, and claim every shard. A former owner is fenced from here on.
-4. Open the local logs, compare each with the bucket, set aside what cannot go on, and publish the topics.
+4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, and
+   publish the topics.
 
 A step that fails undoes the ones before it (the lock is released) and leaves the store as the step left it: a
 claim without a server is harmless.
@@ -22,6 +23,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from functools import partial
 
@@ -48,6 +50,7 @@ from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_host import PartitionHost
+from stratalog.server.partition_opener import PartitionOpener
 from stratalog.server.partition_registry import PartitionRegistry
 from stratalog.server.settings import ServerSettings
 from stratalog.server.shard_set import ShardSet
@@ -115,9 +118,9 @@ class StorageEngineBuilder:
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._registry = PartitionRegistry()
 
-    def open(self, host: PartitionHost, on_fenced: Callable[[], None]) -> StorageEngine:
-        """Open everything; takes disk and network for as long as recovery needs. Raises DataDirectoryError
-        (in use, or bound to another store), StoreError.
+    def open(self, host: PartitionHost, opening: Executor, on_fenced: Callable[[], None]) -> StorageEngine:
+        """Open everything, logs on the threads of `opening`; takes disk and network for as long as recovery
+        needs. Raises DataDirectoryError (in use, bound to another store, or damaged), StoreError.
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
@@ -127,7 +130,7 @@ class StorageEngineBuilder:
             identity = StoreIdentity.open_or_create(self._store, self._ids)
             require_conditional_writes(self._store, self._ids)
             logs.bind_store(str(identity.store_id))
-            engine = self._assemble(logs, identity, host, on_fenced)
+            engine = self._assemble(logs, identity, host, opening, on_fenced)
             engine.topics.open_all()
             undo.pop_all()
         logger.info(
@@ -139,7 +142,12 @@ class StorageEngineBuilder:
         return engine
 
     def _assemble(
-        self, logs: LogManager, identity: StoreIdentity, host: PartitionHost, on_fenced: Callable[[], None]
+        self,
+        logs: LogManager,
+        identity: StoreIdentity,
+        host: PartitionHost,
+        opening: Executor,
+        on_fenced: Callable[[], None],
     ) -> StorageEngine:
         catalog = Catalog.open(
             self._store, self._clock, self._random, self._ids, identity, Writer("owner", self._owner)
@@ -157,7 +165,13 @@ class StorageEngineBuilder:
             shards,
             logs,
             self._registry,
-            lambda log, shard: host.host(log, shard, readers[shard]),
+            PartitionOpener(
+                self._clock,
+                shards,
+                logs,
+                lambda log, shard: host.host(log, shard, readers[shard]),
+                opening,
+            ),
             self._settings,
         )
         manager = TierManager(self._clock, catalog, tiers, self._registry, topics)

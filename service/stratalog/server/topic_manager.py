@@ -22,7 +22,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from itertools import chain, islice
 from typing import NamedTuple
 from uuid import UUID
 
@@ -37,21 +38,16 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_manager import LogManager
-from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.catalog_state import CatalogState
-from stratalog.remote.ownership import reconcile_log
 from stratalog.remote.topic_entry import TopicEntry, require_partition_count, require_topic_name
 from stratalog.server.hosted_partition import HostedPartition
-from stratalog.server.hosted_shard import HostedShard
+from stratalog.server.partition_opener import PartitionOpener, WantedPartition
 from stratalog.server.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.settings import ServerSettings
 from stratalog.server.shard_set import ShardSet
 
 logger = logging.getLogger(__name__)
-
-Host = Callable[[UnifiedLog, HostedShard], HostedPartition]
-"""Gives a log its writer and its signal."""
 
 
 class FollowedCatalog(NamedTuple):
@@ -73,7 +69,7 @@ class TopicManager:
         shards: ShardSet,
         logs: LogManager,
         registry: PartitionRegistry,
-        host: Host,
+        opener: PartitionOpener,
         settings: ServerSettings,
     ) -> None:
         self._ids = ids
@@ -81,7 +77,7 @@ class TopicManager:
         self._shards = shards
         self._logs = logs
         self._registry = registry
-        self._host = host
+        self._opener = opener
         self._settings = settings
         self._lock = threading.Lock()
         # What the catalog said of topics that could not be followed: told once, and tried with every look.
@@ -91,8 +87,11 @@ class TopicManager:
         """Open and publish every topic of the catalog. Local logs are compared with the bucket first."""
         with self._lock:
             self._delete_leftover_logs()
-            for entry in self._catalog.topics().values():
-                self._publish(entry)
+            entries = tuple(self._catalog.topics().values())
+            configs = [self._config_of(entry) for entry in entries]
+            opened = iter(self._opener.open([*chain.from_iterable(map(_wanted, entries, configs))]))
+            for entry, config in zip(entries, configs, strict=True):
+                self._registry.publish(_hosted(entry, config, tuple(islice(opened, entry.partition_count))))
             self._drop_leftovers()
 
     def create(self, name: str, partition_count: int, config: Mapping[str, str]) -> HostedTopic:
@@ -201,12 +200,8 @@ class TopicManager:
         config = self._config_of(entry)
         for partition in topic.partitions:
             partition.reconfigure(config)
-        added = (
-            self._open(entry, config, number)
-            for number in range(len(topic.partitions), entry.partition_count)
-        )
-        partitions = (*topic.partitions, *added)
-        self._registry.replace(HostedTopic(entry.name, entry.topic_id, entry.config, config, partitions))
+        added = self._opener.open(_wanted(entry, config)[len(topic.partitions) :])
+        self._registry.replace(_hosted(entry, config, (*topic.partitions, *added)))
 
     def _is_as(self, topic: HostedTopic, entry: TopicEntry) -> bool:
         return (
@@ -279,37 +274,9 @@ class TopicManager:
 
     def _publish(self, entry: TopicEntry) -> HostedTopic:
         config = self._config_of(entry)
-        partitions = tuple(self._open(entry, config, number) for number in range(entry.partition_count))
-        topic = HostedTopic(entry.name, entry.topic_id, entry.config, config, partitions)
+        topic = _hosted(entry, config, tuple(self._opener.open(_wanted(entry, config))))
         self._registry.publish(topic)
         return topic
-
-    def _open(self, entry: TopicEntry, config: LogConfig, number: int) -> HostedPartition:
-        topic_partition = TopicPartition(entry.name, number)
-        tip = TopicIdPartition(entry.topic_id, number)
-        shard = self._shards.of(tip)
-        tiered_end_offset = shard.metadata.state().partition(tip).tiered_end_offset
-        log = self._open_log(topic_partition, entry.topic_id, config, tiered_end_offset)
-        reconciled = reconcile_log(self._logs, log, shard.metadata, shard.claimed)
-        if reconciled.set_aside_path is not None:
-            logger.warning(
-                "the local log of %s cannot go on and was set aside for you to look at, path=`%s`: %s",
-                topic_partition,
-                reconciled.set_aside_path,
-                reconciled.reason,
-            )
-        return self._host(reconciled.log, shard)
-
-    def _open_log(
-        self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, start_offset: int
-    ) -> UnifiedLog:
-        """The log, which a try to open the topic that failed at another partition may have left open."""
-        try:
-            log = self._logs.log(topic_partition)
-        except UnknownTopicOrPartitionError:
-            return self._logs.open_log(topic_partition, topic_id, config, start_offset=start_offset)
-        assert log.topic_id == topic_id, "the log of a topic that is gone was deleted"
-        return log
 
     def _delete_leftover_logs(self) -> None:
         """Delete local logs of topics that the catalog says are deleted; of others that it does not know,
@@ -336,6 +303,19 @@ class TopicManager:
                 value=config.max_message_bytes,
                 allowed=f"at most {self._settings.max_request_bytes}",
             )
+
+
+def _wanted(entry: TopicEntry, config: LogConfig) -> list[WantedPartition]:
+    """All partitions of the topic, in order."""
+    return [
+        WantedPartition(TopicPartition(entry.name, number), TopicIdPartition(entry.topic_id, number), config)
+        for number in range(entry.partition_count)
+    ]
+
+
+def _hosted(entry: TopicEntry, config: LogConfig, partitions: tuple[HostedPartition, ...]) -> HostedTopic:
+    assert len(partitions) == entry.partition_count
+    return HostedTopic(entry.name, entry.topic_id, entry.config, config, partitions)
 
 
 def _is_deleted(topic: HostedTopic, state: CatalogState) -> bool:

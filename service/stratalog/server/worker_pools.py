@@ -1,7 +1,7 @@
 """The threads on which requests touch disk and network, so that the event loop never does.
 
-Three pools, apart from each other because they fail apart: a store that answers slowly fills the cold pool
-only, a disk that is slow to fsync fills the append pool only. The cold pool's queue is bounded; a read that
+A pool for each kind of work, because they fail apart: a store that answers slowly fills the cold pool only, a
+disk that is slow to fsync fills the append pool only. The cold pool's queue is bounded; a read that
 finds it full is refused as retriable, so a crowd of catching-up readers costs memory in proportion to the
 pool, not to the crowd.
 """
@@ -20,11 +20,16 @@ _T = TypeVar("_T")
 
 
 class WorkerPools:
-    """`read`, `cold` and `task` are called on the event loop; `append` is for `PartitionWriter`."""
+    """`read`, `cold` and `task` are called on the event loop; `append` is for `PartitionWriter`, `opening`
+    for `PartitionOpener`.
+    """
 
     def __init__(self, settings: ServerSettings) -> None:
         self.append: Executor = ThreadPoolExecutor(
             settings.append_thread_count, thread_name_prefix="stratalog-append"
+        )
+        self.opening: Executor = ThreadPoolExecutor(
+            settings.recovery_thread_count, thread_name_prefix="stratalog-open"
         )
         self._read = ThreadPoolExecutor(settings.read_thread_count, thread_name_prefix="stratalog-read")
         self._cold = ThreadPoolExecutor(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
@@ -57,7 +62,7 @@ class WorkerPools:
 
     def close(self) -> None:
         """Wait for everything that runs. Nothing may be submitted afterwards."""
-        for pool in (self.append, self._read, self._cold, self._task):
+        for pool in (self.append, self.opening, self._read, self._cold, self._task):
             pool.shutdown(wait=True)
 
     def _cold_done(self, future: asyncio.Future[_T]) -> None:

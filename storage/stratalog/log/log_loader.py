@@ -20,7 +20,7 @@ finished; index files without a log are removed; anything that has another kind 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -45,6 +45,14 @@ class RecoveryReport(NamedTuple):
     recovered_bytes: int = 0
     truncated_bytes: int = 0
     removed_segment_count: int = 0
+
+
+class LoadProgress(NamedTuple):
+    """How much of a log has not been walked yet."""
+
+    directory: str
+    remaining_segment_count: int
+    remaining_bytes: int
 
 
 class LoadedLog(NamedTuple):
@@ -76,14 +84,17 @@ class LogLoader:
         *,
         now_ms: int,
         recovery_point: int,
+        on_progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
-        """`recovery_point`: everything below is known to have been fsynced."""
+        """`recovery_point`: everything below is known to have been fsynced. `on_progress` is told before each
+        segment that has to be walked."""
         self._resources = resources
         self._filesystem = resources.filesystem
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
         self._recovery_point = recovery_point
+        self._on_progress = on_progress
 
     def load(self, *, is_new: bool, was_clean: bool, first_offset: int) -> LoadedLog:
         """`is_new`: the directory was just made. `was_clean`: the former process closed the log.
@@ -198,9 +209,12 @@ class LogLoader:
         """The segments up to the first that is not whole, or that another one does not follow without a
         hole."""
         walked: list[_WalkedSegment] = []
-        for segment in segments:
+        for ordinal, segment in enumerate(segments):
             if walked and walked[-1].end_offset != segment.base_offset:
                 break
+            if self._on_progress is not None:
+                remaining_bytes = sum(later.size_bytes for later in segments[ordinal:])
+                self._on_progress(LoadProgress(self._directory, len(segments) - ordinal, remaining_bytes))
             walked.append(self._walk_segment(segment))
             if walked[-1].lost_bytes:
                 break

@@ -3,16 +3,18 @@
 A log is created or loaded when it is asked for, by `open_log`. What is known to be durable about the logs is
 kept in two checkpoint files; they are written by `checkpoint` (call it now and then: it bounds the work of a
 recovery), and at once where a log must not go on before they are right. Checkpoints of partitions that were
-not opened yet are carried over.
+not opened yet are carried over. Many logs can be loaded at a time, by as many threads of the caller.
 
 A crash finds the logs as `log_loader` describes it. A clean stop leaves a marker, written last; it is there
-only if every log was closed and none was left in a state that still needs recovery. Threads: any; opening,
-deleting and setting aside take turns. Lock order: a log's locks before this class's.
+only if every log was closed and none was left in a state that still needs recovery. Threads: any; one
+partition is opened, deleted or set aside by one thread at a time, which is the caller's duty. Lock order: a
+log's locks before this class's.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -25,7 +27,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.data_directory import DELETE_REASON, DataDirectory
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_loader import LogLoader
+from stratalog.log.log_loader import LoadProgress, LogLoader
 from stratalog.log.partition_metadata import read_partition_metadata, write_partition_metadata
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.segment.file_names import LOG_SUFFIX
@@ -78,6 +80,7 @@ class LogManager:
         self._guard = threading.RLock()
         self._checkpoint_lock = threading.Lock()
         self._logs: dict[TopicPartition, UnifiedLog] = {}
+        self._loading: set[TopicPartition] = set()
         self._recovery_checkpoint = OffsetCheckpoint(filesystem, f"{settings.data_dir}/{RECOVERY_POINT_FILE}")
         self._start_checkpoint = OffsetCheckpoint(filesystem, f"{settings.data_dir}/{LOG_START_OFFSET_FILE}")
         self._recovery_points = self._recovery_checkpoint.read()
@@ -149,21 +152,36 @@ class LogManager:
                 raise self._disk_error(failure) from failure
 
     def open_log(
-        self, partition: TopicPartition, topic_id: UUID, config: LogConfig, *, start_offset: int = 0
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig,
+        *,
+        start_offset: int = 0,
+        on_progress: Callable[[LoadProgress], None] | None = None,
     ) -> UnifiedLog:
         """The partition's log, loaded and recovered, or created, empty, at `start_offset`.
 
-        A directory that belongs to another topic of the same name is set aside. Raises DataDirectoryError.
+        A directory that belongs to another topic of the same name is set aside. `on_progress` is told how far
+        a recovery is. Raises DataDirectoryError with the path of the partition.
         """
         with self._guard:
             assert not self._is_closed
             assert partition not in self._logs, f"{partition} is open already"
-            try:
-                log = self._load(partition, topic_id, config, start_offset)
-            except OSError as failure:
-                raise self._disk_error(failure) from failure
-            self._unopened.discard(partition)
-            self._logs[partition] = log
+            assert partition not in self._loading, f"{partition} is being opened"
+            self._loading.add(partition)
+        try:
+            log = self._load(partition, topic_id, config, start_offset, on_progress)
+        except OSError as failure:
+            raise self._disk_error(failure, self._directory.partition_path(partition)) from failure
+        else:
+            with self._guard:
+                assert not self._is_closed
+                self._unopened.discard(partition)
+                self._logs[partition] = log
+        finally:
+            with self._guard:
+                self._loading.discard(partition)
         if log.log_end_offset < log.log_start_offset:
             # Records were deleted up to an offset that the log, which had not been flushed, has lost. Offsets
             # below it are spent all the same.
@@ -171,11 +189,17 @@ class LogManager:
         return log
 
     def _load(
-        self, partition: TopicPartition, topic_id: UUID, config: LogConfig, start_offset: int
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig,
+        start_offset: int,
+        on_progress: Callable[[LoadProgress], None] | None,
     ) -> UnifiedLog:
         path = self._directory.partition_path(partition)
         if self._filesystem.exists(path) and not self._belongs_to(path, topic_id):
-            self._directory.move_aside(partition, self._ids.uuid(), STRAY_REASON)
+            with self._guard:
+                self._directory.move_aside(partition, self._ids.uuid(), STRAY_REASON)
         is_new = not self._filesystem.exists(path)
         if is_new:
             self._forget(partition)
@@ -188,6 +212,7 @@ class LogManager:
             config,
             now_ms=self._clock.now_ms(),
             recovery_point=self._recovery_points.get(partition, 0),
+            on_progress=on_progress,
         )
         log_start_offset = self._start_offsets.get(partition, 0)
         loaded = loader.load(
@@ -255,6 +280,7 @@ class LogManager:
         return self._take_out(partition, reason, flush=True)
 
     def _take_out(self, partition: TopicPartition, reason: str, *, flush: bool) -> str | None:
+        assert partition not in self._loading, f"{partition} is being opened"
         log = self._logs.get(partition)
         if log is not None:
             try:
@@ -357,7 +383,9 @@ class LogManager:
         self._resources.files.check()
         self._resources.index_cache.check()
 
-    def _disk_error(self, failure: OSError) -> DataDirectoryError:
+    def _disk_error(self, failure: OSError, path: str | None = None) -> DataDirectoryError:
         return DataDirectoryError(
-            "the local disk failed; repair it and restart the server", path=self.data_dir, reason=str(failure)
+            "the local disk failed; repair it and restart the server",
+            path=path or self.data_dir,
+            reason=str(failure),
         )

@@ -6,11 +6,12 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.log.log_config import LogConfig
+from stratalog.log.log_loader import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import parse_header
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.log_ledger import LogLedger, read_local
-from stratalog.testing.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
+from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100)
@@ -253,3 +254,18 @@ def test_indexes_of_sealed_segments_are_durable_with_their_data() -> None:
     sealed = [log_path(info.base_offset).removesuffix(".log") for info in log.segments()[:-1]]
     for path in (stem + suffix for stem in sealed for suffix in (".index", ".timeindex")):
         assert left[path] == disk.read_file(path) != b""
+
+
+def test_a_recovery_tells_how_far_it_is_and_a_clean_start_says_nothing() -> None:
+    disk = MemoryFileSystem()
+    machine, log, _ = filled(disk, 20, flush=False)
+    sizes = [info.size_bytes for info in log.segments()]
+    told: list[LoadProgress] = []
+    manager = machine.open()
+    manager.open_log(PARTITION, TOPIC_ID, machine.config, on_progress=told.append)
+    remaining = [(len(sizes) - number, sum(sizes[number:])) for number in range(len(sizes))]
+    assert told == [LoadProgress(PARTITION_DIR, count, size) for count, size in remaining]
+    machine.stop()
+    told.clear()
+    machine.open().open_log(PARTITION, TOPIC_ID, machine.config, on_progress=told.append)
+    assert told == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 import pytest
@@ -295,3 +297,51 @@ def test_the_marker_does_not_come_back() -> None:
     assert LogMachine(disk.after_crash(Survival(Kept.NONE, Kept.NONE))).open().was_clean
     machine.open()
     assert not LogMachine(disk.after_crash(Survival(Kept.NONE, Kept.NONE))).open().was_clean
+
+
+class MeetingDisk(MemoryFileSystem):
+    """Whoever lists the directory of a partition waits until as many are there as are expected."""
+
+    meeting: threading.Barrier | None = None
+
+    def list_directory(self, path: str) -> list[str]:
+        if self.meeting is not None and path.startswith(f"{DATA_DIR}/orders-"):
+            self.meeting.wait(20)
+        return super().list_directory(path)
+
+
+def test_logs_are_loaded_beside_each_other() -> None:
+    disk = MeetingDisk()
+    machine = LogMachine(disk)
+    partitions = [TopicPartition("orders", number) for number in range(3)]
+    manager = machine.open()
+    for number, partition in enumerate(partitions):
+        append(manager, partition, number + 1)
+    machine.checkpoint()
+    machine.kill()
+    manager = machine.open()
+    disk.meeting = threading.Barrier(len(partitions))
+    with ThreadPoolExecutor(len(partitions)) as pool:
+        futures = [pool.submit(manager.open_log, partition, TOPIC_ID, CONFIG) for partition in partitions]
+    logs = [future.result() for future in futures]
+    assert [log.log_end_offset for log in logs] == [1, 2, 3]
+    assert list(manager.logs()) == logs
+    manager.check()
+    machine.stop()
+    assert machine.open().was_clean
+
+
+def test_a_log_that_cannot_be_loaded_is_named_and_can_be_tried_again() -> None:
+    disk = FaultyFileSystem()
+    machine = LogMachine(disk)
+    manager = machine.open()
+    append(manager, PARTITION)
+    disk.make_directories(f"{DATA_DIR}/orders-1")
+    disk.fail_at(disk.operation_count + 1)
+    with pytest.raises(DataDirectoryError) as failure:
+        manager.open_log(SECOND, TOPIC_ID, CONFIG)
+    assert failure.value.fields["path"] == f"{DATA_DIR}/orders-1"
+    with pytest.raises(UnknownTopicOrPartitionError):
+        manager.log(SECOND)
+    append(manager, SECOND)
+    assert manager.log(SECOND).log_end_offset == 1

@@ -1,0 +1,115 @@
+"""Opens partitions: loads their logs, compares these with the bucket, and gives each its host.
+
+Many are opened at a time: after a crash each log has its tail to walk, and a disk answers many readers sooner
+than one after another. The first failure keeps those that have not begun from beginning; what was opened
+until then stays open, and is found so by the next try.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
+from functools import partial
+from typing import NamedTuple
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import UnknownTopicOrPartitionError
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_manager import LogManager
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.remote.ownership import reconcile_log
+from stratalog.server.hosted_partition import HostedPartition
+from stratalog.server.hosted_shard import HostedShard
+from stratalog.server.opening_progress import OpeningProgress
+from stratalog.server.shard_set import ShardSet
+
+logger = logging.getLogger(__name__)
+
+Host = Callable[[UnifiedLog, HostedShard], HostedPartition]
+"""Gives a log its writer and its signal."""
+
+
+class WantedPartition(NamedTuple):
+    """A partition to open, and the configuration that its log goes by."""
+
+    topic_partition: TopicPartition
+    topic_id_partition: TopicIdPartition
+    config: LogConfig
+
+
+class PartitionOpener:
+    """Thread-safe: it keeps nothing between calls. One partition is opened by one caller at a time, and none
+    of them is a thread of the executor.
+    """
+
+    def __init__(
+        self, clock: Clock, shards: ShardSet, logs: LogManager, host: Host, executor: Executor
+    ) -> None:
+        self._clock = clock
+        self._shards = shards
+        self._logs = logs
+        self._host = host
+        self._executor = executor
+
+    def open(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition]:
+        """Open all of them; returns them in the same order. Takes disk and network for as long as recovery
+        needs, and tells the log of the process now and then how far it is.
+
+        Raises DataDirectoryError, which says for which path; others that failed as well are logged.
+        """
+        progress = OpeningProgress(self._clock, len(wanted))
+        futures = [self._executor.submit(self._open, one, progress) for one in wanted]
+        wait(futures, return_when=FIRST_EXCEPTION)
+        for future in futures:
+            future.cancel()
+        # Whoever is told of a failure may close the logs: nothing may be under way then.
+        wait(futures)
+        _raise_first(wanted, futures)
+        return [future.result() for future in futures]
+
+    def _open(self, wanted: WantedPartition, progress: OpeningProgress) -> HostedPartition:
+        shard = self._shards.of(wanted.topic_id_partition)
+        log = self._open_log(wanted, shard, progress)
+        reconciled = reconcile_log(self._logs, log, shard.metadata, shard.claimed)
+        if reconciled.set_aside_path is not None:
+            logger.warning(
+                "the local log of %s cannot go on and was set aside for you to look at, path=`%s`: %s",
+                wanted.topic_partition,
+                reconciled.set_aside_path,
+                reconciled.reason,
+            )
+        hosted = self._host(reconciled.log, shard)
+        progress.opened(wanted.topic_partition)
+        return hosted
+
+    def _open_log(self, wanted: WantedPartition, shard: HostedShard, progress: OpeningProgress) -> UnifiedLog:
+        """The log, which a try to open the topic that failed at another partition may have left open."""
+        topic_id = wanted.topic_id_partition.topic_id
+        try:
+            log = self._logs.log(wanted.topic_partition)
+        except UnknownTopicOrPartitionError:
+            return self._logs.open_log(
+                wanted.topic_partition,
+                topic_id,
+                wanted.config,
+                start_offset=shard.metadata.state().partition(wanted.topic_id_partition).tiered_end_offset,
+                on_progress=partial(progress.walked, wanted.topic_partition),
+            )
+        assert log.topic_id == topic_id, "the log of a topic that is gone was deleted"
+        # It was loaded for an earlier configuration, perhaps.
+        log.reconfigure(wanted.config)
+        return log
+
+
+def _raise_first(wanted: Sequence[WantedPartition], futures: Sequence[Future[HostedPartition]]) -> None:
+    failures = [
+        (one, error)
+        for one, future in zip(wanted, futures, strict=True)
+        if not future.cancelled() and (error := future.exception()) is not None
+    ]
+    for one, error in failures[1:]:
+        logger.error("%s cannot be opened either: %s", one.topic_partition, error)
+    for _, error in failures:
+        raise error
