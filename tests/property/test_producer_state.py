@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from stratalog.base.errors import LogStoreError
 from stratalog.log.producer_append import AppendOrigin, ProducerAppend
 from stratalog.log.producer_batch import ProducerBatch
+from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producer_state_manager import ProducerStateManager
 from stratalog.record.end_transaction_marker import ControlType
@@ -165,6 +166,41 @@ def test_a_leaders_state_is_what_the_log_says(
             txn[:2] for txn in oracle.transactions() if txn.marker_offset is None
         )
     assert aborted == oracle.aborted()
+
+
+def signed(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(-2, 2) | st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+@st.composite
+def odd_batches(draw: st.DrawFn) -> ProducerBatch:
+    """Any header that a log may have, with any marker."""
+    kind = draw(st.sampled_from(["data", "marker", "removed marker"]))
+    if kind == "data":
+        batch = data_batch(0, count=draw(st.integers(1, 2**31 - 1)), is_transactional=draw(st.booleans()))
+    else:
+        control_type = draw(st.sampled_from(ControlType))
+        batch = marker_batch(0, 0, 0, control_type, coordinator_epoch=draw(signed(32)))
+    if kind == "removed marker":
+        batch = batch._replace(marker=None)
+    header = batch.header._replace(
+        producer_id=draw(signed(64)),
+        producer_epoch=draw(signed(16)),
+        base_sequence=draw(signed(32)),
+        max_timestamp=draw(signed(64)),
+    )
+    return batch._replace(header=header)
+
+
+@given(log=st.lists(odd_batches(), max_size=12))
+def test_whatever_is_in_a_log_can_be_replayed_and_kept(log: list[ProducerBatch]) -> None:
+    state = new_state()
+    for batch in log:
+        state.append(batch.stamped(state.map_end_offset, None))
+        state.check()
+    snapshot = state.snapshot()
+    again = ProducerSnapshot.from_bytes(snapshot.end_offset, snapshot.to_bytes())
+    assert again.to_bytes() == snapshot.to_bytes()
 
 
 @given(

@@ -79,7 +79,7 @@ class ProducerAppend:
             _require_recognisable(batches)
         entries: dict[int, ProducerStateEntry] = {}
         for batch in batches:
-            if not batch.header.has_producer_id:
+            if not batch.has_producer:
                 continue
             producer_id = batch.header.producer_id
             entry = entries.get(producer_id) or self._entry(producer_id)
@@ -108,7 +108,7 @@ class ProducerAppend:
 
 def _require_recognisable(batches: Sequence[ProducerBatch]) -> None:
     """A request that comes again must be known as a whole."""
-    batch_counts = Counter(batch.header.producer_id for batch in batches if batch.header.has_producer_id)
+    batch_counts = Counter(batch.header.producer_id for batch in batches if batch.has_producer)
     for producer_id, batch_count in batch_counts.items():
         if batch_count > RETAINED_BATCH_COUNT:
             raise InvalidRequestError(

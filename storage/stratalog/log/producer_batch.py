@@ -44,6 +44,11 @@ class ProducerBatch(NamedTuple):
         )
 
     @property
+    def has_producer(self) -> bool:
+        """Somebody's sequence or transaction; ids below 0 are nobody's, whatever wrote them."""
+        return self.header.producer_id >= 0
+
+    @property
     def last_sequence(self) -> int:
         """Of its last record; -1 where it has none, as control batches and a coordinator's own appends."""
         if self.header.base_sequence == NO_SEQUENCE:

@@ -31,7 +31,7 @@ from crc32c import crc32c
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.producer_state_entry import BatchMetadata, ProducerStateEntry
-from stratalog.record.header import NO_PRODUCER_EPOCH, NO_SEQUENCE
+from stratalog.record.header import NO_SEQUENCE
 from stratalog.segment.file_names import segment_path
 
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -122,11 +122,9 @@ def _unpack(fields: tuple[int, ...], end_offset: int) -> ProducerStateEntry:
     ) = fields
     if not (
         producer_id >= 0
-        and epoch >= NO_PRODUCER_EPOCH
         and last_sequence >= NO_SEQUENCE
         and _NONE <= last_offset < end_offset
         and 0 <= offset_delta <= max(0, last_offset)
-        and coordinator_epoch >= _NONE
         and _NONE <= txn_first_offset < end_offset
     ):
         raise CorruptRecordError("an entry of a producer snapshot is out of range", entry=fields)

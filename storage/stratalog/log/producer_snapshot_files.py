@@ -24,6 +24,7 @@ from stratalog.log.producer_snapshot import (
     parse_snapshot_name,
     snapshot_path,
 )
+from stratalog.segment.file_names import DELETED_SUFFIX
 
 
 class ProducerSnapshotFiles:
@@ -86,14 +87,14 @@ class ProducerSnapshotFiles:
         """Remove those that belong to no segment, except one above all of them: that of a log that was
         closed.
 
-        What writes that a crash cut off have left goes, too. Raises OSError.
+        What was left of writes and removals that a crash cut off goes, too. Raises OSError.
         """
         strays = [offset for offset in self._offsets if offset not in segment_base_offsets]
         if strays and strays[-1] > max(segment_base_offsets, default=-1):
             del strays[-1]
         self._remove(strays)
         for name in self._filesystem.list_directory(self._directory):
-            if name.endswith(SNAPSHOT_SUFFIX + TEMPORARY_SUFFIX):
+            if name.endswith((SNAPSHOT_SUFFIX + TEMPORARY_SUFFIX, SNAPSHOT_SUFFIX + DELETED_SUFFIX)):
                 self._filesystem.unlink(f"{self._directory}/{name}")
 
     def _remove(self, offsets: list[int]) -> bool:

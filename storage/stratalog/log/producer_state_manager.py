@@ -98,7 +98,7 @@ class ProducerStateManager:
         header = batch.header
         assert header.next_offset > self._map_end_offset
         self._map_end_offset = header.next_offset
-        if not header.has_producer_id or (header.is_control and batch.marker is None):
+        if not batch.has_producer or (header.is_control and batch.marker is None):
             return None
         before = self.entry(header.producer_id)
         self._producers[header.producer_id] = after = before.after(batch)

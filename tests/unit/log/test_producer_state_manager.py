@@ -203,7 +203,7 @@ def test_deleted_records_leave_their_producers(state: ProducerStateManager) -> N
 
 
 def test_a_log_that_begins_anew_knows_nobody(state: ProducerStateManager, disk: FaultyFileSystem) -> None:
-    state.append(transactional(0, 7))
+    state.append(transactional(59, 7))
     state.take_snapshot()
     state.truncate_fully_and_start_at(40)
     assert state.map_end_offset == 40

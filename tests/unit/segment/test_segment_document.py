@@ -8,10 +8,14 @@ from uuid import UUID
 
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import format_checkpoint
+from stratalog.log.leader_epoch_cache import EpochEntry, format_epochs
 from stratalog.log.partition_metadata import format_partition_metadata, parse_partition_metadata
+from stratalog.log.producer_snapshot import ProducerSnapshot
+from stratalog.log.producer_state_entry import BatchMetadata, ProducerStateEntry
 from stratalog.segment.offset_index import OffsetIndex
 from stratalog.segment.time_index import TimeIndex
 from stratalog.segment.timestamp_offset import TimestampOffset
+from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "formats" / "segment.md").read_text()
 
@@ -33,6 +37,23 @@ def test_the_time_index() -> None:
     index = TimeIndex(147_001)
     index.maybe_append(TimestampOffset(1_700_000_004_960, 147_068))
     assert index.to_bytes() == bytes.fromhex(example("time index"))
+
+
+def test_the_transaction_index() -> None:
+    index = TransactionIndex(2)
+    index.append(AbortedTransaction(2, 13, 19, 20))
+    assert index.to_bytes() == bytes.fromhex(example("transaction index"))
+
+
+def test_the_producer_snapshot() -> None:
+    batch = BatchMetadata(last_sequence=1, last_offset=1, offset_delta=1, timestamp_ms=1_700_000_000_000)
+    entry = ProducerStateEntry(2, 0, -1, 1_700_000_000_000, 0, (batch,))
+    assert ProducerSnapshot(2, (entry,)).to_bytes() == bytes.fromhex(example("producer snapshot"))
+
+
+def test_the_leader_epochs() -> None:
+    entries = [EpochEntry(0, 0), EpochEntry(7, 105_640)]
+    assert format_epochs(entries).decode() == example("leader epochs")
 
 
 def test_the_partition_metadata() -> None:
