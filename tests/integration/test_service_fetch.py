@@ -8,12 +8,15 @@ from pathlib import Path
 import grpc
 import pytest
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.errors import FencedError, OffsetOutOfRangeError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import error_of_info
 from stratalog.client.messages import fetched_records
+from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.service_bench import ServiceBench, service_bench
 from stratalog.v1 import log_pb2
 
@@ -363,3 +366,42 @@ async def test_a_small_budget_reads_many_tiered_partitions_in_turn(tmp_path: Pat
         answers = await bench.client.fetch(positions, max_bytes=700)
         assert sum(bool(answer.batches) for answer in answers) == 1
         assert [len(part) for part in await bench.read_all("t")] == [3] * 6
+
+
+TIERED_PARTITION_COUNT = 500
+WIDE = {"max_bytes": 32 << 20}
+
+
+async def tiered_partitions(bench: ServiceBench) -> dict[TopicPartition, int]:
+    """Many partitions with a record each, in the object store alone; where they begin."""
+    await with_topic(bench, TIERED_PARTITION_COUNT)
+    for partition in range(TIERED_PARTITION_COUNT):
+        await bench.append("t", [b"%d" % partition], partition=partition)
+    await bench.client.admin.upload(delete_local=True)
+    return {TopicPartition("t", partition): 0 for partition in range(TIERED_PARTITION_COUNT)}
+
+
+async def test_more_tiered_partitions_than_reads_may_wait_are_read_without_an_error(tmp_path: Path) -> None:
+    disk, store = MemoryFileSystem(), MemoryObjectStore(SystemClock())
+    async with service_bench(tmp_path, filesystem=disk, store=store) as bench:
+        positions = await tiered_partitions(bench)
+        values: dict[int, list[bytes | None]] = {}
+        fetch_count = 0
+        while len(values) < TIERED_PARTITION_COUNT:
+            fetch_count += 1
+            assert fetch_count < 10, "a large part of them at a time"
+            for answer in await bench.client.fetch(positions, **WIDE):
+                assert not answer.HasField("error")
+                topic_partition = TopicPartition("t", answer.partition)
+                if answer.batches:
+                    values[answer.partition] = values_of(answer, positions[topic_partition])
+                positions[topic_partition] = answer.next_fetch_offset
+        assert values == {partition: [b"%d" % partition] for partition in range(TIERED_PARTITION_COUNT)}
+        assert fetch_count > 1, "more than fit into one"
+
+        async def read_all() -> list[list[bytes | None]]:
+            return [[record.value for record in part] for part in await bench.read_all("t")]
+
+        # Two sessions at once leave each other room.
+        for records in await asyncio.gather(read_all(), read_all()):
+            assert records == [[b"%d" % partition] for partition in range(TIERED_PARTITION_COUNT)]

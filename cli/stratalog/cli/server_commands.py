@@ -82,6 +82,18 @@ def server() -> None:
     help="Refuse appends at `disk` once the store has not answered for so long; 0: never.",
 )
 @click.option(
+    "--max-request-memory",
+    "max_request_memory_mib",
+    envvar="STRATALOG_MAX_REQUEST_MEMORY",
+    show_envvar=True,
+    type=click.IntRange(min=64),
+    default=512,
+    show_default=True,
+    metavar="MIB",
+    help="For records of requests under way: half for appends (one more is refused, and clients send it again), "
+    "half for answers of fetches (which get smaller). The process takes about twice as much.",
+)
+@click.option(
     "--log-level",
     envvar="STRATALOG_LOG_LEVEL",
     show_envvar=True,
@@ -96,6 +108,7 @@ def start(
     compaction_s: int,
     upload_s: int,
     max_silence_s: int,
+    max_request_memory_mib: int,
     log_level: str,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then stop cleanly. There is no authentication yet: listen on a private
@@ -112,6 +125,7 @@ def start(
         compaction_ms=compaction_s * 1000,
         upload_ms=upload_s * 1000,
         max_silence_ms=max_silence_s * 1000,
+        max_request_memory_bytes=max_request_memory_mib << 20,
     )
     logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
     serve(settings, _announce)

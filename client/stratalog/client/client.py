@@ -10,6 +10,7 @@ from typing import Self
 
 import grpc
 
+from stratalog.base.errors import OverloadedError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.admin import Admin
@@ -62,8 +63,8 @@ class Client:
         acks: Durability | None = None,
         codec: Codec = Codec.NONE,
     ) -> log_pb2.AppendResponse:
-        """Append records to one partition as one batch: all become visible together or none does. Not
-        repeated by itself: after ServerUnavailableError nobody knows whether it took effect.
+        """Append records to one partition as one batch: all become visible together or none does. Repeated by
+        itself only after OverloadedError: after ServerUnavailableError nobody knows whether it took effect.
         """
         return await self.append_batches(topic, partition, encode_batch(records, codec=codec), acks=acks)
 
@@ -74,7 +75,11 @@ class Client:
         request = log_pb2.AppendRequest(
             topic=topic, partition=partition, acks=wire_acks(acks), batches=bytes(batches)
         )
-        return await self._channel.call(self.log.Append(request, timeout=CALL_TIMEOUT_S))
+        return await retrying(
+            self._retry,
+            lambda: self._channel.call(self.log.Append(request, timeout=CALL_TIMEOUT_S)),
+            after=OverloadedError,
+        )
 
     async def fetch(
         self,
@@ -164,7 +169,7 @@ class Client:
         """A producer over this connection. `on_outcome` is told of every batch that is acknowledged or
         fails.
         """
-        return Producer(self._channel, self.admin, settings or ProducerSettings(), on_outcome)
+        return Producer(self._channel, self.admin, settings or ProducerSettings(), self._retry, on_outcome)
 
     def consumer(
         self,

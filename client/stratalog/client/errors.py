@@ -16,6 +16,7 @@ import grpc
 from stratalog.base.errors import (
     InvalidRequestError,
     LogStoreError,
+    OverloadedError,
     RecordTooLargeError,
     UnsupportedOperationError,
 )
@@ -84,6 +85,8 @@ def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
         return RecordTooLargeError(
             "the request is larger than the server accepts, send less at once", details=details
         )
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "RPC limit" in details:
+        return OverloadedError("too many calls are open at the server, try again", server=server)
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedOperationError("the server does not know this call, it may be older", server=server)
     if status is grpc.StatusCode.INVALID_ARGUMENT:

@@ -3,6 +3,8 @@
 Many batches are under way at a time. The server answers in order and stops at its first failure, applying
 nothing behind it. So when the stream breaks:
 
+* because the server had no room (`OverloadedError`): nothing of the first unanswered batch took effect. It
+  goes out again, and all behind it, in order, after a pause that grows, until the retry policy's deadline;
 * by the server's judgement on a batch (an answer with an error): that batch has failed, the ones behind it
   were not applied and go out again over a new stream, in order;
 * by the transport: whether the batches under way took effect is unknown. All of them fail with
@@ -19,11 +21,12 @@ from typing import NamedTuple
 
 import grpc
 
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import LogStoreError, OverloadedError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_info
 from stratalog.client.messages import wire_acks
+from stratalog.client.retry import RetryPolicy
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 MAX_IN_FLIGHT_COUNT = 8
@@ -71,6 +74,7 @@ class PartitionSender:
         channel: ServerChannel,
         topic_partition: TopicPartition,
         acks: Durability | None,
+        retry: RetryPolicy,
         on_settled: Callable[[SealedBatch, LogStoreError | None], None],
     ) -> None:
         """`on_settled` is called once for each batch, acknowledged or failed, unless it is abandoned."""
@@ -78,6 +82,11 @@ class PartitionSender:
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
         self._topic_partition = topic_partition
         self._acks = acks
+        self._retry = retry
+        self._refusal_count = 0
+        """How often in a row the server had no room."""
+        self._deadline_s = 0.0
+        """When to give up then, on the loop's clock."""
         self._on_settled = on_settled
         self._queued: deque[SealedBatch] = deque()
         self._in_flight: deque[SealedBatch] = deque()
@@ -100,6 +109,8 @@ class PartitionSender:
 
     async def _run(self) -> None:
         while self._queued:
+            if self._refusal_count:
+                await asyncio.sleep(self._retry.pause_s(self._refusal_count))
             call = self._stub.AppendStream(self._requests(), metadata=ANSWER_ERRORS_METADATA)
             try:
                 async for response in call:
@@ -140,6 +151,7 @@ class PartitionSender:
             await self._changed.wait()
 
     def _acknowledge(self, batch: SealedBatch, response: log_pb2.AppendResponse) -> None:
+        self._refusal_count = 0
         assert response.last_offset - response.base_offset + 1 == batch.record_count
         durability = Durability(response.durability)
         for place, future in batch.futures:
@@ -152,9 +164,25 @@ class PartitionSender:
         if not self._in_flight:
             # The stream broke before anything was sent: the next batch fails, later ones try a new stream.
             self._in_flight.append(self._queued.popleft())
-        for _ in range(1 if is_judged else len(self._in_flight)):
+        if isinstance(cause, OverloadedError):
+            failed_count = 0 if self._may_send_again() else 1
+        else:
+            failed_count = 1 if is_judged else len(self._in_flight)
+        for _ in range(failed_count):
             batch = self._in_flight.popleft()
             batch.fail(cause)
             self._on_settled(batch, cause)
         self._queued.extendleft(reversed(self._in_flight))
         self._in_flight.clear()
+
+    def _may_send_again(self) -> bool:
+        """Count a refusal for want of room; False where the next try would come behind the deadline."""
+        now_s = asyncio.get_running_loop().time()
+        if self._refusal_count == 0:
+            self._deadline_s = now_s + self._retry.deadline_s
+        self._refusal_count += 1
+        if now_s + self._retry.pause_s(self._refusal_count) <= self._deadline_s:
+            return True
+        # The next batch has a deadline of its own.
+        self._refusal_count = 0
+        return False

@@ -22,6 +22,7 @@ from stratalog.client.channel import ServerChannel
 from stratalog.client.partition_chooser import PartitionChooser
 from stratalog.client.partition_sender import Acknowledged, PartitionSender, SealedBatch
 from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.retry import RetryPolicy
 from stratalog.record.builder import RecordBatchBuilder
 
 
@@ -66,13 +67,17 @@ class Producer:
         channel: ServerChannel,
         admin: Admin,
         settings: ProducerSettings,
+        retry: RetryPolicy,
         on_outcome: Callable[[BatchOutcome], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`on_outcome` is told of every batch that is acknowledged or fails, on the event loop."""
+        """`retry`: how long, and how often, batches are sent again that the server had no room for.
+        `on_outcome` is told of every batch that is acknowledged or fails, on the event loop.
+        """
         self._channel = channel
         self._admin = admin
         self._settings = settings
+        self._retry = retry
         self._on_outcome = on_outcome
         self._clock = clock or SystemClock()
         self._random = system_random()
@@ -240,14 +245,15 @@ class Producer:
         try:
             sealed.batch = batch.builder.build(codec=self._settings.codec)
         except LogStoreError as error:
-            # A codec that this version cannot write, or a record that no batch can hold: its senders are
-            # told.
+            # A record that no batch can hold: its senders are told.
             sealed.fail(error)
             self._on_settled(sealed, error)
             return
         sender = self._senders.get(topic_partition)
         if sender is None:
-            sender = PartitionSender(self._channel, topic_partition, self._settings.acks, self._on_settled)
+            sender = PartitionSender(
+                self._channel, topic_partition, self._settings.acks, self._retry, self._on_settled
+            )
             self._senders[topic_partition] = sender
         self._topics[topic_partition.topic].chooser.batch_sealed(topic_partition.partition)
         sender.send(sealed)

@@ -1,8 +1,9 @@
 """Trying again: only what may be repeated, only after errors that say so, with growing pauses up to a
 deadline.
 
-Reads and look-ups repeat freely. Changes do not repeat by themselves: after a failure of the connection
-nobody knows whether an append took effect, and repeating it could store its records twice.
+Reads and look-ups repeat freely. Changes repeat only where the server says that nothing of them took effect:
+after a failure of the connection nobody knows whether an append did, and repeating it could store its records
+twice.
 """
 
 from __future__ import annotations
@@ -37,8 +38,12 @@ class RetryPolicy:
         return whole_s * (0.5 + _JITTER.random() / 2)
 
 
-async def retrying(policy: RetryPolicy, call: Callable[[], Awaitable[_T]]) -> _T:
-    """The result of `call`, which is repeated after retriable errors until the policy's deadline."""
+async def retrying(
+    policy: RetryPolicy, call: Callable[[], Awaitable[_T]], after: type[LogStoreError] = LogStoreError
+) -> _T:
+    """The result of `call`, which is repeated until the policy's deadline after retriable errors, or those of
+    them that are `after`.
+    """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + policy.deadline_s
     attempt = 0
@@ -48,6 +53,7 @@ async def retrying(policy: RetryPolicy, call: Callable[[], Awaitable[_T]]) -> _T
         except LogStoreError as error:
             attempt += 1
             pause_s = policy.pause_s(attempt)
-            if not error.retriable or loop.time() + pause_s > deadline_s:
+            is_repeatable = error.retriable and isinstance(error, after)
+            if not is_repeatable or loop.time() + pause_s > deadline_s:
                 raise
         await asyncio.sleep(pause_s)

@@ -36,6 +36,7 @@ from stratalog.server.closing import Closing
 from stratalog.server.log_servicer import LogServicer
 from stratalog.server.memory_tuning import keep_freed_memory
 from stratalog.server.partition_host import PartitionHost
+from stratalog.server.request_memory import RequestMemory
 from stratalog.server.settings import ServerSettings, listen_address
 from stratalog.server.storage_engine import StorageEngine, StorageEngineBuilder
 from stratalog.server.thread_scheduler import ThreadScheduler
@@ -81,6 +82,10 @@ class Server:
             settings.effective_store_url, filesystem=self._filesystem, clock=self._clock, ids=self._ids
         )
         self._engine: StorageEngine | None = None
+        self.append_memory = RequestMemory(settings.request_memory_share_bytes)
+        """What appends that are under way take."""
+        self.fetch_memory = RequestMemory(settings.request_memory_share_bytes)
+        """What answers of fetches take until they are sent."""
         self.port = 0
         """The port that is served, once started."""
 
@@ -95,7 +100,9 @@ class Server:
         nothing is left running then.
         """
         loop = asyncio.get_running_loop()
-        self._grpc = grpc.aio.server(options=_server_options(self.settings))
+        self._grpc = grpc.aio.server(
+            options=_server_options(self.settings), maximum_concurrent_rpcs=self.settings.max_call_count
+        )
         self.port = self._take_port()
         self._pools = WorkerPools(self.settings)
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
@@ -149,7 +156,15 @@ class Server:
             raise _cannot_listen(self.settings.listen, str(error)) from None
 
     def _register(self, engine: StorageEngine) -> None:
-        log_servicer = LogServicer(self._clock, engine.registry, self._pools, self._closing, self.settings)
+        log_servicer = LogServicer(
+            self._clock,
+            engine.registry,
+            self._pools,
+            self._closing,
+            self.append_memory,
+            self.fetch_memory,
+            self.settings,
+        )
         admin_servicer = AdminServicer(
             engine.registry, engine.topics, engine.tiers, engine.status, self._pools
         )

@@ -5,8 +5,10 @@ order. Within one partition the writer keeps the order and stops at the first fa
 When the stream turns to another partition, the reader first waits for what is under way: the other
 partition's writer would not know of a failure here in time.
 
-The number of requests and of bytes under way is bounded, and the transport's flow control holds the client
-back beyond.
+The number of requests and of bytes under way is bounded: beyond it the next request is not taken off the
+wire, and the transport's flow control holds the client back. These bounds are one stream's. Where the
+requests of all connections have taken half of the memory there is, a stream has one request under way at a
+time; so a crowd of streams is slowed down before any of them is refused.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from typing import NamedTuple
 from stratalog.server.append_decoding import DecodedAppend
 from stratalog.server.partition_writer import PartitionWriter
 from stratalog.server.pending_append import Appended, AppendSession, PendingAppend
+from stratalog.server.request_memory import RequestMemory
 
 MAX_IN_FLIGHT_COUNT = 256
 MAX_IN_FLIGHT_BYTES = 32 << 20
+"""The request that reaches it is the last one under way."""
 
 
 class Submission(NamedTuple):
@@ -38,7 +42,10 @@ class AppendPipeline:
         self,
         requests: AsyncIterator[DecodedAppend],
         prepare: Callable[[DecodedAppend, AppendSession], Submission],
+        memory: RequestMemory,
     ) -> None:
+        """`memory` is where `prepare` takes a request's bytes from."""
+        self._memory = memory
         self._requests = requests
         self._prepare = prepare
         self._session = AppendSession()
@@ -72,24 +79,41 @@ class AppendPipeline:
         try:
             async for request in self._requests:
                 submission = self._prepare(request, self._session)
-                is_turn = current is not None and current is not submission.writer
-                while self._in_flight_count > 0 and (is_turn or not self._has_room(submission.size_bytes)):
-                    self._answered.clear()
-                    await self._answered.wait()
+                if current is not None and current is not submission.writer:
+                    await self._turn(submission)
                 current = submission.writer
                 self._in_flight_count += 1
                 self._in_flight_bytes += submission.size_bytes
                 self._in_flight.put_nowait(submission)
                 submission.writer.submit(submission.append)
+                while not self._has_room():
+                    await self._next_answer()
         except Exception as error:  # noqa: BLE001 - raised by `results`, in its place in the order
             # The requests before this one are answered first; then the stream ends with this.
             self._failure = error
         finally:
             self._in_flight.put_nowait(None)
 
-    def _has_room(self, size_bytes: int) -> bool:
-        within_bytes = self._in_flight_bytes + size_bytes <= MAX_IN_FLIGHT_BYTES
-        return within_bytes and self._in_flight_count < MAX_IN_FLIGHT_COUNT
+    async def _turn(self, submission: Submission) -> None:
+        """Wait for what is under way, before `submission` goes to another partition."""
+        try:
+            while self._in_flight_count > 0:
+                await self._next_answer()
+        except asyncio.CancelledError:
+            # No writer will ever answer it.
+            submission.append.give_back_memory()
+            raise
+
+    async def _next_answer(self) -> None:
+        self._answered.clear()
+        await self._answered.wait()
+
+    def _has_room(self) -> bool:
+        """Whether to read on. Always, where nothing is under way: nobody else would wake this stream."""
+        if self._in_flight_count == 0:
+            return True
+        within_bytes = self._in_flight_bytes < MAX_IN_FLIGHT_BYTES
+        return within_bytes and self._in_flight_count < MAX_IN_FLIGHT_COUNT and not self._memory.is_scarce
 
     def _abandon(self) -> None:
         """Nobody waits any more for what is still under way. It may be applied, as far as the session is not

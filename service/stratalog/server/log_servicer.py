@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
@@ -29,6 +29,7 @@ from stratalog.server.fetch_session import FetchSession
 from stratalog.server.offset_lookup import OffsetLookup
 from stratalog.server.partition_registry import PartitionRegistry
 from stratalog.server.pending_append import AppendSession, PendingAppend
+from stratalog.server.request_memory import RequestMemory
 from stratalog.server.settings import ServerSettings
 from stratalog.server.status import CLOSING_DETAILS, CLOSING_STATUS
 from stratalog.server.worker_pools import WorkerPools
@@ -50,12 +51,16 @@ class LogServicer:
         partitions: PartitionRegistry,
         pools: WorkerPools,
         closing: Closing,
+        append_memory: RequestMemory,
+        fetch_memory: RequestMemory,
         settings: ServerSettings,
     ) -> None:
         self._clock = clock
         self._partitions = partitions
         self._pools = pools
         self._closing = closing
+        self._append_memory = append_memory
+        self._fetch_memory = fetch_memory
         self._settings = settings
         self._lookup = OffsetLookup(partitions)
 
@@ -82,7 +87,8 @@ class LogServicer:
     @guarded
     async def AppendStream(self, request_iterator: AsyncIterator[DecodedAppend], context: Context) -> None:
         try:
-            async with aclosing(AppendPipeline(request_iterator, self._prepare).results()) as results:
+            pipeline = AppendPipeline(request_iterator, self._prepare, self._append_memory)
+            async with aclosing(pipeline.results()) as results:
                 async for appended in results:
                     await send(context, convert.append_response(appended))
         except LogStoreError as error:
@@ -92,13 +98,13 @@ class LogServicer:
 
     @guarded
     async def Fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
-        session = self._session(request)
+        session = self._session(request, context)
         await session.collect(max(request.min_bytes, 1), self._max_wait_s(request))
         return encode_fetch_response(session.cursors)
 
     @guarded
     async def FetchStream(self, request: log_pb2.FetchRequest, context: Context) -> None:
-        session = self._session(request)
+        session = self._session(request, context)
         responses = session.stream(
             max(request.min_bytes, 1), self._max_wait_s(request), encode_fetch_response
         )
@@ -124,7 +130,9 @@ class LogServicer:
         return log_pb2.ListOffsetsResponse(answers=answers)
 
     def _prepare(self, decoded: DecodedAppend, session: AppendSession | None) -> Submission:
-        """Check what can be checked without touching the log. Raises LogStoreError."""
+        """Check what can be checked without touching the log, then take the request's memory. Raises
+        LogStoreError; the memory is the submission's otherwise.
+        """
         request = decoded.request
         partition = self._partitions.partition(request.topic, request.partition)
         durability = partition.effective_durability(convert.durability(request.acks))
@@ -136,7 +144,9 @@ class LogServicer:
                 max_bytes=self._settings.max_request_bytes,
             )
         future = asyncio.get_running_loop().create_future()
-        append = PendingAppend(self._payload(decoded), durability, future, session)
+        payload = self._payload(decoded)
+        memory = self._append_memory.lease(decoded.size_bytes)
+        append = PendingAppend(payload, durability, future, memory, session)
         return Submission(partition.writer, append, decoded.size_bytes)
 
     def _payload(self, decoded: DecodedAppend) -> Buffer | partial[bytes]:
@@ -147,7 +157,8 @@ class LogServicer:
             return partial(convert.plain_records, decoded.request.records.records, self._clock.now_ms())
         raise InvalidRequestError("an append needs batches or records")
 
-    def _session(self, request: log_pb2.FetchRequest) -> FetchSession:
+    def _session(self, request: log_pb2.FetchRequest, context: Context) -> FetchSession:
+        """Lasts as long as the call: until its last answer was sent, or nobody wants it any more."""
         if not request.partitions:
             raise InvalidRequestError("a fetch names one partition at least")
         if len(request.partitions) > MAX_FETCH_PARTITION_COUNT:
@@ -160,7 +171,11 @@ class LogServicer:
         max_bytes = min(
             request.max_bytes or self._settings.default_fetch_bytes, self._settings.max_fetch_bytes
         )
-        return FetchSession(cursors, self._pools, self._closing, max_bytes)
+        session = FetchSession(cursors, self._pools, self._closing, self._fetch_memory, max_bytes)
+        # The stubs ask for a class of their own where grpc takes any function.
+        on_done = cast(Any, lambda _: session.close())  # pyright: ignore[reportUnknownLambdaType]  # as above
+        context.add_done_callback(on_done)
+        return session
 
     def _cursor(self, request: log_pb2.FetchPartition) -> FetchCursor:
         topic_partition = TopicPartition(request.topic, request.partition)

@@ -130,7 +130,7 @@ class PartitionWriter:
                     raise SessionBrokenError
                 if append.durability is not Durability.OS and self._ensure_heard is not None:
                     self._ensure_heard()
-                buffers.append(append.batches() if callable(append.batches) else append.batches)
+                buffers.append(append.take_batches())
                 writable.append(append)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
                 outcomes.append((append, _as_engine_error(error)))
@@ -196,6 +196,7 @@ def _groups(pending: list[PendingAppend]) -> list[list[PendingAppend]]:
 
 def _resolve(outcomes: Sequence[_Outcome]) -> None:
     for append, outcome in outcomes:
+        append.give_back_memory()
         # A caller that has gone away has cancelled its future; its append stands all the same.
         if append.future.done():
             continue

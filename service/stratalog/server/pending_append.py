@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
+from stratalog.server.request_memory import MemoryLease
 
 
 class Appended(NamedTuple):
@@ -34,9 +35,11 @@ class AppendSession:
         self.is_broken = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class PendingAppend:
-    """One request's worth of batches, waiting for its partition's writer, who owns it once submitted."""
+    """One request's worth of batches, waiting for its partition's writer. Guarded by being passed on: it is
+    the event loop's until it is submitted, then the writer's, and the loop's again with its answer.
+    """
 
     batches: Buffer | Callable[[], Buffer]
     """Encoded batches, or what encodes them: called on the writer's thread, may raise LogStoreError."""
@@ -45,7 +48,25 @@ class PendingAppend:
     """What must hold before `future` is resolved: OS or DISK."""
 
     future: asyncio.Future[Appended]
+
+    memory: MemoryLease
+    """What the batches take."""
+
     session: AppendSession | None = None
+
+    def give_back_memory(self) -> None:
+        """There is an answer, whether anybody waits for it or not; nothing is held any longer. Twice does no
+        harm.
+        """
+        self.batches = b""
+        self.memory.close()
+
+    def take_batches(self) -> Buffer:
+        """The encoded batches, once: they are not kept, or an append that waits for its fsync would hold what
+        is written already. Raises LogStoreError.
+        """
+        batches, self.batches = self.batches, b""
+        return batches() if callable(batches) else batches
 
 
 class SessionBrokenError(Exception):

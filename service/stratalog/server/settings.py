@@ -55,6 +55,19 @@ class ServerSettings:
     max_fetch_wait_ms: int = 60_000
     """Longer long polls are cut to this."""
 
+    max_request_memory_bytes: int = 512 * MIB
+    """For the records of requests that are under way, over all connections: half for appends, of which one
+    more is refused as retriable, half for answers of fetches, which get smaller. At least twice
+    `max_request_bytes`. The process takes about twice as much: the transport copies. Raise it for many
+    producers of large batches on a slow disk, lower it where memory is short.
+    """
+
+    max_call_count: int = 1_000
+    """Calls and streams that are open at once; one more is refused before its message is read. Each partition
+    of a producer, each consumer and each long poll is one. It bounds what the transport itself receives,
+    which nothing else here can see: one message a call.
+    """
+
     default_partition_count: int = 1
     """Of a topic that is created without saying."""
 
@@ -127,6 +140,7 @@ class ServerSettings:
                 _require(field.name, value, 0 if field.name in MAY_BE_ZERO else 1)
         if self.max_silence_ms:
             _require("max_silence_ms", self.max_silence_ms, self.head_refresh_ms + 1)
+        _require("max_request_memory_bytes", self.max_request_memory_bytes, 2 * self.max_request_bytes)
         if self.shutdown_grace_s < 0:
             raise InvalidConfigError(
                 "a setting is out of range",
@@ -147,6 +161,11 @@ class ServerSettings:
         the rest.
         """
         return self.max_request_bytes + MIB
+
+    @property
+    def request_memory_share_bytes(self) -> int:
+        """What appends, and what fetches may take of the request memory."""
+        return self.max_request_memory_bytes // 2
 
 
 def default_store_url(data_dir: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
-from stratalog.base.errors import StoreUnavailableError
+from stratalog.base.errors import OverloadedError
 from stratalog.server.settings import ServerSettings
 
 _T = TypeVar("_T")
@@ -42,12 +42,11 @@ class WorkerPools:
         return await asyncio.get_running_loop().run_in_executor(self._read, function)
 
     async def cold(self, function: Callable[[], _T]) -> _T:
-        """Run a read of the object store. Raises StoreUnavailableError (retriable) where too many wait
-        already.
-        """
+        """Run a read of the object store. Raises OverloadedError where too many wait already."""
         if self._cold_count >= self._cold_limit:
-            raise StoreUnavailableError(
-                "too many reads of tiered data are waiting, try again later", waiting=self._cold_count
+            raise OverloadedError(
+                "too many reads of tiered data are waiting, send it again after a pause",
+                waiting=self._cold_count,
             )
         future = asyncio.get_running_loop().run_in_executor(self._cold, function)
         # Counted until the thread is free again, not until the caller gives up: a cancelled call still
@@ -55,6 +54,13 @@ class WorkerPools:
         self._cold_count += 1
         future.add_done_callback(self._cold_done)
         return await asyncio.shield(future)
+
+    @property
+    def cold_share_count(self) -> int:
+        """So many cold reads may one call start now: half of what there is room for, so that the next call
+        finds room, too.
+        """
+        return (self._cold_limit - self._cold_count + 1) // 2
 
     async def task(self, function: Callable[[], _T]) -> _T:
         """Run an administrative call, which may take the disk and the network for long."""

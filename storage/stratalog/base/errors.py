@@ -19,6 +19,7 @@ chosen in one table, ``stratalog.server.status``; nothing below the server knows
     +-- CoordinatorFencedError            another transaction coordinator took over: stop
     +-- OutOfOrderSequenceError           send again from the expected sequence on, or begin with a new epoch
     +-- InvalidTxnStateError              end the producer's open transaction first
+    +-- OverloadedError                   send it again after a pause (retriable): nothing of it took effect
     +-- DataDirectoryError                a human has to look at the local disk or its settings
     |   +-- DataDirectoryInUseError       stop the other process, or use another directory
     +-- StoreError                        the object store
@@ -135,6 +136,13 @@ class InvalidTxnStateError(LogStoreError):
     current_txn_first_offset."""
 
     code = "INVALID_TXN_STATE"
+
+
+class OverloadedError(LogStoreError):
+    """There is no room for the request now. Nothing of it took effect, so even a change may be repeated."""
+
+    code = "OVERLOADED"
+    retriable = True
 
 
 class DataDirectoryError(LogStoreError):

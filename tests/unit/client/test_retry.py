@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.base.errors import LogStoreError, StoreUnavailableError, UnknownTopicOrPartitionError
+from stratalog.base.errors import (
+    LogStoreError,
+    OverloadedError,
+    StoreUnavailableError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.client.retry import RetryPolicy, retrying
 
 QUICK = RetryPolicy(deadline_s=5.0, first_pause_s=0.0001, max_pause_s=0.0002)
@@ -36,6 +41,15 @@ async def test_any_other_failure_is_raised_at_once() -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         await retrying(QUICK, flaky)
     assert flaky.calls == 1
+
+
+async def test_a_change_is_tried_again_only_after_what_changed_nothing() -> None:
+    refused = Flaky(3, OverloadedError("no room"))
+    assert await retrying(QUICK, refused, after=OverloadedError) == "done"
+    unknown = Flaky(3, StoreUnavailableError("away"))
+    with pytest.raises(StoreUnavailableError):
+        await retrying(QUICK, unknown, after=OverloadedError)
+    assert (refused.calls, unknown.calls) == (4, 1)
 
 
 async def test_the_deadline_ends_the_tries() -> None:

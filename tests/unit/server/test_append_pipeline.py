@@ -7,13 +7,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stratalog.base.errors import CorruptRecordError, LogStoreError, UnknownTopicOrPartitionError
+from stratalog.base.errors import (
+    CorruptRecordError,
+    LogStoreError,
+    OverloadedError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.types import Durability
 from stratalog.server import append_pipeline
 from stratalog.server.append_decoding import DecodedAppend
 from stratalog.server.append_pipeline import AppendPipeline, Submission
 from stratalog.server.partition_writer import PartitionWriter
 from stratalog.server.pending_append import Appended, AppendSession, PendingAppend
+from stratalog.server.request_memory import RequestMemory
 from stratalog.v1 import log_pb2
 
 BAD = b"bad"
@@ -31,24 +37,30 @@ class FakeWriter(PartitionWriter):
 
     def write_all(self) -> None:
         for append in self.waiting:
-            assert isinstance(append.batches, bytes)
+            data = append.take_batches()
+            append.give_back_memory()
+            assert isinstance(data, bytes)
             assert append.session is not None
             if append.session.is_broken:
                 continue
-            if append.batches == BAD:
+            if data == BAD:
                 append.session.is_broken = True
                 append.future.set_exception(CorruptRecordError("bad"))
                 continue
             offset = len(self.written)
-            self.written.append(append.batches)
-            append.future.set_result(Appended(offset, offset, 0, append.durability))
+            self.written.append(data)
+            if not append.future.cancelled():
+                append.future.set_result(Appended(offset, offset, 0, append.durability))
         self.waiting = []
 
 
 class Session:
     """A pipeline over writers by partition, and what came of it. Belongs to the test's loop."""
 
-    def __init__(self, requests: list[tuple[int, bytes]], partition_count: int = 3) -> None:
+    def __init__(
+        self, requests: list[tuple[int, bytes]], partition_count: int = 3, limit_bytes: int = 1 << 20
+    ) -> None:
+        self.memory = RequestMemory(limit_bytes)
         self.writers = [FakeWriter() for _ in range(partition_count)]
         self.taken = 0
         self.results: list[Appended] = []
@@ -62,7 +74,7 @@ class Session:
 
     async def _run(self) -> None:
         try:
-            async for appended in AppendPipeline(self._source(), self._prepare).results():
+            async for appended in AppendPipeline(self._source(), self._prepare, self.memory).results():
                 self.results.append(appended)
         except LogStoreError as error:
             self.failure = error
@@ -77,8 +89,12 @@ class Session:
             raise UnknownTopicOrPartitionError("no such partition")
         assert decoded.batches is not None
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        append = PendingAppend(bytes(decoded.batches), Durability.OS, future, session)
+        memory = self.memory.lease(decoded.size_bytes)
+        append = PendingAppend(bytes(decoded.batches), Durability.OS, future, memory, session)
         return Submission(self.writers[decoded.request.partition], append, decoded.size_bytes)
+
+    def cancel(self) -> None:
+        self._task.cancel()
 
     async def settle(self) -> None:
         """Until nothing moves any more without the writers."""
@@ -92,6 +108,10 @@ class Session:
                     writer.write_all()
                 await asyncio.sleep(0)
         await self._task
+        for writer in self.writers:
+            writer.write_all()
+        await self.settle()
+        assert self.memory.held_bytes == 0
 
 
 async def test_many_requests_of_one_partition_are_under_way_at_once() -> None:
@@ -136,7 +156,7 @@ async def test_a_request_that_cannot_be_prepared_fails_in_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "expected"), [("MAX_IN_FLIGHT_COUNT", 3, 3), ("MAX_IN_FLIGHT_BYTES", 25, 2)]
+    ("limit", "value", "expected"), [("MAX_IN_FLIGHT_COUNT", 3, 3), ("MAX_IN_FLIGHT_BYTES", 25, 3)]
 )
 async def test_what_is_under_way_is_bounded(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int, expected: int
@@ -145,7 +165,7 @@ async def test_what_is_under_way_is_bounded(
     session = Session([(0, b"%010d" % number) for number in range(10)])
     await session.settle()
     assert len(session.writers[0].waiting) == expected
-    assert session.taken == expected + 1, "the transport holds back the rest"
+    assert session.taken == expected, "the transport holds back the rest"
     await session.write_until_done()
     assert len(session.results) == 10
 
@@ -155,3 +175,40 @@ async def test_one_request_may_be_larger_than_the_bound(monkeypatch: pytest.Monk
     session = Session([(0, bytes(100)), (0, bytes(100))])
     await session.write_until_done()
     assert len(session.results) == 2
+
+
+async def test_where_memory_is_scarce_a_stream_has_one_request_under_way() -> None:
+    session = Session([(0, b"%010d" % number) for number in range(10)], limit_bytes=100)
+    elsewhere = session.memory.lease(45)
+    await session.settle()
+    assert session.taken == 1, "55 of 100 bytes are taken"
+    session.writers[0].write_all()
+    await session.settle()
+    assert session.taken == 2
+    elsewhere.close()
+    session.writers[0].write_all()
+    await session.settle()
+    assert session.taken == 8, "six more, of which the last makes it scarce"
+    await session.write_until_done()
+    assert len(session.results) == 10
+
+
+async def test_a_request_without_room_ends_the_stream_in_its_place() -> None:
+    session = Session([(0, bytes(40)), (0, bytes(70)), (0, bytes(1))], limit_bytes=100)
+    await session.settle()
+    assert session.has_failed is False
+    await session.write_until_done()
+    assert isinstance(session.failure, OverloadedError)
+    assert session.failure.fields == {"size_bytes": 70, "held_bytes": 40, "limit_bytes": 100}
+    assert session.writers[0].written == [bytes(40)], "nothing behind it is applied"
+
+
+async def test_a_stream_that_is_cut_off_gives_everything_back() -> None:
+    session = Session([(0, bytes(10)), (0, bytes(10)), (1, bytes(10)), (1, bytes(10))])
+    await session.settle()
+    assert session.memory.held_bytes == 30, "the third waits for its turn"
+    session.cancel()
+    await session.settle()
+    assert session.memory.held_bytes == 20, "what a writer has it still writes"
+    session.writers[0].write_all()
+    assert session.memory.held_bytes == 0

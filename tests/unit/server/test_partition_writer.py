@@ -21,6 +21,7 @@ from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.server.partition_writer import PartitionWriter
 from stratalog.server.pending_append import Appended, AppendSession, PendingAppend, SessionBrokenError
+from stratalog.server.request_memory import RequestMemory
 
 BAD = b"bad"
 EPOCH = 7
@@ -88,6 +89,7 @@ class Bench:
         self.executor = HandExecutor()
         self.log = FakeLog()
         self.advances = 0
+        self.memory = RequestMemory(1000)
         self.writer = PartitionWriter(
             self.loop, self.executor, self.log, leader_epoch, ensure_heard, self._advance
         )
@@ -102,7 +104,7 @@ class Bench:
         session: AppendSession | None = None,
     ) -> asyncio.Future[Appended]:
         future: asyncio.Future[Appended] = self.loop.create_future()
-        self.writer.submit(PendingAppend(data, durability, future, session))
+        self.writer.submit(PendingAppend(data, durability, future, self.memory.lease(1), session))
         return future
 
     def submit(self, data: Buffer, durability: Durability = Durability.OS) -> None:
@@ -113,6 +115,7 @@ class Bench:
         while self.executor.waiting:
             self.executor.run_one()
         await asyncio.sleep(0)
+        assert self.memory.held_bytes == 0, "whatever became of them"
 
 
 async def test_what_waits_is_written_as_one_group() -> None:
@@ -323,3 +326,45 @@ async def test_a_silence_that_is_noticed_after_the_flush_refuses_too() -> None:
         await disk
     assert session.is_broken
     assert bench.advances == 2, "what was flushed can be read"
+
+
+async def test_an_append_holds_its_memory_until_it_is_answered_even_if_its_caller_left() -> None:
+    bench = Bench()
+    left = bench.append(b"x")
+    left.cancel()
+    await asyncio.sleep(0)
+    assert bench.memory.held_bytes == 1, "the writer has the bytes"
+    await bench.run_all()
+
+
+async def test_an_answered_append_holds_no_bytes_while_others_wait_for_their_fsync() -> None:
+    bench = Bench()
+    bench.submit(b"disk", Durability.DISK)
+    future: asyncio.Future[Appended] = bench.loop.create_future()
+    append = PendingAppend(b"os", Durability.OS, future, bench.memory.lease(1))
+    bench.writer.submit(append)
+    held: list[Buffer | Callable[[], Buffer]] = []
+
+    def flush() -> int:
+        held.append(append.batches)
+        return len(bench.log.stored)
+
+    bench.log.flush = flush  # type: ignore[method-assign]  # looks on while the fsync runs
+    await bench.run_all()
+    assert held == [b""]
+    assert (await future).base_offset == 1
+
+
+async def test_a_defect_behind_an_answer_gives_nothing_back_twice() -> None:
+    bench = Bench()
+
+    def advance() -> None:
+        if len(bench.log.stored) == 2:
+            raise ZeroDivisionError
+
+    bench.writer = PartitionWriter(bench.loop, bench.executor, bench.log, lambda: EPOCH, None, advance)
+    session = AppendSession()
+    answered, failed = bench.append(b"1", session=session), bench.append(b"2", session=session)
+    await bench.run_all()
+    assert (await answered).base_offset == 0
+    assert isinstance(failed.exception(), ZeroDivisionError)
