@@ -75,7 +75,7 @@ class ProducerAppend:
         Raises ProducerFencedError, OutOfOrderSequenceError, InvalidTxnStateError, CoordinatorFencedError,
         InvalidRequestError.
         """
-        if origin is AppendOrigin.CLIENT:
+        if origin is AppendOrigin.CLIENT and len(batches) > RETAINED_BATCH_COUNT:
             _require_recognisable(batches)
         entries: dict[int, ProducerStateEntry] = {}
         for batch in batches:
