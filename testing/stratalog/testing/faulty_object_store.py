@@ -16,7 +16,7 @@ under way.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from random import Random
 from typing import NamedTuple, NoReturn, TypeVar
@@ -168,7 +168,7 @@ class FaultyObjectStore:
             "PUT", key, condition, lambda: self._inner.put(key, copy, if_match=if_match, if_absent=if_absent)
         )
 
-    def put_parts(self, key: str, parts: Sequence[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
         copies = [bytes(part) for part in parts]
         return self._write("PUT", key, "", lambda: self._inner.put_parts(key, copies, part_bytes=part_bytes))
 

@@ -50,8 +50,8 @@ class ScriptedS3(NamedTuple):
     requests: list[Request]
     script: list[Answer]
 
-    def open_store(self, *, clock: Clock | None = None, **changes: float) -> S3ObjectStore:
-        settings = S3Settings(
+    def settings(self, **changes: float) -> S3Settings:
+        return S3Settings(
             bucket="bucket",
             prefix="root",
             endpoint_url=self.endpoint_url,
@@ -63,7 +63,9 @@ class ScriptedS3(NamedTuple):
             call_timeout_s=changes.get("call_timeout_s", 30),
             max_attempts=int(changes.get("max_attempts", 3)),
         )
-        return S3ObjectStore(clock or SystemClock(), settings)
+
+    def open_store(self, *, clock: Clock | None = None, **changes: float) -> S3ObjectStore:
+        return S3ObjectStore(clock or SystemClock(), self.settings(**changes))
 
 
 @contextmanager

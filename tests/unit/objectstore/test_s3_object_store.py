@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import crc32c
 import pytest
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -19,7 +21,8 @@ from stratalog.base.errors import (
     StoreUnavailableError,
 )
 from stratalog.objectstore.open_store import open_store
-from stratalog.objectstore.s3 import S3ObjectStore, is_protected
+from stratalog.objectstore.s3 import S3ObjectStore
+from stratalog.objectstore.s3_settings import is_protected
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.scripted_s3 import DATE, DATE_MS, Answer, error_answer, scripted_s3
 
@@ -203,12 +206,41 @@ class TestDeadlines:
             with pytest.raises(StoreUnavailableError, match="too slow"):
                 store.get("key")
 
+    def test_a_wrong_endpoint_is_said_at_once_and_one_that_was_right_gets_all_patience(self) -> None:
+        attempts: list[str] = []
+        with scripted_s3([Answer(body=b"data")]) as server:
+            settings = server.settings(max_attempts=2)
+            store, stranger = (
+                S3ObjectStore(SystemClock(), settings, lambda method, _: attempts.append(method))
+                for _ in range(2)
+            )
+            store.get("key")
+        for opened, count in ((stranger, 1), (stranger, 1), (store, 2)):
+            attempts.clear()
+            with pytest.raises(StoreUnavailableError) as raised:
+                opened.get("key")
+            assert len(attempts) == count
+            assert raised.value.fields["endpoint"] == server.endpoint_url
+
     def test_nobody_there(self) -> None:
         with scripted_s3([Answer()]) as server:
             store = server.open_store()
         with pytest.raises(StoreUnavailableError) as raised:
             store.put("key", b"", if_absent=True)
         assert raised.value.fields["endpoint"] == server.endpoint_url
+
+
+class TestLargeObjects:
+    def test_a_source_that_cannot_be_read_is_no_failure_of_the_store(self) -> None:
+        def parts() -> Iterator[bytes]:
+            yield bytes(6 << 20)
+            raise OSError(errno.EIO, "the disk of the spool")
+
+        begun = b"<InitiateMultipartUploadResult><UploadId>7</UploadId></InitiateMultipartUploadResult>"
+        with scripted_s3([Answer(body=begun), Answer()]) as server:
+            with pytest.raises(OSError, match="the disk of the spool"):
+                server.open_store().put_parts("key", parts(), part_bytes=5 << 20)
+            assert [request.method for request in server.requests] == ["POST", "PUT", "DELETE"]
 
 
 class TestAnswers:
@@ -313,10 +345,8 @@ class TestConfiguration:
     """Everything comes from where every boto3 user expects it."""
 
     def test_no_credentials(self) -> None:
-        store = open_store("s3://bucket?endpoint=http://127.0.0.1:1&region=us-east-1")
-        for call in (lambda: store.get("key"), lambda: store.put("key", b"", if_absent=True)):
-            with pytest.raises(StoreAccessDeniedError, match="AWS_ACCESS_KEY_ID"):
-                call()
+        with pytest.raises(StoreAccessDeniedError, match="AWS_ACCESS_KEY_ID"):
+            open_store("s3://bucket?endpoint=http://127.0.0.1:1&region=us-east-1")
 
     def test_no_such_profile(self) -> None:
         with pytest.raises(StoreAccessDeniedError):

@@ -9,7 +9,7 @@ as one DELETE for each thousand keys, both under the empty key's or prefix's nam
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from stratalog.objectstore.protocol import (
@@ -92,10 +92,11 @@ class CountingObjectStore:
         self._count(kind, size_bytes=memoryview(data).nbytes)
         return etag
 
-    def put_parts(self, key: str, parts: Sequence[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
         kind = self._count_requests("PUT", key)
-        etag = self._inner.put_parts(key, parts, part_bytes=part_bytes)
-        self._count(kind, size_bytes=sum(memoryview(part).nbytes for part in parts))
+        sizes: list[int] = []
+        etag = self._inner.put_parts(key, _noting_sizes(parts, sizes), part_bytes=part_bytes)
+        self._count(kind, size_bytes=sum(sizes))
         return etag
 
     def get(self, key: str) -> StoredObject:
@@ -141,3 +142,10 @@ class CountingObjectStore:
         with self._lock:
             before = self._counts.get(kind, RequestCount())
             self._counts[kind] = RequestCount(before.requests + requests, before.size_bytes + size_bytes)
+
+
+def _noting_sizes(parts: Iterable[Buffer], sizes: list[int]) -> Iterator[Buffer]:
+    """The parts, which may be looked at only once."""
+    for part in parts:
+        sizes.append(memoryview(part).nbytes)
+        yield part

@@ -21,7 +21,7 @@ from __future__ import annotations
 import errno
 import posixpath
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from stratalog.base.clock import Clock
@@ -96,7 +96,7 @@ class LocalObjectStore:
         assert if_match is None or not if_absent, "a write has one precondition"
         return self._put(key, [data], if_match, if_absent)
 
-    def put_parts(self, key: str, parts: Sequence[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
         return self._put(key, parts, None, False)
 
     def get(self, key: str) -> StoredObject:
@@ -153,19 +153,19 @@ class LocalObjectStore:
             for directory in sorted(directories):
                 self._filesystem.sync_directory(directory)
 
-    def _put(self, key: str, parts: Sequence[Buffer], if_match: str | None, if_absent: bool) -> str:
+    def _put(self, key: str, parts: Iterable[Buffer], if_match: str | None, if_absent: bool) -> str:
         path = self._path(key)
         with _os_errors(key, is_write=True):
             try:
                 self._make_directory(posixpath.dirname(path))
-                aside = self._write_aside(parts)
+                aside, etag = self._write_aside(parts)
                 self._give_name(aside, key, path, if_match, if_absent)
             except OSError:
                 # Somebody may have removed a directory: the next write looks at them again.
                 with self._lock:
                     self._durable_directories.clear()
                 raise
-        return content_etag(parts)
+        return etag
 
     def _give_name(self, aside: str, key: str, path: str, if_match: str | None, if_absent: bool) -> None:
         try:
@@ -192,7 +192,8 @@ class LocalObjectStore:
         if current != if_match:
             raise PreconditionFailedError("the object is not the one that was to be replaced", key=key)
 
-    def _write_aside(self, parts: Sequence[Buffer]) -> str:
+    def _write_aside(self, parts: Iterable[Buffer]) -> tuple[str, str]:
+        """The path of a file with the parts, and their ETag."""
         directory = f"{self._root}/.aside"
         if directory not in self._durable_directories:
             self._make_directory(directory)
@@ -201,8 +202,8 @@ class LocalObjectStore:
         try:
             file = self._filesystem.open_append(path)
             try:
-                for part in parts:  # one by one: a part of a spooled object is read when it is its turn
-                    file.append([part])
+                # One by one: a part of a spooled object is read when it is its turn.
+                etag = content_etag(_appended(file, parts))
                 file.sync()
             finally:
                 file.close()
@@ -210,7 +211,7 @@ class LocalObjectStore:
             with suppress(OSError):
                 self._filesystem.unlink(path)
             raise
-        return path
+        return path, etag
 
     def _remove_stale_asides(self, directory: str) -> None:
         newest_stale_ms = self._clock.now_ms() - _STALE_ASIDE_MS
@@ -283,6 +284,12 @@ class LocalObjectStore:
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{check_key(key)}"
+
+
+def _appended(file: AppendFile, parts: Iterable[Buffer]) -> Iterator[Buffer]:
+    for part in parts:
+        file.append([part])
+        yield part
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
@@ -50,7 +50,7 @@ class MemoryObjectStore:
             self._contents[key] = content
         return content.etag
 
-    def put_parts(self, key: str, parts: Sequence[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
         return self.put(key, b"".join(parts))
 
     def get(self, key: str) -> StoredObject:

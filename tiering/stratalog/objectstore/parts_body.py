@@ -1,37 +1,59 @@
-"""A request body made of buffers that stay where they are.
+"""A request body made of buffers that stay where they are, and the windows in which a large object is sent.
 
-The HTTP library reads it in small blocks, each sent under a timeout of its own: a large body that is handed
-over as one buffer would have to be sent whole within a single socket timeout. Reading checks the deadline of
-the whole call, so that a server which takes a block every few seconds cannot hold a caller for ever.
+The HTTP library reads a body in small blocks, each sent under a timeout of its own: a large body that is
+handed over as one buffer would have to be sent whole within a single socket timeout. Reading checks the
+deadline of the whole call, so that a server which takes a block every few seconds cannot hold a caller for
+ever.
+
+The parts of an object may lie on a disk and be read as they are asked for. Each is asked for once: a window
+is held in memory until it has arrived, so that sending it again reads nothing again, and is let go of before
+the next one is gathered.
 """
 
 from __future__ import annotations
 
 import io
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from stratalog.objectstore.protocol import Buffer
 
 
+def part_windows(parts: Iterable[Buffer], window_bytes: int) -> Iterator[tuple[list[memoryview], bool]]:
+    """The bytes of `parts` in windows of exactly `window_bytes`, and whether a window is the last, which may
+    be smaller, and empty where there is nothing at all. Asking for the next window empties the one before.
+    """
+    window: list[memoryview] = []
+    room_bytes = window_bytes
+    for part in parts:
+        rest = memoryview(part).cast("B")
+        while rest.nbytes:
+            if room_bytes == 0:
+                yield window, False
+                window.clear()
+                window, room_bytes = [], window_bytes
+            piece = rest[:room_bytes]
+            window.append(piece)
+            room_bytes -= piece.nbytes
+            rest = rest[piece.nbytes :]
+    yield window, True
+
+
 class PartsBody(io.RawIOBase):
     """Not thread-safe: belongs to one request. Seekable, because a retry sends it from the beginning."""
 
-    def __init__(
-        self, parts: Sequence[Buffer], start: int, end: int, check_deadline: Callable[[], None]
-    ) -> None:
-        """The bytes [start, end) of the concatenated parts; `check_deadline` raises once it is too late."""
+    def __init__(self, window: Sequence[memoryview], check_deadline: Callable[[], None]) -> None:
+        """The bytes of `window`, one view behind the other; `check_deadline` raises once it is too late."""
         super().__init__()
-        self._parts = [memoryview(part).cast("B") for part in parts]
-        self._end_positions = list(accumulate(part.nbytes for part in self._parts))
-        assert 0 <= start <= end <= (self._end_positions[-1] if self._parts else 0), (
-            "a window lies inside its parts"
-        )
-        self._start = start
-        self._size = end - start
+        self._window = tuple(window)
+        self._end_positions = list(accumulate(view.nbytes for view in self._window))
         self._position = 0
         self._check_deadline = check_deadline
+
+    @property
+    def size_bytes(self) -> int:
+        return self._end_positions[-1] if self._end_positions else 0
 
     def readable(self) -> bool:
         return True
@@ -43,24 +65,23 @@ class PartsBody(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes}[whence]
         self._position = max(0, base + offset)
         return self._position
 
     def read(self, size: int = -1) -> bytes:
         self._check_deadline()
-        wanted = self._size - self._position if size < 0 else min(size, self._size - self._position)
-        return b"".join(self.pieces(wanted))
+        left_bytes = self.size_bytes - self._position
+        return b"".join(self._pieces(left_bytes if size < 0 else min(size, left_bytes)))
 
-    def pieces(self, size: int) -> list[memoryview]:
-        """The next `size` bytes as they lie in the parts; moves on."""
+    def _pieces(self, size: int) -> list[memoryview]:
+        """The next `size` bytes as they lie in the window; moves on."""
         found: list[memoryview] = []
         while size > 0:
-            at = self._start + self._position
-            index = bisect_right(self._end_positions, at)
-            part = self._parts[index]
-            part_start = self._end_positions[index] - part.nbytes
-            piece = part[at - part_start : at - part_start + size]
+            index = bisect_right(self._end_positions, self._position)
+            view = self._window[index]
+            begin = self._position - (self._end_positions[index] - view.nbytes)
+            piece = view[begin : begin + size]
             found.append(piece)
             size -= piece.nbytes
             self._position += piece.nbytes

@@ -16,7 +16,7 @@ Eight methods, chosen so that S3, a local directory and memory can all keep the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -76,8 +76,11 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def put_parts(self, key: str, parts: Sequence[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
-        """Store an object from consecutive parts, without joining them; multipart above `part_bytes`."""
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+        """Store an object from consecutive parts, without joining them; multipart above `part_bytes`. Each
+        part is asked for once, in order, and of an object on its way no more is held than `part_bytes` and
+        one part.
+        """
         ...
 
     def get(self, key: str) -> StoredObject:

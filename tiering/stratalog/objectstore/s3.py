@@ -1,9 +1,12 @@
 """An object store in an S3 bucket, through boto3. The only module that knows boto3.
 
-Two clients share one session. Reads, plain writes and deletions retry in botocore's standard mode;
+The clients share one session. Reads, plain writes and deletions retry in botocore's standard mode;
 conditional writes go through a client that sends once, because a second sending of a write that landed would
 be refused and hide that it landed. Nothing is retried above botocore, and a body that was cut off is never
 taken up again.
+
+Until the store has answered once, a connection that cannot be made is waited for only shortly and not tried
+again: a wrong endpoint is said at once. A store that was there before is given all patience.
 
 Every wait is bounded: connecting, each silence of the server, and the call as a whole
 (`S3Settings.call_timeout_s`): once its time is over no request is begun, no block of a body sent and no piece
@@ -13,19 +16,20 @@ What differs from boto3's defaults, and why: request and response checksums only
 botocore would choose one for us and some servers choke on it in ranges and errors; instead every write
 carries its CRC-32C, which S3, MinIO and SeaweedFS verify and others ignore. No `Expect: 100-continue`, which
 costs a round trip. The body is not hashed into the signature where TLS or the loopback interface protects it
-already. Bodies are read in pieces of 1 MiB. Bytes are counted here, so that whether an early end is noticed
-depends on no library.
+already. Large objects go out in windows, one a part of a multipart upload, each read once from its source and
+held until it has arrived. Bodies are read in pieces of 1 MiB. Bytes are counted here, so that whether an
+early end is noticed depends on no library.
 """
 
 from __future__ import annotations
 
 import base64
-import ipaddress
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
@@ -36,11 +40,15 @@ from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConnectTimeoutError,
     CredentialRetrievalError,
+    EndpointConnectionError,
     NoCredentialsError,
     ParamValidationError,
     PartialCredentialsError,
     ProfileNotFound,
+    ProxyConnectionError,
+    SSLError,
     SSOError,
     TokenRetrievalError,
 )
@@ -57,16 +65,17 @@ from stratalog.base.errors import (
     StoreNotUsableError,
     StoreUnavailableError,
 )
+from stratalog.objectstore.call_deadline import CallDeadline
 from stratalog.objectstore.object_key import check_key, check_prefix, is_key, is_prefix
 from stratalog.objectstore.ordered_listing import ListingPage, list_in_key_order
-from stratalog.objectstore.parts_body import PartsBody
+from stratalog.objectstore.parts_body import PartsBody, part_windows
 from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectInfo, ReadStream, StoredObject
 from stratalog.objectstore.s3_errors import error_of_answer
-from stratalog.objectstore.s3_settings import S3Settings
+from stratalog.objectstore.s3_settings import S3Settings, endpoint_shown, is_protected
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
-    from types_boto3_s3.type_defs import CompletedPartTypeDef, ObjectTypeDef
+    from types_boto3_s3.type_defs import CompletedPartTypeDef, GetObjectOutputTypeDef, ObjectTypeDef
 
 _READ_BYTES: Final = 1 << 20
 _LEAST_PART_BYTES: Final = 5 << 20
@@ -82,24 +91,14 @@ _CREDENTIAL_ERRORS: Final = (
     SSOError,
     TokenRetrievalError,
 )
-
-
-class _Deadline:
-    """When a call gives up. Immutable."""
-
-    def __init__(self, clock: Clock, duration_s: float) -> None:
-        self._clock = clock
-        self._end_s = clock.monotonic_s() + duration_s
-
-    def check(self) -> None:
-        if self._clock.monotonic_s() > self._end_s:
-            raise StoreUnavailableError("the store is too slow: the call was given up")
+# Where nobody is there who speaks to us at all.
+_NO_CONNECTION_ERRORS: Final = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError, SSLError)
 
 
 class _CurrentCall(threading.local):
     """What the hooks of a thread's requests have to know. Each thread sees its own."""
 
-    deadline: _Deadline
+    deadline: CallDeadline
 
 
 class _S3Stream:
@@ -132,14 +131,14 @@ class _S3Stream:
 
 
 class S3ObjectStore:
-    """Thread-safe: boto3's clients are, and nothing else changes after construction."""
+    """Thread-safe: boto3's clients are, and nothing else changes but one flag, once."""
 
     def __init__(
         self, clock: Clock, settings: S3Settings, on_request: Callable[[str, str], None] | None = None
     ) -> None:
         """`on_request(method, key)` sees each request on the wire, retries included; no key in listings.
 
-        Nothing is contacted yet. Raises StoreAccessDeniedError where the profile does not exist.
+        The store is not contacted yet. Raises StoreAccessDeniedError where no credentials can be found.
         """
         self._clock = clock
         self._settings = settings
@@ -147,6 +146,8 @@ class S3ObjectStore:
         self._root = settings.root
         self._on_request = on_request
         self._current = _CurrentCall()
+        self._was_reached = False
+        self._endpoint_shown = endpoint_shown(settings.endpoint_url)
         with self._errors():
             session = boto3.session.Session(
                 aws_access_key_id=settings.access_key_id,
@@ -154,12 +155,23 @@ class S3ObjectStore:
                 region_name=settings.region,
                 profile_name=settings.profile,
             )
-            self._client = self._make_client(session, settings.max_attempts)
-            self._client_once = self._make_client(session, 1)
+            if session.get_credentials() is None:
+                # Each client would look for an instance's role again: seconds, where there is none.
+                raise NoCredentialsError
+            patience_s, first_s = settings.connect_timeout_s, settings.first_connect_timeout_s
+            self._first_client = self._make_client(session, settings.max_attempts, min(first_s, patience_s))
+            self._patient_client = self._make_client(session, settings.max_attempts, patience_s)
+            self._client_once = self._make_client(session, 1, patience_s)
+        self._endpoint_shown = endpoint_shown(self._first_client.meta.endpoint_url)
 
     @property
     def url(self) -> str:
         return self._settings.url
+
+    @property
+    def _client(self) -> S3Client:
+        """For all but conditional writes."""
+        return self._patient_client if self._was_reached else self._first_client
 
     def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
         assert if_match is None or not if_absent, "a write has one precondition"
@@ -168,24 +180,30 @@ class S3ObjectStore:
             conditions["IfMatch"] = if_match
         if if_absent:
             conditions["IfNoneMatch"] = "*"
-        return self._put_window(check_key(key), [data], 0, memoryview(data).nbytes, conditions)
+        return self._put_whole(check_key(key), [memoryview(data).cast("B")], conditions)
 
-    def put_parts(self, key: str, parts: Sequence[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
         assert part_bytes >= _LEAST_PART_BYTES, "S3 takes no parts below 5 MiB but the last"
         check_key(key)
-        size = sum(memoryview(part).nbytes for part in parts)
-        if size <= part_bytes:
-            return self._put_window(key, parts, 0, size, {})
-        return self._put_multipart(key, parts, size, max(part_bytes, -(-size // _MAX_PARTS)))
+        windows = part_windows(parts, part_bytes)
+        first, is_last = next(windows)
+        if is_last:
+            return self._put_whole(key, first, {})
+        return self._put_multipart(key, chain([first], (window for window, _ in windows)))
 
     def get(self, key: str) -> StoredObject:
-        return self._get_whole(key, {})
+        with self._call(key):
+            return self._whole(key, self._client.get_object(Bucket=self._bucket, Key=self._name(key)))
 
     def get_if_changed(self, key: str, etag: str) -> StoredObject | None:
-        try:
-            return self._get_whole(key, {"IfNoneMatch": etag})
-        except _NotModifiedError:
-            return None
+        with self._call(key):
+            try:
+                answer = self._client.get_object(Bucket=self._bucket, Key=self._name(key), IfNoneMatch=etag)
+            except ClientError as error:
+                if _status(error) == 304:
+                    return None
+                raise
+            return self._whole(key, answer)
 
     def get_range(self, key: str, position: int, size: int) -> bytes:
         deadline = self._deadline(size)
@@ -238,67 +256,72 @@ class S3ObjectStore:
                     raise error_of_answer(status, code, key=key, store=self.url)
 
     def close(self) -> None:
-        self._client.close()
-        self._client_once.close()
+        for client in (self._first_client, self._patient_client, self._client_once):
+            client.close()
 
-    def _put_window(
-        self, key: str, parts: Sequence[Buffer], start: int, end: int, conditions: dict[str, Any]
-    ) -> str:
+    def _put_whole(self, key: str, window: Sequence[memoryview], conditions: dict[str, Any]) -> str:
         client = self._client_once if conditions else self._client
-        with self._call(key, size=end - start, is_conditional_write=bool(conditions)):
+        size = sum(view.nbytes for view in window)
+        with self._call(key, self._deadline(size), is_conditional_write=bool(conditions)):
             answer = client.put_object(
                 Bucket=self._bucket,
                 Key=self._name(key),
-                Body=self._body(parts, start, end),
-                ContentLength=end - start,
-                ChecksumCRC32C=_crc32c(parts, start, end),
+                Body=self._body(window),
+                ContentLength=size,
+                ChecksumCRC32C=_crc32c(window),
                 **conditions,
             )
             return answer["ETag"]
 
-    def _put_multipart(self, key: str, parts: Sequence[Buffer], size: int, part_bytes: int) -> str:
+    def _put_multipart(self, key: str, windows: Iterable[Sequence[memoryview]]) -> str:
         bucket, name = self._bucket, self._name(key)
-        with self._call(key, size=size):
+        deadline = self._deadline()
+        with self._call(key, deadline):
             upload_id = self._client.create_multipart_upload(
                 Bucket=bucket, Key=name, ChecksumAlgorithm="CRC32C"
             )["UploadId"]
-            try:
-                completed: list[CompletedPartTypeDef] = []
-                for number, start in enumerate(range(0, size, part_bytes), start=1):
-                    end = min(start + part_bytes, size)
-                    checksum = _crc32c(parts, start, end)
-                    answer = self._client.upload_part(
-                        Bucket=bucket,
-                        Key=name,
-                        UploadId=upload_id,
-                        PartNumber=number,
-                        Body=self._body(parts, start, end),
-                        ContentLength=end - start,
-                        ChecksumCRC32C=checksum,
-                    )
-                    completed.append(
-                        {"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32C": checksum}
-                    )
+        try:
+            completed = [
+                self._put_part(key, upload_id, number, window, deadline)
+                for number, window in enumerate(windows, start=1)
+            ]
+            with self._call(key, deadline):
                 return self._client.complete_multipart_upload(
                     Bucket=bucket, Key=name, UploadId=upload_id, MultipartUpload={"Parts": completed}
                 )["ETag"]
-            except BaseException:
-                # Parts that belong to nothing cost money for ever. If the upload did complete, this changes
-                # nothing.
-                with suppress(StoreError), self._call(key):
-                    self._client.abort_multipart_upload(Bucket=bucket, Key=name, UploadId=upload_id)
-                raise
+        except BaseException:
+            # Parts that belong to nothing cost money for ever. If the upload did complete, this changes
+            # nothing.
+            with suppress(StoreError), self._call(key):
+                self._client.abort_multipart_upload(Bucket=bucket, Key=name, UploadId=upload_id)
+            raise
 
-    def _get_whole(self, key: str, conditions: dict[str, Any]) -> StoredObject:
-        with self._call(key):
-            answer = self._client.get_object(Bucket=self._bucket, Key=self._name(key), **conditions)
-            size, etag = answer["ContentLength"], answer["ETag"]
-            stream = _S3Stream(answer["Body"], size, lambda: self._errors(key))
+    def _put_part(
+        self, key: str, upload_id: str, number: int, window: Sequence[memoryview], deadline: CallDeadline
+    ) -> CompletedPartTypeDef:
+        assert number <= _MAX_PARTS, "S3 takes no more parts: an object of this size needs larger ones"
+        checksum, size = _crc32c(window), sum(view.nbytes for view in window)
+        deadline.extend(size / self._settings.least_bytes_per_s)
+        with self._call(key, deadline):
+            answer = self._client.upload_part(
+                Bucket=self._bucket,
+                Key=self._name(key),
+                UploadId=upload_id,
+                PartNumber=number,
+                Body=self._body(window),
+                ContentLength=size,
+                ChecksumCRC32C=checksum,
+            )
+            return {"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32C": checksum}
+
+    def _whole(self, key: str, answer: GetObjectOutputTypeDef) -> StoredObject:
+        size = answer["ContentLength"]
+        stream = _S3Stream(answer["Body"], size, lambda: self._errors(key))
         try:
             data = b"".join(_read_all(stream, size, self._deadline(size)))
         finally:
             stream.close()
-        return StoredObject(data, etag, self._date_ms(answer["ResponseMetadata"]["HTTPHeaders"]))
+        return StoredObject(data, answer["ETag"], self._date_ms(answer["ResponseMetadata"]["HTTPHeaders"]))
 
     def _list_page(self, prefix: str, start_after: str, token: str | None) -> ListingPage:
         options: dict[str, Any] = {"StartAfter": self._root + start_after} if start_after else {}
@@ -328,14 +351,16 @@ class S3ObjectStore:
             item["Key"].removeprefix(self._root), item["Size"], _milliseconds(item["LastModified"])
         )
 
-    def _body(self, parts: Sequence[Buffer], start: int, end: int) -> IO[bytes] | bytes:
-        body = PartsBody(parts, start, end, self._current.deadline.check)
+    def _body(self, window: Sequence[memoryview]) -> IO[bytes] | bytes:
+        body = PartsBody(window, self._current.deadline.check)
         # Small bodies go out together with the header, in one piece.
         # What the HTTP library asks of a file is less than the type stubs do.
-        return cast("IO[bytes]", body) if end - start > _READ_BYTES else body.read()
+        return cast("IO[bytes]", body) if body.size_bytes > _READ_BYTES else body.read()
 
-    def _deadline(self, size: int) -> _Deadline:
-        return _Deadline(self._clock, self._settings.call_timeout_s + size / self._settings.least_bytes_per_s)
+    def _deadline(self, size: int = 0) -> CallDeadline:
+        return CallDeadline(
+            self._clock, self._settings.call_timeout_s + size / self._settings.least_bytes_per_s
+        )
 
     def _name(self, key: str) -> str:
         return self._root + check_key(key)
@@ -349,10 +374,12 @@ class S3ObjectStore:
                 "the store's answers carry no Date: it is no complete S3 server"
             ) from error
 
-    def _make_client(self, session: boto3.session.Session, max_attempts: int) -> S3Client:
+    def _make_client(
+        self, session: boto3.session.Session, max_attempts: int, connect_timeout_s: float
+    ) -> S3Client:
         settings = self._settings
         config = Config(
-            connect_timeout=settings.connect_timeout_s,
+            connect_timeout=connect_timeout_s,
             read_timeout=settings.read_timeout_s,
             retries={"mode": "standard", "total_max_attempts": max_attempts},
             max_pool_connections=settings.max_connections,
@@ -369,6 +396,7 @@ class S3ObjectStore:
         effective_config.s3["payload_signing_enabled"] = not is_protected(client.meta.endpoint_url)
         client.meta.events.unregister("before-call.s3", add_expect_header)
         client.meta.events.register("before-send.s3", self._before_request)
+        client.meta.events.register("response-received.s3", self._after_attempt)
         return client
 
     def _before_request(self, request: AWSPreparedRequest, **_: object) -> None:
@@ -382,10 +410,20 @@ class S3ObjectStore:
             path = path.removeprefix(self._bucket).removeprefix("/")
         self._on_request(request.method, path.removeprefix(self._root))
 
+    def _after_attempt(self, exception: Exception | None, **_: object) -> None:
+        """Behind each attempt, by botocore: raising ends the call, with no further attempt."""
+        if self._was_reached:
+            return
+        if isinstance(exception, _NO_CONNECTION_ERRORS):
+            raise exception
+        self._was_reached = True
+
     @contextmanager
-    def _call(self, key: str = "", *, size: int = 0, is_conditional_write: bool = False) -> Generator[None]:
-        """One call of a method, which moves about `size` bytes: its deadline, and its errors."""
-        self._current.deadline = self._deadline(size)
+    def _call(
+        self, key: str = "", deadline: CallDeadline | None = None, *, is_conditional_write: bool = False
+    ) -> Generator[None]:
+        """One call of a method, or a piece of it: its deadline, and its errors."""
+        self._current.deadline = deadline or self._deadline()
         with self._errors(key, is_conditional_write=is_conditional_write):
             yield
 
@@ -407,37 +445,33 @@ class S3ObjectStore:
             raise StoreNotUsableError(
                 "this is not the answer of an S3 server: correct the store's url or endpoint",
                 store=self.url,
-                endpoint=self._settings.endpoint_shown,
+                endpoint=self._endpoint_shown,
                 reason=type(error).__name__,
             ) from None
         except (BotoCoreError, HTTPError, OSError) as error:
             raise StoreUnavailableError(
                 "the store cannot be reached or broke off: see whether the endpoint is right and up",
                 store=self.url,
-                endpoint=self._settings.endpoint_shown,
+                endpoint=self._endpoint_shown,
                 reason=type(error).__name__,
             ) from None
 
     def _error_of_answer(self, error: ClientError, key: str, is_conditional_write: bool) -> StoreError:
-        metadata = error.response.get("ResponseMetadata", {})
-        status = metadata.get("HTTPStatusCode", 0)
-        if status == 304:
-            return _NotModifiedError("the object is unchanged", key=key)
         return error_of_answer(
-            status,
+            _status(error),
             error.response.get("Error", {}).get("Code") or "",
             key=key,
             store=self.url,
-            request_id=metadata.get("RequestId") or "",
+            request_id=error.response.get("ResponseMetadata", {}).get("RequestId") or "",
             is_conditional_write=is_conditional_write,
         )
 
 
-class _NotModifiedError(StoreError):
-    """304: never leaves this module."""
+def _status(error: ClientError) -> int:
+    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
 
 
-def _read_all(stream: ReadStream, size: int, deadline: _Deadline) -> Iterator[bytes]:
+def _read_all(stream: ReadStream, size: int, deadline: CallDeadline) -> Iterator[bytes]:
     remaining_bytes = size
     while remaining_bytes > 0:
         piece = stream.read(min(remaining_bytes, _READ_BYTES))
@@ -446,24 +480,13 @@ def _read_all(stream: ReadStream, size: int, deadline: _Deadline) -> Iterator[by
         yield piece
 
 
-def _crc32c(parts: Sequence[Buffer], start: int, end: int) -> str:
-    """The checksum of the window [start, end) as S3's header wants it: big-endian, in base64."""
+def _crc32c(window: Sequence[memoryview]) -> str:
+    """The checksum of a window as S3's header wants it: big-endian, in base64."""
     value = 0
-    for piece in PartsBody(parts, start, end, lambda: None).pieces(end - start):
-        value = crc32c.crc32c(piece, value)
+    for view in window:
+        value = crc32c.crc32c(view, value)
     return base64.b64encode(value.to_bytes(4, "big")).decode("ascii")
 
 
 def _milliseconds(moment: datetime) -> int:
     return int(moment.timestamp() * 1000)
-
-
-def is_protected(endpoint_url: str) -> bool:
-    """Whether a body needs no hash in its signature: under TLS, or where it never leaves this machine."""
-    parts = urlsplit(endpoint_url)
-    if parts.scheme == "https" or parts.hostname == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(parts.hostname or "").is_loopback
-    except ValueError:
-        return False

@@ -7,6 +7,7 @@ Whatever is left out here is found where every boto3 user expects it: `AWS_ACCES
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass, field
 from typing import Final
@@ -40,6 +41,10 @@ class S3Settings:
     secret_access_key: str | None = field(default=None, repr=False)
     connect_timeout_s: float = 10.0
     """Also how long a new connection may take nothing of a body that is being sent."""
+    first_connect_timeout_s: float = 2.0
+    """As long as the store has never answered, instead of `connect_timeout_s`; such a connection is not tried
+    again, so that a wrong endpoint is said at once.
+    """
     read_timeout_s: float = 30.0
     """How long the store may send nothing at all while an answer or a body is awaited."""
     call_timeout_s: float = 60.0
@@ -85,13 +90,13 @@ class S3Settings:
     def url(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
-    @property
-    def endpoint_shown(self) -> str:
-        """The endpoint without user, password and query, for messages."""
-        if self.endpoint_url is None:
-            return "boto3's default"
-        parts = urlsplit(self.endpoint_url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+def endpoint_shown(endpoint_url: str | None) -> str:
+    """An endpoint without user, password and query, for messages."""
+    if endpoint_url is None:
+        return "boto3's default"
+    parts = urlsplit(endpoint_url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _prefix_of(parts: SplitResult, shown: str) -> str:
@@ -145,3 +150,14 @@ def check_endpoint(endpoint: str) -> None:
             name="endpoint",
             allowed="http://host:port or https://host:port",
         )
+
+
+def is_protected(endpoint_url: str) -> bool:
+    """Whether a body needs no hash in its signature: under TLS, or where it never leaves this machine."""
+    parts = urlsplit(endpoint_url)
+    if parts.scheme == "https" or parts.hostname == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
@@ -33,9 +33,10 @@ class WatchedObjectStore:
         self._landed(key, bytes(data))
         return etag
 
-    def put_parts(self, key: str, parts: Sequence[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
-        etag = self._inner.put_parts(key, parts, part_bytes=part_bytes)
-        self._landed(key, b"".join(bytes(part) for part in parts))
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+        copies = [bytes(part) for part in parts]
+        etag = self._inner.put_parts(key, copies, part_bytes=part_bytes)
+        self._landed(key, b"".join(copies))
         return etag
 
     def get(self, key: str) -> StoredObject:
