@@ -15,6 +15,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record import kernels
 from stratalog.record.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec, decompress
+from stratalog.record.frame_fault import frame_fault
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     BASE_OFFSET_POSITION,
@@ -97,7 +98,10 @@ def require_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
 
 def verify_records(payload: Buffer, header: BatchHeader) -> RecordsSummary:
     """The other half, for a records section that is decompressed already. Raises CorruptRecordError."""
-    summary = kernels.scan_records(payload, header.records_count, header.last_offset_delta)
+    try:
+        summary = kernels.scan_records(payload, header.records_count, header.last_offset_delta)
+    except CorruptRecordError as failure:
+        raise (frame_fault(payload, header) or failure) from None
     earliest = header.base_timestamp + summary.min_timestamp_delta
     latest = header.base_timestamp + summary.max_timestamp_delta
     if earliest < _MIN_INT64 or latest > _MAX_INT64:

@@ -179,23 +179,32 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         and last_offset_delta >= 0
         and attributes & CODEC_MASK <= _MAX_CODEC
     ):
-        problem = _problem(header)
-        raise CorruptRecordError(
-            f"this is not a batch header: {problem}; the bytes were changed or the position is wrong",
-            position=position,
-        )
+        raise _impossible(header, position)
     return header
 
 
-def _problem(header: BatchHeader) -> str:
-    """What is impossible about a header that cannot be."""
+def _impossible(header: BatchHeader, position: int) -> CorruptRecordError:
+    """Says what is impossible about a header that cannot be: the first field that is, and its value."""
+    field, value, problem = _problem(header)
+    return CorruptRecordError(
+        f"this is not a batch header: {problem}; the bytes were changed or the position is wrong",
+        position=position,
+        field=field,
+        value=value,
+    )
+
+
+def _problem(header: BatchHeader) -> tuple[str, int, str]:
     if header.magic != MAGIC:
-        return f"its magic is {header.magic}, only {MAGIC} is known"
+        return "magic", header.magic, f"only version {MAGIC} is known"
     if header.batch_length < _MIN_BATCH_LENGTH:
-        return "its length is less than a header's"
-    if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset >= MAX_OFFSET:
-        return "its offsets are out of range"
+        return "batch_length", header.batch_length, "its length is less than a header's"
+    if header.last_offset_delta < 0:
+        return "last_offset_delta", header.last_offset_delta, "its last offset is below its first"
+    if not 0 <= header.base_offset < MAX_OFFSET - header.last_offset_delta:
+        return "base_offset", header.base_offset, "its offsets are out of range"
     if not 0 <= header.records_count <= header.last_offset_delta + 1:
-        return "its record count does not fit its offsets"
-    assert header.attributes & CODEC_MASK > _MAX_CODEC
-    return "its codec is unknown"
+        return "records_count", header.records_count, "its record count does not fit its offsets"
+    codec = header.attributes & CODEC_MASK
+    assert codec > _MAX_CODEC
+    return "codec", codec, "its codec is unknown"

@@ -50,35 +50,37 @@ def record_frames(payload: bytes, records_count: int) -> Iterator[RecordFrame]:
     """Each record in turn. Raises CorruptRecordError at the first one that is not framed well."""
     if records_count < 0 or records_count > len(payload) // MIN_RECORD_BYTES:
         raise CorruptRecordError(
-            "the record count does not fit the bytes of the batch", records_count=records_count
+            "the record count does not fit the bytes of the batch", field="records_count", value=records_count
         )
     position = 0
     last_delta = -1
     for _ in range(records_count):
         frame = _record_frame(payload, position)
         if frame.offset_delta <= last_delta:
-            raise CorruptRecordError("the offsets of the records do not increase", position=position)
+            raise _fault(
+                "the offsets of the records do not increase", position, "offset_delta", frame.offset_delta
+            )
         last_delta = frame.offset_delta
         position = frame.end
         yield frame
     if position != len(payload):
-        raise CorruptRecordError("bytes are left behind the last record", position=position)
+        raise _fault("bytes are left behind the last record", position, "records_count", records_count)
 
 
 def header_frames(payload: bytes, frame: RecordFrame) -> Iterator[tuple[int, int, int, int]]:
     """Each header of a record: name position and size, value position and size (-1 for null)."""
     count, position = read_varint(payload, frame.headers_position, frame.end)
     if count < 0 or count > (frame.end - position) // MIN_HEADER_BYTES:
-        raise CorruptRecordError("the header count does not fit the record", position=frame.start)
+        raise _fault("the header count does not fit the record", frame.start, "headers_count", count)
     for _ in range(count):
         name_position, name_size = _sized(payload, position, frame.end)
         if name_size < 0:
-            raise CorruptRecordError("a header has no name", position=frame.start)
+            raise _fault("a header has no name", frame.start, "header_name_size", name_size)
         value_position, value_size = _sized(payload, name_position + name_size, frame.end)
         position = value_position + max(0, value_size)
         yield name_position, name_size, value_position, value_size
     if position != frame.end:
-        raise CorruptRecordError("bytes are left behind a record's last header", position=frame.start)
+        raise _fault("bytes are left behind a record's last header", frame.start, "headers_count", count)
 
 
 def header_name(payload: bytes, position: int, size: int) -> str:
@@ -86,14 +88,14 @@ def header_name(payload: bytes, position: int, size: int) -> str:
     try:
         return payload[position : position + size].decode()
     except UnicodeDecodeError as error:
-        raise CorruptRecordError("a header's name is not UTF-8", position=position) from error
+        raise CorruptRecordError("a header's name is not UTF-8", record_position=position) from error
 
 
 def _record_frame(payload: bytes, start: int) -> RecordFrame:
     size, body = read_varint(payload, start, len(payload))
     end = body + size
     if size < 0 or end > len(payload):
-        raise CorruptRecordError("a record's size does not fit the batch", position=start)
+        raise _fault("a record's size does not fit the batch", start, "record_size", size)
     # The attributes byte is skipped; where the record is empty, the next read finds its end passed.
     timestamp_delta, delta_position = read_varlong(payload, body + 1, end)
     offset_delta, position = read_varint(payload, delta_position, end)
@@ -101,7 +103,7 @@ def _record_frame(payload: bytes, start: int) -> RecordFrame:
     value_position, value_size = _sized(payload, key_position + max(0, key_size), end)
     headers_position = value_position + max(0, value_size)
     if headers_position >= end:
-        raise CorruptRecordError("a record ends before its headers", position=start)
+        raise _fault("a record ends before its headers", start, "record_size", size)
     return RecordFrame(
         start,
         body,
@@ -121,7 +123,10 @@ def _sized(payload: bytes, position: int, end: int) -> tuple[int, int]:
     """Position and size of bytes that follow their size; -1 is null, less is corruption."""
     size, position = read_varint(payload, position, end)
     if size < -1 or position + size > end:
-        raise CorruptRecordError(
-            "the size of a key, value or header does not fit its record", position=position
-        )
+        raise _fault("the size of a key, value or header does not fit its record", position, "size", size)
     return position, size
+
+
+def _fault(problem: str, record_position: int, field: str, value: int) -> CorruptRecordError:
+    """`record_position`: where in the records section the record, or the part of it, begins."""
+    return CorruptRecordError(problem, record_position=record_position, field=field, value=value)

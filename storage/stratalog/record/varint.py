@@ -39,6 +39,7 @@ def varint_size(number: int) -> int:
 
 
 def _read(data: bytes, position: int, end: int, bits: int) -> tuple[int, int]:
+    start = position
     number = 0
     shift = 0
     while position < end:
@@ -53,5 +54,6 @@ def _read(data: bytes, position: int, end: int, bits: int) -> tuple[int, int]:
         if shift >= bits:
             break
     raise CorruptRecordError(
-        "a variable-length number is cut short or too long; the record's bytes were changed"
+        "a variable-length number is cut short or too long; the record's bytes were changed",
+        record_position=start,
     )
