@@ -79,7 +79,7 @@ def _blocks(data: memoryview) -> Iterator[memoryview]:
             raise malformed(_NAME)
         (size_bytes,) = _BLOCK_SIZE.unpack_from(data, position)
         position += _BLOCK_SIZE.size
-        if not 0 < size_bytes <= len(data) - position:
+        if not 0 <= size_bytes <= len(data) - position:
             raise malformed(_NAME)
         yield data[position : position + size_bytes]
         position += size_bytes

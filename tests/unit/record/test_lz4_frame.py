@@ -37,6 +37,13 @@ def test_a_higher_level_is_smaller() -> None:
     assert compress_lz4(DATA, 12)[:7] == JAVA_HEADER
 
 
+@pytest.mark.parametrize("size_bytes", [2**16, 2**16 + 1, 2**18, 2**22 + 3])
+def test_what_grows_much_comes_out_whole(size_bytes: int) -> None:
+    """In several pieces, the last of which may be all that is left, or nothing."""
+    data = bytes(size_bytes)
+    assert decompress_lz4(compress_lz4(data, None), size_bytes) == data
+
+
 @pytest.mark.parametrize(
     ("linked", "block_checksum", "content_checksum", "store_size", "block_size"),
     list(itertools.product((False, True), (False, True), (False, True), (False, True), (4, 5, 6, 7))),
