@@ -9,6 +9,8 @@ reader tells them apart by the first eight bytes. We write streams, in blocks of
 The integers of the stream are big-endian. A block's own size field says how much memory it wants, and whoever
 forges a batch chooses it freely. It is believed only as far as the block's length bears it out: no element of
 a block makes more than 64 bytes out of three. All blocks are looked at before the first is decompressed.
+
+A stream has no end: one that is cut between two blocks is whole, and the count of records tells.
 """
 
 from __future__ import annotations

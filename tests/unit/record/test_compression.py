@@ -16,6 +16,7 @@ from stratalog.record.compression import Codec, compress, decompress
 SQUEEZING = [codec for codec in Codec if codec is not Codec.NONE]
 LEVELLED = [Codec.GZIP, Codec.LZ4, Codec.ZSTD]
 MEMBERED = [Codec.GZIP, Codec.ZSTD]
+SNAPPY_HEADER_BYTES = 16
 
 each_codec = pytest.mark.parametrize("codec", Codec)
 each_squeezing = pytest.mark.parametrize("codec", SQUEEZING)
@@ -75,6 +76,9 @@ def test_what_is_cut_short_is_refused(codec: Codec, data: bytes, cut: int) -> No
         compress(codec, data),
         streamed_zstd(data) if codec is Codec.ZSTD else gzip.compress(data),
     }:
+        # A snappy stream without blocks is whole, and holds nothing.
+        if codec is Codec.SNAPPY and cut == len(squeezed) - SNAPPY_HEADER_BYTES:
+            continue
         with pytest.raises(CorruptRecordError):
             decompress(codec, squeezed[:-cut])
 
