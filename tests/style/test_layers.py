@@ -29,8 +29,11 @@ PLANTED = {
     ),
     "the wire imports nothing of ours": ("proto/stratalog/v1/planted.py", "import stratalog.base.planted"),
     "nothing imports the test doubles": ("service/stratalog/server/planted.py", "import stratalog.testing"),
-    "nothing imports the command line": ("testing/stratalog/testing/planted.py", "import stratalog.cli"),
-    "only objectstore.s3 imports boto3": ("storage/stratalog/base/planted.py", "import boto3"),
+    "only tests import the command line": ("service/stratalog/server/planted_too.py", "import stratalog.cli"),
+    "only objectstore.s3 imports boto3, and who makes buckets for tests": (
+        "testing/stratalog/testing/planted.py",
+        "import boto3",
+    ),
     "only the pipeline imports pyspark": ("cli/stratalog/cli/planted.py", "import pyspark"),
 }
 

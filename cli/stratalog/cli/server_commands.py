@@ -26,8 +26,8 @@ def server() -> None:
     envvar="STRATALOG_DATA_DIR",
     show_envvar=True,
     required=True,
-    type=click.Path(file_okay=False),
-    help="Where local logs live.",
+    metavar="DIR",
+    help="Where local logs live; made where it is missing.",
 )
 @click.option(
     "--listen",
@@ -90,8 +90,8 @@ def server() -> None:
     default=512,
     show_default=True,
     metavar="MIB",
-    help="For records of requests under way: half for appends (one more is refused, and clients send it again), "
-    "half for answers of fetches (which get smaller). The process takes about twice as much.",
+    help="For records of requests under way: half for appends (one more is refused, and clients send it"
+    " again), half for answers of fetches (which get smaller). The process takes about twice as much.",
 )
 @click.option(
     "--log-level",
@@ -118,6 +118,9 @@ def start(
     from stratalog.server.settings import ServerSettings
 
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    if log_level == "info":
+        # It tells where it found credentials, again and again: of interest to whoever asks for `debug`.
+        logging.getLogger("botocore").setLevel(logging.WARNING)
     settings = ServerSettings(
         data_dir=data_dir,
         listen=listen,

@@ -105,6 +105,7 @@ def info_of_call(error: grpc.aio.AioRpcError) -> log_pb2.ErrorInfo | None:
 def _fields(info: log_pb2.ErrorInfo) -> dict[str, object]:
     return {
         name: int(value) if _INTEGER.fullmatch(value) else value
-        for name, value in info.fields.items()
+        # A map has no order on the wire, and a message should read the same each time.
+        for name, value in sorted(info.fields.items())
         if name not in ("self", "message")
     }

@@ -113,7 +113,7 @@ class LogManager:
                 raise
         except OSError as failure:
             raise DataDirectoryError(
-                "the data directory cannot be used; check its disk and its permissions",
+                "the data directory cannot be used; it must be a directory that this user may write to",
                 path=settings.data_dir,
                 reason=str(failure),
             ) from failure

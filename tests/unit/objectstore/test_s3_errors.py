@@ -69,6 +69,11 @@ def test_refusals_of_conditional_writes(status: int, code: str, expected: type[S
     assert type(error) is expected
 
 
+def test_not_found_where_no_object_was_asked_for_is_no_s3_server() -> None:
+    error = error_of_answer(404, "404", key="", store="s3://bucket")
+    assert type(error) is StoreNotUsableError
+
+
 def test_a_server_cannot_make_messages_long_or_strange() -> None:
     error = error_of_answer(
         400, "a\nb`<script>" + "x" * 1000, key="", store="s3://bucket", request_id="\0" * 999

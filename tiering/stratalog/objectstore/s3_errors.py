@@ -82,7 +82,7 @@ def error_of_answer(
         return StoreAccessDeniedError(
             "the store refuses these credentials: correct them or their permissions", **answer
         )
-    if status == 404:
+    if status == 404 and key:
         return ObjectNotFoundError("no object has this key", **answer)
     if status == 416:
         return StoreCorruptError("the object ends before the range that was asked for", **answer)
