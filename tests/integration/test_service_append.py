@@ -122,8 +122,13 @@ REFUSED: list[tuple[str, Callable[[], bytes], type[LogStoreError], str]] = [
     ("a flipped bit", lambda: batch(b"abc")[:-1] + b"\x7f", CorruptRecordError, "checksum"),
     ("too large", lambda: batch(bytes(3000)), RecordTooLargeError, "max.message.bytes"),
     ("idempotent", lambda: with_producer_id(batch(b"a")), UnsupportedOperationError, "not supported yet"),
-    ("transactional", lambda: transactional(batch(b"a")), UnsupportedOperationError, "not supported yet"),
-    ("old magic", lambda: batch(b"a")[:16] + b"\x01" + batch(b"a")[17:], CorruptRecordError, "."),
+    (
+        "transactional",
+        lambda: transactional(with_producer_id(batch(b"a"))),
+        UnsupportedOperationError,
+        "not supported yet",
+    ),
+    ("old magic", lambda: batch(b"a")[:16] + b"\x01" + batch(b"a")[17:], UnsupportedOperationError, "0.11"),
 ]
 
 

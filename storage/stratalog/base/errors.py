@@ -9,6 +9,7 @@ chosen in one table, ``stratalog.server.status``; nothing below the server knows
     +-- InvalidRequestError               fix the request
     |   +-- InvalidConfigError            fix a configuration value
     |   +-- UnsupportedOperationError     ask for something else: this version cannot do it
+    |   +-- InvalidTimestampError         give the record a time inside the bounds that the fields give
     |   +-- RecordTooLargeError           send less at once, or raise the topic's limit
     |   +-- CorruptRecordError            the bytes are not what was written: find out who changed them
     +-- UnknownTopicOrPartitionError      create it, or correct the name
@@ -73,8 +74,15 @@ class UnsupportedOperationError(InvalidRequestError):
     code = "UNSUPPORTED_OPERATION"
 
 
+class InvalidTimestampError(InvalidRequestError):
+    """A producer's time that the topic does not take. Fields: batch_index (of the batch in its request),
+    record_index (in its batch), timestamp_ms, earliest_ms, latest_ms."""
+
+    code = "INVALID_TIMESTAMP"
+
+
 class RecordTooLargeError(InvalidRequestError):
-    """A batch is larger than `max.message.bytes`. Fields: size_bytes, max_bytes."""
+    """A batch or a request is larger than it may be. Fields: size_bytes (unless nobody knows), max_bytes."""
 
     code = "RECORD_TOO_LARGE"
 

@@ -7,14 +7,15 @@ that is accepted and does nothing is a promise that nobody keeps.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.base.types import Durability
+from stratalog.log.compression_type import CompressionType
 from stratalog.log.config_key import INT_MAX, LONG_MAX, ConfigKey, choice_of, flag_key, number_key
+from stratalog.record.compression import Codec
 from stratalog.record.header import TimestampType
 
 DELETE_POLICY = "delete"
@@ -24,12 +25,8 @@ UNLIMITED = -1
 AS_TOTAL = -2
 """Of a local retention: as the retention of the whole log."""
 MIN_SEGMENT_BYTES = 1024
-
-
-class Compression(enum.Enum):
-    """Who decides how batches are compressed. Only the producer does: batches are never encoded again."""
-
-    PRODUCER = "producer"
+DEFAULT_LZ4_LEVEL = 9
+"""Kafka's name for LZ4's fast mode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +37,15 @@ class LogConfig:
     cleanup_policy: frozenset[str] = frozenset({DELETE_POLICY})
     """`delete` drops old segments by the retentions, `compact` keeps the last record of each key; both may be
     set."""
-    compression_type: Compression = Compression.PRODUCER
-    """Batches stay as their producer compressed them."""
+    compression_gzip_level: int = -1
+    """How hard gzip tries where `compression.type` makes the log use it; -1 is the codec's own choice."""
+    compression_lz4_level: int = DEFAULT_LZ4_LEVEL
+    """As for gzip; the default is, as in Kafka, not the ninth level but LZ4's fast mode."""
+    compression_type: CompressionType = CompressionType.PRODUCER
+    """What batches are stored in. Anything but `producer` costs the log the compression of every batch that
+    comes in another codec, and readers the decompression."""
+    compression_zstd_level: int = 3
+    """As for gzip. More makes smaller batches at a steeply growing cost; below 0 is faster than 1."""
     delete_retention_ms: int = 24 * 60 * 60 * 1000
     """Compaction keeps a tombstone at least this long. More where consumers may lag further behind."""
     file_delete_delay_ms: int = 60 * 1000
@@ -58,6 +62,10 @@ class LogConfig:
     """Records older than this are compacted even where there is little to gain."""
     max_message_bytes: int = 1024 * 1024 + 12
     """The largest batch that an append may hold, as it is stored."""
+    message_timestamp_after_max_ms: int = 60 * 60 * 1000
+    """A producer's time may be so far ahead of the log's. More only for data that is about the future."""
+    message_timestamp_before_max_ms: int = LONG_MAX
+    """A producer's time may be so far behind the log's; without a limit, old data may be loaded."""
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
     """Whose time counts: the producer's (CreateTime) or that of the append (LogAppendTime)."""
     min_compaction_lag_ms: int = 0
@@ -86,6 +94,19 @@ class LogConfig:
     def is_deleted(self) -> bool:
         """Retention by time and size applies."""
         return DELETE_POLICY in self.cleanup_policy
+
+    def compression_level(self, codec: Codec) -> int | None:
+        """The level at which batches are stored in `codec`; None for the codec's default."""
+        match codec:
+            case Codec.GZIP:
+                return None if self.compression_gzip_level == -1 else self.compression_gzip_level
+            case Codec.LZ4:
+                is_fast = self.compression_lz4_level == DEFAULT_LZ4_LEVEL
+                return None if is_fast else self.compression_lz4_level
+            case Codec.ZSTD:
+                return self.compression_zstd_level
+            case Codec.NONE | Codec.SNAPPY:
+                return None
 
     @property
     def effective_local_retention_ms(self) -> int:
@@ -145,11 +166,18 @@ _KEYS: dict[str, ConfigKey[Any]] = {
             lambda v: ",".join(sorted(v)),
         ),
         ConfigKey(
+            "compression.gzip.level",
+            "-1 (the codec's choice) or a whole number from 1 to 9",
+            lambda text: choice_of({str(level): level for level in (-1, *range(1, 10))}, text),
+        ),
+        number_key("compression.lz4.level", 1, 17),
+        ConfigKey(
             "compression.type",
-            "producer (batches stay as their producer compressed them)",
-            Compression,
+            ", ".join(kind.value for kind in CompressionType),
+            CompressionType,
             lambda value: value.value,
         ),
+        number_key("compression.zstd.level", -(1 << 17), 22),
         number_key("delete.retention.ms", 0),
         number_key("file.delete.delay.ms", 0),
         number_key("index.interval.bytes", 0, INT_MAX),
@@ -157,6 +185,8 @@ _KEYS: dict[str, ConfigKey[Any]] = {
         number_key("local.retention.ms", AS_TOTAL),
         number_key("max.compaction.lag.ms", 1),
         number_key("max.message.bytes", 0, INT_MAX),
+        number_key("message.timestamp.after.max.ms", 0),
+        number_key("message.timestamp.before.max.ms", 0),
         ConfigKey(
             "message.timestamp.type",
             " or ".join(_TIMESTAMP_TYPES),
@@ -186,16 +216,11 @@ assert set(LogConfig.__dataclass_fields__) == {key.field_name for key in _KEYS.v
 # Kafka's other topic keys, for an error that tells "not yet" from "no such thing".
 _KAFKA_KEYS = frozenset(
     {
-        "compression.gzip.level",
-        "compression.lz4.level",
-        "compression.zstd.level",
         "errors.deadletterqueue.copy.record.enable",
         "flush.messages",
         "flush.ms",
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
-        "message.timestamp.after.max.ms",
-        "message.timestamp.before.max.ms",
         "min.cleanable.dirty.ratio",
         "min.insync.replicas",
         "preallocate",

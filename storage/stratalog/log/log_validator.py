@@ -1,8 +1,10 @@
 """What an append must be before the log takes it, and how it gets its offsets.
 
-Validation looks at bytes only and needs no lock, so many appends are validated at once. Afterwards, under the
-log's lock, `ValidatedAppend.stamp` gives the batches their offsets, without a copy of them: of each batch a
-new prefix is made, the rest is handed on as it lies in the caller's memory.
+Validation looks at bytes only and needs no lock, so many appends are validated at once. Where the topic keeps
+its batches in a codec of its own (`compression.type`), the batches that came in another are compressed anew
+here as well; their records stay as they are, byte for byte. Afterwards, under the log's lock,
+`ValidatedAppend.stamp` gives the batches their offsets, without a copy of them: of each batch a new prefix is
+made, the rest is handed on as it lies in the caller's memory.
 
     base_offset int64 | batch_length int32 | leader_epoch int32 | the rest, unchanged: CRC-32C and what it
     covers
@@ -14,7 +16,7 @@ these are under the checksum, so then the whole header is new.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -26,19 +28,34 @@ from stratalog.base.errors import (
     UnsupportedOperationError,
 )
 from stratalog.base.filesystem import Buffer
+from stratalog.log.append_rules import (
+    require_every_offset,
+    require_header_of_producer,
+    require_keys,
+    require_one_producer_batch,
+    require_size,
+)
 from stratalog.log.log_config import LogConfig
-from stratalog.record.batch import batches, verify
+from stratalog.log.timestamp_bounds import TimestampBounds
+from stratalog.record.batch import batches, records_payload, require_crc, verify, verify_records
+from stratalog.record.builder import rebuild_batch
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
-    DELETE_HORIZON_BIT,
+    CODEC_MASK,
     HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
     MAGIC_POSITION,
-    NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
+    parse_header,
 )
 from stratalog.segment.log_segment import AppendedBatch
 
+# Of Kafka's formats before this one: offset, size of what follows, checksum, magic.
+_OLD_MESSAGE = struct.Struct(">qiIB")
+# Checksum, magic, attributes, and the sizes of key and value.
+_OLD_MIN_BYTES = 4 + 1 + 1 + 4 + 4
 _PREFIX = struct.Struct(">qii")
 assert _PREFIX.size == MAGIC_POSITION
 
@@ -117,55 +134,106 @@ def _header_at(
     return changed._replace(crc=crc).pack()
 
 
-def validate_append(buffer: Buffer, config: LogConfig) -> ValidatedAppend:
-    """Prove a producer's request: framing, checksums, records, limits, and what this version can keep.
+def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> ValidatedAppend:
+    """Prove a producer's request, and bring its batches into the codec that the topic keeps them in.
 
-    Raises CorruptRecordError, RecordTooLargeError, UnsupportedOperationError, InvalidRequestError.
+    `now_ms`: the time that records may not be too far from. Whether the log has seen a producer's batch
+    before is not asked here. Raises CorruptRecordError, RecordTooLargeError, InvalidTimestampError,
+    UnsupportedOperationError, InvalidRequestError.
     """
-    located = tuple(batches(buffer))
-    if not located:
-        raise InvalidRequestError("an append needs at least one record batch")
-    if len(buffer) > config.segment_bytes:
+    located = _located(buffer)
+    require_one_producer_batch([header for _, header in located])
+    bounds = TimestampBounds.at(now_ms, config)
+    rebuilt: dict[int, bytes] = {}
+    for index, (position, header) in enumerate(located):
+        require_header_of_producer(header, config, index)
+        require_crc(buffer, position, header)
+        payload = _decompressed(buffer, position, header)
+        summary = verify_records(payload, header)
+        require_every_offset(header, summary, index)
+        if config.is_compacted:
+            require_keys(payload, header, summary, index)
+        if bounds is not None:
+            bounds.require_inside(payload, header, summary, index)
+        if config.compression_type.codec_for(header.codec) is not header.codec:
+            rebuilt[position] = _recompressed(payload, header, config)
+    validated = (
+        ValidatedAppend.of(buffer, located) if not rebuilt else _with_batches(buffer, located, rebuilt)
+    )
+    if validated.size_bytes > config.segment_bytes:
         # A request becomes visible as a whole, so it must fit one segment.
         raise RecordTooLargeError(
             "the request is larger than segment.bytes; send less at once",
-            size_bytes=len(buffer),
+            size_bytes=validated.size_bytes,
             max_bytes=config.segment_bytes,
         )
-    for position, header in located:
-        _validate_header(header, config)
-        summary = verify(buffer, position, header)
-        if not summary.is_dense:
-            raise CorruptRecordError("a producer's batch must have every offset from its first to its last")
-        if config.is_compacted and summary.null_key_count:
-            raise InvalidRequestError(
-                "the topic is compacted, so every record needs a key", null_key_count=summary.null_key_count
-            )
-    return ValidatedAppend.of(buffer, located)
+    return validated
 
 
-def _validate_header(header: BatchHeader, config: LogConfig) -> None:
-    if header.size_in_bytes > config.max_message_bytes:
-        raise RecordTooLargeError(
-            "a batch is larger than max.message.bytes; send smaller batches or raise the topic's limit",
-            size_bytes=header.size_in_bytes,
-            max_bytes=config.max_message_bytes,
-        )
-    if header.is_control:
-        raise UnsupportedOperationError("control batches are written by the log itself; send records only")
-    if header.is_transactional or header.has_producer_id:
-        raise UnsupportedOperationError(
-            "idempotent and transactional producers are not supported yet; send no producer id",
-            producer_id=header.producer_id,
-        )
-    if header.attributes & TIMESTAMP_TYPE_BIT:
-        raise InvalidRequestError("only the log sets append times; send batches with create time")
-    if header.attributes & DELETE_HORIZON_BIT:
-        raise InvalidRequestError("only compaction sets delete horizons; send batches without one")
-    if header.max_timestamp < NO_TIMESTAMP:
-        raise InvalidRequestError(
-            "timestamps are milliseconds since 1970, or -1 for none", max_timestamp=header.max_timestamp
-        )
+def _located(buffer: Buffer) -> tuple[tuple[int, BatchHeader], ...]:
+    """The batches of a request, of which there is one at least."""
+    try:
+        located = tuple(batches(buffer))
+    except CorruptRecordError as failure:
+        position = failure.fields.get("position")
+        if isinstance(position, int) and _is_old_message(buffer, position):
+            raise UnsupportedOperationError(
+                "the request is in a message format of Kafka's from before 0.11; send batches of version 2",
+                position=position,
+                field="magic",
+                value=buffer[position + MAGIC_POSITION],
+            ) from failure
+        raise
+    if not located:
+        raise InvalidRequestError("an append needs at least one record batch")
+    return located
+
+
+def _is_old_message(buffer: Buffer, position: int) -> bool:
+    """What lies at `position` looks like a message of version 0 or 1, whose magic is where a batch has it."""
+    if len(buffer) - position < _OLD_MESSAGE.size:
+        return False
+    size_bytes: int
+    magic: int
+    _, size_bytes, _, magic = _OLD_MESSAGE.unpack_from(buffer, position)
+    return magic < MAGIC and _OLD_MIN_BYTES <= size_bytes <= len(buffer) - position - LOG_OVERHEAD
+
+
+def _decompressed(buffer: Buffer, position: int, header: BatchHeader) -> Buffer:
+    try:
+        return records_payload(buffer, position, header)
+    except CorruptRecordError as failure:
+        # Nobody has to look for who changed the bytes: there are too many of them.
+        if "max_bytes" in failure.fields:
+            raise RecordTooLargeError(failure.message, **failure.fields) from failure
+        raise
+
+
+def _recompressed(payload: Buffer, header: BatchHeader, config: LogConfig) -> bytes:
+    """The batch in the topic's codec. Its records stay as they are, byte for byte, and with them everything
+    that they or the header say."""
+    codec = config.compression_type.codec_for(header.codec)
+    batch = rebuild_batch(
+        header._replace(attributes=header.attributes & ~CODEC_MASK | codec),
+        payload,
+        records_count=header.records_count,
+        max_timestamp=header.max_timestamp,
+        level=config.compression_level(codec),
+    )
+    require_size(parse_header(batch), config, sent_in=header.codec)
+    return batch
+
+
+def _with_batches(
+    buffer: Buffer, located: Sequence[tuple[int, BatchHeader]], rebuilt: Mapping[int, bytes]
+) -> ValidatedAppend:
+    """The request with other batches at some positions."""
+    view = memoryview(buffer)
+    stored = b"".join(
+        rebuilt.get(position, view[position : position + header.size_in_bytes])
+        for position, header in located
+    )
+    return ValidatedAppend.of(stored, tuple(batches(stored)))
 
 
 def validate_replica(buffer: Buffer, next_offset: int) -> ValidatedAppend:
@@ -174,15 +242,15 @@ def validate_replica(buffer: Buffer, next_offset: int) -> ValidatedAppend:
 
     Raises CorruptRecordError.
     """
-    located = tuple(batches(buffer))
-    if not located:
-        raise InvalidRequestError("an append needs at least one record batch")
+    located = _located(buffer)
     for position, header in located:
         verify(buffer, position, header)
         if header.base_offset < next_offset:
             raise CorruptRecordError(
                 "a batch's offsets are not above those of the batch before it",
-                base_offset=header.base_offset,
+                field="base_offset",
+                value=header.base_offset,
+                position=position,
                 next_offset=next_offset,
             )
         next_offset = header.next_offset

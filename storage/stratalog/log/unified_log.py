@@ -27,6 +27,7 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.log import retention
 from stratalog.log.append_info import AppendInfo
+from stratalog.log.append_rules import refuse_producer_state
 from stratalog.log.append_run import AppendRun
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.log_availability import LogAvailability
@@ -155,7 +156,9 @@ class UnifiedLog:
 
     def _validated(self, request: Buffer) -> ValidatedAppend | LogStoreError:
         try:
-            return validate_append(request, self.config)
+            validated = validate_append(request, self.config, self._clock.now_ms())
+            refuse_producer_state(validated.headers)
+            return validated
         except LogStoreError as failure:
             return failure
 

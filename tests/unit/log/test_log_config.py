@@ -4,18 +4,23 @@ honoured."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
 
 import pytest
 
-from stratalog.base.errors import InvalidConfigError
+from stratalog.base.errors import InvalidConfigError, InvalidRequestError
 from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
+from stratalog.record.compression import Codec, require_level
 from stratalog.record.header import TimestampType
 
 # Kafka's documentation of the topic configuration, 4.x; keys that are ours alone are left out.
 KAFKA_DEFAULTS = {
     "cleanup.policy": "delete",
+    "compression.gzip.level": "-1",
+    "compression.lz4.level": "9",
     "compression.type": "producer",
+    "compression.zstd.level": "3",
     "delete.retention.ms": "86400000",
     "file.delete.delay.ms": "60000",
     "index.interval.bytes": "4096",
@@ -23,6 +28,8 @@ KAFKA_DEFAULTS = {
     "local.retention.ms": "-2",
     "max.compaction.lag.ms": "9223372036854775807",
     "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": "9223372036854775807",
     "message.timestamp.type": "CreateTime",
     "min.compaction.lag.ms": "0",
     "retention.bytes": "-1",
@@ -78,7 +85,17 @@ def test_every_field_is_documented_and_immutable() -> None:
     [
         ("cleanup.policy", "shred"),
         ("cleanup.policy", ""),
-        ("compression.type", "zstd"),
+        ("compression.type", "none"),
+        ("compression.type", "ZSTD"),
+        ("compression.gzip.level", "0"),
+        ("compression.gzip.level", "10"),
+        ("compression.gzip.level", "-2"),
+        ("compression.lz4.level", "0"),
+        ("compression.lz4.level", "18"),
+        ("compression.zstd.level", "23"),
+        ("compression.zstd.level", "-131073"),
+        ("message.timestamp.after.max.ms", "-1"),
+        ("message.timestamp.before.max.ms", "-1"),
         ("retention.ms", "-2"),
         ("retention.ms", "week"),
         ("retention.ms", "1_000"),
@@ -134,3 +151,59 @@ def test_local_retention_may_be_unlimited_where_the_total_is() -> None:
     LogConfig.from_overrides(
         {"local.retention.ms": "-1", "retention.ms": "-1", "local.retention.bytes": "77"}
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "codecs"),
+    [
+        ("producer", list(Codec)),
+        ("uncompressed", [Codec.NONE] * 5),
+        ("gzip", [Codec.GZIP] * 5),
+        ("snappy", [Codec.SNAPPY] * 5),
+        ("lz4", [Codec.LZ4] * 5),
+        ("zstd", [Codec.ZSTD] * 5),
+    ],
+)
+def test_the_compression_type_says_what_a_batch_is_stored_in(text: str, codecs: list[Codec]) -> None:
+    config = LogConfig.from_overrides({"compression.type": text})
+    assert [config.compression_type.codec_for(source) for source in Codec] == codecs
+    assert config.as_mapping()["compression.type"] == text
+
+
+def test_a_level_is_that_of_its_codec_and_kafkas_defaults_are_the_codecs_own() -> None:
+    defaults = LogConfig()
+    assert [defaults.compression_level(codec) for codec in Codec] == [None, None, None, None, 3]
+    config = LogConfig.from_overrides(
+        {"compression.gzip.level": "1", "compression.lz4.level": "17", "compression.zstd.level": "-5"}
+    )
+    assert [config.compression_level(codec) for codec in Codec] == [None, 1, None, 17, -5]
+    for codec in Codec:
+        require_level(codec, config.compression_level(codec))
+        require_level(codec, defaults.compression_level(codec))
+
+
+@pytest.mark.parametrize(
+    ("codec", "name", "levels"),
+    [
+        (Codec.GZIP, "compression.gzip.level", range(-3, 13)),
+        (Codec.LZ4, "compression.lz4.level", range(-3, 20)),
+        (Codec.ZSTD, "compression.zstd.level", [-(2**17) - 1, -(2**17), -1, 0, 1, 22, 23]),
+    ],
+)
+def test_the_levels_that_a_topic_takes_are_those_that_the_codec_takes(
+    codec: Codec, name: str, levels: Iterable[int]
+) -> None:
+    for level in levels:
+        if codec is Codec.GZIP and level == -1:
+            continue
+        assert is_refused(LogConfig.from_overrides, {name: str(level)}) == is_refused(
+            require_level, codec, level
+        ), level
+
+
+def is_refused(call: Callable[..., object], *args: object) -> bool:
+    try:
+        call(*args)
+    except InvalidRequestError:
+        return True
+    return False

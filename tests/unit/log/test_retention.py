@@ -130,7 +130,10 @@ def test_nothing_above_the_high_watermark_goes() -> None:
 
 
 def test_a_record_of_the_future_keeps_its_segment() -> None:
-    _, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
+    config = LogConfig(
+        remote_storage_enable=False, retention_ms=HOUR_MS, message_timestamp_after_max_ms=9 * HOUR_MS
+    )
+    _, log = started(config)
     fill(log, 3, age_step_ms=-HOUR_MS)
     assert log.delete_old_segments() == 0
 
