@@ -105,7 +105,7 @@ def test_one_of_a_thing_is_not_many(run: Runner, topic: str) -> None:
     assert run("topic", "create", topic) == f"created {topic} with 1 partition\n"
     assert run.result("produce", topic, stdin=b"x\n").stderr == f"1 record appended to {topic}\n"
     assert "uploaded 1 slice in 1 object, " in run("tier", "upload", topic)
-    assert "the topic has 1 partition " in run.failure("consume", topic, "--partition", "1")
+    assert "the topic has 1 partition, " in run.failure("consume", topic, "--partition", "1")
 
 
 def test_lines_of_text_become_records(run: Runner, topic: str) -> None:
@@ -280,7 +280,7 @@ def test_logs_tiers_and_compaction_are_shown_and_moved(run: Runner, topic: str) 
     ],
 )
 def test_an_unknown_topic_is_said_by_every_command(run: Runner, arguments: tuple[str, ...]) -> None:
-    message = run.failure(*arguments, stdin=b"x\n")
+    message = run.failure(*arguments, stdin=b"")
     assert "no such topic" in message
     assert "nope" in message
 

@@ -114,7 +114,7 @@ def _chosen(partitions: list[TopicPartition], wanted: tuple[int, ...]) -> list[T
     for partition in wanted:
         if partition >= len(partitions):
             raise UnknownTopicOrPartitionError(
-                f"the topic has {counted(len(partitions), 'partition')}",
+                f"the topic has {counted(len(partitions), 'partition')}, choose a lower one",
                 topic=partitions[0].topic,
                 partition=partition,
             )

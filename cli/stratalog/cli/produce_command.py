@@ -168,6 +168,8 @@ async def _produce(
     tally: _Tally,
 ) -> None:
     """Send everything. The first failure ends it."""
+    # Whoever types the lines learns now, not behind the first one, that the topic's name is wrong.
+    await client.partitions(topic)
     producer = client.producer(settings, on_outcome=tally.add)
     try:
         async for number, record in records:

@@ -182,7 +182,7 @@ class Producer:
             partition = known.chooser.for_key(key)
         elif not 0 <= partition < known.partition_count:
             raise UnknownTopicOrPartitionError(
-                "the topic has fewer partitions",
+                "the topic has fewer partitions, choose a lower one",
                 topic=topic,
                 partition=partition,
                 partitions=known.partition_count,

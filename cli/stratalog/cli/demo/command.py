@@ -23,7 +23,7 @@ from stratalog.cli.demo.story import Story, fail_unless_ok, next_commands
 )
 @click.option(
     "--keep",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path),
     metavar="DIR",
     help="Put data directory and objects into this empty directory, and keep them.",
 )

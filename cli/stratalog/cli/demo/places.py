@@ -26,8 +26,14 @@ class DemoPlaces:
             self.root = Path(tempfile.mkdtemp(prefix="stratalog-demo-"))
         else:
             self.root = keep.absolute()
-            self.root.mkdir(parents=True, exist_ok=True)
-            if any(self.root.iterdir()):
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+                is_empty = not any(self.root.iterdir())
+            except OSError as error:
+                raise click.ClickException(
+                    f"--keep needs an empty or new directory: {error.strerror}, {self.root}"
+                ) from None
+            if not is_empty:
                 raise click.ClickException(
                     f"--keep needs an empty or new directory, and {self.root} is not empty"
                 )
