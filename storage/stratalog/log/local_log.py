@@ -15,7 +15,8 @@ from stratalog.log.fetch_data import FetchData
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_segments import LogSegments
 from stratalog.record.header import NO_TIMESTAMP
-from stratalog.segment.log_segment import AppendedBatch, LogSegment, SegmentResources
+from stratalog.segment.log_segment import AppendedBatch, LogSegment
+from stratalog.segment.segment_resources import SegmentResources
 
 _MAX_HINTS = 64
 

@@ -34,8 +34,9 @@ from stratalog.segment.file_names import (
     parse_segment_name,
     segment_path,
 )
-from stratalog.segment.log_segment import LogSegment, SegmentResources
+from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_indexes import SegmentIndexes
+from stratalog.segment.segment_resources import SegmentResources
 
 
 class RecoveryReport(NamedTuple):

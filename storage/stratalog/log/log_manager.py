@@ -32,8 +32,8 @@ from stratalog.log.partition_metadata import read_partition_metadata, write_part
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.segment.file_names import LOG_SUFFIX
 from stratalog.segment.index_cache import DEFAULT_MAX_BYTES, IndexCache
-from stratalog.segment.log_segment import SegmentResources
 from stratalog.segment.open_files import DEFAULT_MAX_OPEN, OpenFiles
+from stratalog.segment.segment_resources import SegmentResources
 
 STRAY_REASON = "stray"
 

@@ -5,7 +5,10 @@ A segment's name is its base offset in twenty digits, so that names sort as offs
     00000000000000147001.log              record batches
     00000000000000147001.index            sparse offset index
     00000000000000147001.timeindex        sparse time index
+    00000000000000147001.txnindex         aborted transactions, where there are any
     00000000000000147001.log.deleted      dropped, to be unlinked
+    00000000000000147001.log.cleaned      being written, to replace other segments
+    00000000000000147001.log.swap         written and durable: it replaces what it overlaps
 """
 
 from __future__ import annotations
@@ -15,8 +18,12 @@ import re
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
 DELETED_SUFFIX = ".deleted"
-SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+SEGMENT_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES)
 
 _OFFSET_DIGITS = len(str(2**63 - 1)) + 1
 assert _OFFSET_DIGITS == 20

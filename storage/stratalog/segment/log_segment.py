@@ -1,4 +1,4 @@
-"""One segment of a log: a file of record batches and the two sparse indexes of it.
+"""One segment of a log: a file of record batches and the indexes of it.
 
 The last segment of a log is active: it takes appends and keeps its indexes in memory, complete at any moment.
 Sealing it writes the indexes beside the data, for good. Before a segment is sealed the index files, if there
@@ -18,30 +18,23 @@ from typing import NamedTuple
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
-from stratalog.base.filesystem import Buffer, FileSystem
+from stratalog.base.filesystem import Buffer
 from stratalog.record.header import HEADER_SIZE, NO_TIMESTAMP, parse_header
 from stratalog.segment.batch_walk import LocatedBatch, walk, whole_batches
 from stratalog.segment.file_names import (
     DELETED_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
     segment_path,
 )
-from stratalog.segment.index_cache import IndexCache
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
-from stratalog.segment.open_files import OpenFiles
 from stratalog.segment.segment_indexes import SegmentIndexes
+from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset
-
-
-class SegmentResources(NamedTuple):
-    """What all segments of a data directory share."""
-
-    filesystem: FileSystem
-    files: OpenFiles
-    index_cache: IndexCache
+from stratalog.segment.transaction_index import AbortedInRange, AbortedTransaction, TransactionIndex
 
 
 class AppendedBatch(NamedTuple):
@@ -64,6 +57,7 @@ class LogSegment:
         "directory",
         "end_offset",
         "first_timestamp_ms",
+        "has_aborted",
         "index_interval_bytes",
         "path",
         "size_bytes",
@@ -80,8 +74,10 @@ class LogSegment:
         created_ms: int,
         index_interval_bytes: int,
         indexes: SegmentIndexes | None,
+        has_aborted: bool = False,
     ) -> None:
-        """`indexes`: of the active segment; None for one that is sealed."""
+        """`indexes`: of the active segment; None for one that is sealed. `has_aborted`: it has a transaction
+        index."""
         self._resources = resources
         self.directory = directory
         self.base_offset = base_offset
@@ -91,6 +87,7 @@ class LogSegment:
         self.created_ms = created_ms
         self.first_timestamp_ms = NO_TIMESTAMP
         self.index_interval_bytes = index_interval_bytes
+        self.has_aborted = has_aborted
         self._indexes = indexes
         self._max_timestamp: TimestampOffset | None = None
 
@@ -186,6 +183,18 @@ class LogSegment:
         self.size_bytes = position
         self.end_offset = batches[-1].last_offset + 1
 
+    def add_aborted(self, aborted: AbortedTransaction) -> None:
+        """The marker that was appended last aborted this transaction."""
+        assert self._indexes is not None
+        self._indexes.add_aborted(aborted)
+        self.has_aborted = True
+
+    def collect_aborted(self, fetch_offset: int, upper_bound_offset: int) -> AbortedInRange:
+        """See `TransactionIndex.collect`. Raises CorruptRecordError, OSError."""
+        if not self.has_aborted:
+            return AbortedInRange((), is_complete=False)
+        return self.indexes().transaction_index.collect(fetch_offset, upper_bound_offset)
+
     def _repair_size(self, found_bytes: int) -> None:
         """The file is not as long as this object knows. More: a write that was interrupted; cut it off. Less:
         damage."""
@@ -201,9 +210,7 @@ class LogSegment:
     def _cut_back(self, failure: OSError | None) -> None:
         """Remove what lies behind `size_bytes`, for good: a crash must not bring back what was refused."""
         try:
-            with self._resources.files.use(self.path, for_writing=True) as file:
-                file.truncate(self.size_bytes)
-                file.sync()
+            self.drop_tail()
         except OSError as second_failure:
             raise DataDirectoryError(
                 "a failed write could not be taken back; repair the disk and restart the server",
@@ -215,6 +222,7 @@ class LogSegment:
         """Let a segment that was loaded take appends. Raises CorruptRecordError, OSError."""
         self._indexes = indexes
         self.end_offset = end_offset
+        self.has_aborted = len(indexes.transaction_index) > 0
         if self.size_bytes:
             with self._resources.files.use(self.path) as file:
                 self.first_timestamp_ms = parse_header(file.read_at(0, HEADER_SIZE)).max_timestamp
@@ -245,7 +253,7 @@ class LogSegment:
         files = self._resources.files
         with files.use(self.path, for_writing=True) as file:
             file.sync()
-        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX) if with_indexes else ():
+        for suffix in INDEX_SUFFIXES if with_indexes else ():
             path = segment_path(self.directory, self.base_offset, suffix)
             if self._resources.filesystem.exists(path):
                 with files.use(path, for_writing=True) as file:
@@ -367,18 +375,15 @@ class LogSegment:
         return indexes
 
     def rebuild_indexes(self) -> SegmentIndexes:
-        """Make the indexes of a sealed segment from its data, and replace the files. Raises
-        CorruptRecordError, OSError."""
-        indexes = SegmentIndexes.empty(self.base_offset)
-        for located in self.batches():
-            header = located.header
-            indexes.add(
-                position=located.position,
-                size_bytes=header.size_in_bytes,
-                last_offset=header.last_offset,
-                max_timestamp_ms=header.max_timestamp,
-                interval_bytes=self.index_interval_bytes,
-            )
+        """Make the indexes of a sealed segment from its data, and replace the files. That of aborted
+        transactions cannot be made so, and stays.
+
+        Raises CorruptRecordError, OSError.
+        """
+        indexes, _ = self._index_until(self.size_bytes)
+        indexes.transaction_index = TransactionIndex.load(
+            self._resources.filesystem, self.directory, self.base_offset
+        )
         indexes.time_index.maybe_append(indexes.max_timestamp)
         self._resources.index_cache.put(self.path, indexes)
         self._max_timestamp = indexes.max_timestamp
@@ -394,6 +399,52 @@ class LogSegment:
             # The disk may be full or read-only. The copy in memory serves; the next process tries again.
             pass
         return indexes
+
+    def _index_until(self, end_position: int) -> tuple[SegmentIndexes, int]:
+        """Indexes of the batches before `end_position`, without transactions, and the offset behind them."""
+        indexes, end_offset = SegmentIndexes.empty(self.base_offset), self.base_offset
+        with self._resources.files.use(self.path) as file:
+            for position, header in walk(file, 0, end_position):
+                indexes.add(
+                    position=position,
+                    size_bytes=header.size_in_bytes,
+                    last_offset=header.last_offset,
+                    max_timestamp_ms=header.max_timestamp,
+                    interval_bytes=self.index_interval_bytes,
+                )
+                end_offset = header.next_offset
+        return indexes, end_offset
+
+    def before(self, offset: int) -> LogSegment:
+        """The segment as it will be, active, once the batches that end at or above `offset` are gone.
+
+        The file is not touched yet: `drop_tail` follows. Raises CorruptRecordError, OSError.
+        """
+        position = self.position_of(offset)
+        size_bytes = self.size_bytes if position is None else position
+        indexes, end_offset = self._index_until(size_bytes)
+        for aborted in self.indexes().transaction_index if self.has_aborted else ():
+            if aborted.last_offset < end_offset:
+                indexes.add_aborted(aborted)
+        kept = LogSegment(
+            self._resources,
+            self.directory,
+            self.base_offset,
+            end_offset=end_offset,
+            size_bytes=size_bytes,
+            created_ms=self.created_ms,
+            index_interval_bytes=self.index_interval_bytes,
+            indexes=None,
+        )
+        kept.activate(indexes, end_offset)
+        return kept
+
+    def drop_tail(self) -> None:
+        """Cut the file behind `size_bytes`; durable when it returns. Raises OSError."""
+        self._resources.index_cache.remove(self.path)
+        with self._resources.files.use(self.path, for_writing=True) as file:
+            file.truncate(self.size_bytes)
+            file.sync()
 
     def mark_deleted(self) -> None:
         """Rename the files, data first: whoever loads the directory finds no log then. Not synced. Raises

@@ -26,9 +26,7 @@ from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer, FileSystem
-from stratalog.segment.file_names import segment_path
-
-TRANSACTION_INDEX_SUFFIX = ".txnindex"
+from stratalog.segment.file_names import TRANSACTION_INDEX_SUFFIX, segment_path
 
 _VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
@@ -107,6 +105,10 @@ class TransactionIndex:
 
     def entry(self, ordinal: int) -> AbortedTransaction:
         return _entry(self._data, ordinal)
+
+    @property
+    def last(self) -> AbortedTransaction | None:
+        return self.entry(len(self) - 1) if self._data else None
 
     def collect(self, fetch_offset: int, upper_bound_offset: int) -> AbortedInRange:
         """The aborted transactions that overlap [fetch_offset, upper_bound_offset).

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from stratalog.log.log_segments import LogSegments
 from stratalog.segment.index_cache import IndexCache
-from stratalog.segment.log_segment import LogSegment, SegmentResources
+from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.open_files import OpenFiles
+from stratalog.segment.segment_resources import SegmentResources
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 

@@ -15,10 +15,12 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.header import parse_header
 from stratalog.record.record import Record
 from stratalog.segment.index_cache import IndexCache
-from stratalog.segment.log_segment import AppendedBatch, LogSegment, SegmentResources
+from stratalog.segment.log_segment import AppendedBatch, LogSegment
 from stratalog.segment.offset_index import OffsetIndex
 from stratalog.segment.open_files import OpenFiles
+from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.time_index import TimeIndex
+from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
@@ -290,3 +292,54 @@ def test_records_come_back_as_they_were() -> None:
     assert [record.value for record in decode_all(segment.read_bytes(0, NO_LIMIT))] == [b"v5", b"v6"]
     assert parse_header(segment.read_bytes(0, 61)).last_offset == 1
     assert segment.first_timestamp_ms == 6
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_tail_that_is_dropped_leaves_the_segment_that_there_was_before_it(is_sealed: bool) -> None:
+    timestamps = [[30, 10], [20], [50, 50], [40], [60]]
+    for offset in range(108):
+        disk, other_disk = MemoryFileSystem(), MemoryFileSystem()
+        segment, expected = new_segment(disk, 100), new_segment(other_disk, 100)
+        for times in timestamps:
+            append(segment, times)
+            if segment.end_offset <= offset:
+                append(expected, times)
+            if segment.end_offset in (103, 107):
+                segment.add_aborted(AbortedTransaction(1, 100, segment.end_offset - 1, segment.end_offset))
+                if segment.end_offset <= offset:
+                    expected.add_aborted(
+                        AbortedTransaction(1, 100, segment.end_offset - 1, segment.end_offset)
+                    )
+        if is_sealed:
+            segment.save_indexes()
+            segment.seal()
+        kept = segment.before(offset)
+        kept.drop_tail()
+        kept.check()
+        assert (kept.end_offset, kept.first_timestamp_ms) == (
+            expected.end_offset,
+            expected.first_timestamp_ms,
+        )
+        # Both go on, and their files are the same in the end.
+        for each in (kept, expected):
+            append(each, [70])
+            each.save_indexes()
+        assert disk.contents() == other_disk.contents()
+
+
+def test_aborted_transactions_are_found_in_active_sealed_and_loaded_segments() -> None:
+    disk = MemoryFileSystem()
+    segment = new_segment(disk)
+    append(segment, [1] * 10)
+    assert segment.collect_aborted(0, 10) == ((), False)
+    aborted = AbortedTransaction(5, 2, 9, 10)
+    segment.add_aborted(aborted)
+    assert segment.collect_aborted(0, 10) == ((aborted,), True)
+    segment.save_indexes()
+    segment.seal()
+    found = loaded(disk, segment)
+    found.has_aborted = True
+    # The files of the other two indexes may be made again; this one stays.
+    disk.unlink("/d/00000000000000000000.index")
+    for each in (segment, found):
+        assert each.collect_aborted(0, 10) == ((aborted,), True)
