@@ -23,13 +23,10 @@ from stratalog.base.filesystem import Buffer
 from stratalog.compaction.scratch import Scratch, ScratchReader
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.objectstore.protocol import ObjectStore, ReadStream
-from stratalog.remote.key_stream import KeyBlock, read_key_stream
+from stratalog.remote.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
 from stratalog.remote.object_format import crc_of
 from stratalog.remote.object_ref import ObjectRef
 from stratalog.remote.slice_entry import KeyStreamRef, SliceEntry
-
-_SMALL_STREAM_BYTES = 128 << 10
-"""Up to one or two blocks, a key stream is taken in one piece."""
 
 
 class InputStreams:
@@ -60,12 +57,12 @@ class InputStreams:
 
     def small_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
         """The bytes of a slice's key stream, not proved yet; None where they are too many for one piece.
-        StoreCorruptError, and what the store raises.
+        Raises StoreCorruptError, and what the store raises.
         """
-        keys = self._keys(stream)
-        if stream.size_bytes > _SMALL_STREAM_BYTES:
+        if stream.size_bytes > SMALL_STREAM_BYTES:
             return None
-        return keys.read_at(stream.position - self._ref.directory_position, stream.size_bytes)
+        keys = self._key_part or self._open_keys()
+        return keys.read_at(self._place_among_keys(stream, keys), stream.size_bytes)
 
     def key_blocks(self, entry: SliceEntry) -> Iterator[KeyBlock]:
         """The blocks of the slice's key stream, which it must have; to be trusted when the iteration has
@@ -73,24 +70,24 @@ class InputStreams:
         """
         stream = entry.key_stream
         assert stream is not None
-        keys = self._keys(stream)
-        reader = ScratchReader(keys, stream.position - self._ref.directory_position, stream.size_bytes)
+        keys = self._key_part or self._open_keys()
+        reader = ScratchReader(keys, self._place_among_keys(stream, keys), stream.size_bytes)
         return read_key_stream(reader.read, stream, entry.record_count)
 
-    def _keys(self, stream: KeyStreamRef) -> Scratch:
-        """The scratch with the part of the object that `stream` lies in."""
-        keys = self._key_part or self._open_keys()
+    def _place_among_keys(self, stream: KeyStreamRef, keys: Scratch) -> int:
+        """Where `stream` lies in what GET 1 brought."""
         position = stream.position - self._ref.directory_position
         if position < self._ref.directory_bytes or position + stream.size_bytes > keys.size_bytes:
             raise self._corrupt("refers to a key stream outside its own part")
-        return keys
+        return position
 
     def pass_by(self, entry: SliceEntry) -> None:
         """Leave a slice unread. GET 2 is opened all the same, so that what a job asks of the store does not
         depend on keys; where nothing of it is wanted, it is closed without having been read.
         """
-        self._open_keys()
-        if entry.data_bytes > 0:
+        if self._key_part is None:
+            self._open_keys()
+        if self._data is None and entry.data_bytes > 0:
             self._open_data()
 
     def slice_reader(self, entry: SliceEntry) -> SliceReader:

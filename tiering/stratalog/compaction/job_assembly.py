@@ -8,7 +8,7 @@ behind than it took. Objects are used once in a plan; what two jobs would want w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
@@ -50,11 +50,11 @@ class JobAssembly:
         """A job that takes at least `seed.least_run` slices of `seed` from the first; None where an object is
         taken.
         """
-        chosen = self._covering_objects(seed, frozenset(), must_take=True)
+        chosen = self._covering_objects(seed, set(), must_take=True)
         if not chosen:
             return None
         for other in others:
-            chosen |= self._covering_objects(other, frozenset(chosen), must_take=False)
+            chosen |= self._covering_objects(other, chosen, must_take=False)
         return self._job(reason, chosen)
 
     def emptying_job(
@@ -89,15 +89,16 @@ class JobAssembly:
             for place in self._selection.slices_of(object_name)
         )
 
-    def _covering_objects(
-        self, outlook: PartitionOutlook, chosen: frozenset[str], *, must_take: bool
-    ) -> set[str]:
+    def _covering_objects(self, outlook: PartitionOutlook, chosen: Set[str], *, must_take: bool) -> set[str]:
         """The objects of the longest run from the first slice that fits a job beside `chosen`; none where
         less than `least_run` fits. `must_take`: the least run fits by definition, whatever its bytes.
         """
-        size_bytes = sum(data_bytes_of(self._objects[name]) for name in chosen)
         added: set[str] = set()
-        for index, live in enumerate(outlook.slices[: outlook.eligible_count]):
+        eligible = outlook.slices[: outlook.eligible_count]
+        if all(live.object_name in chosen for live in eligible):
+            return added
+        size_bytes = sum(data_bytes_of(self._objects[name]) for name in chosen)
+        for index, live in enumerate(eligible):
             name = live.object_name
             if name in chosen:
                 continue

@@ -84,7 +84,11 @@ def outlook_of(
     may_drop_tombstones: bool,
 ) -> PartitionOutlook:
     """Judge a partition. Pure."""
-    movable = tuple(live.object_name in objects and not _has_transactions(live) for live in state.slices)
+    has_transactions = [_has_transactions(live) for live in state.slices]
+    movable = tuple(
+        live.object_name in objects and not is_refused
+        for live, is_refused in zip(state.slices, has_transactions, strict=True)
+    )
     eligible_count = _eligible_count(topic, state, movable, now_ms) if topic.is_compacted else 0
     eligible = state.slices[:eligible_count]
     dirty_count = sum(live.end_offset > state.compacted_upto for live in eligible)
@@ -97,7 +101,7 @@ def outlook_of(
         dirty_count=dirty_count,
         due_index=due[0] if due else None,
         movable=movable,
-        refusal=TRANSACTIONS_REFUSED if any(map(_has_transactions, state.slices)) else None,
+        refusal=TRANSACTIONS_REFUSED if any(has_transactions) else None,
     )
 
 

@@ -40,6 +40,8 @@ from stratalog.remote.partition_state import LiveSlice
 from stratalog.remote.slice_builder import SliceEnd
 from stratalog.remote.slice_entry import LeaderEpoch, SliceEntry
 
+_GATHERED_BYTES = 64 << 10
+
 
 class RewrittenPartition(NamedTuple):
     """What became of a run."""
@@ -83,9 +85,9 @@ class PartitionRewriter:
         self._writer = writer
         self._tally = KeptTally()
         self._tombstones_removed = 0
-        # Adjacent batches that stay as they are: [start, end) of one buffer, appended as one.
-        self._verbatim: Buffer = b""
-        self._verbatim_start = self._verbatim_end = 0
+        # Few bytes at a time are put together, because the writer looks at all that one call brings at once.
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
 
     def rewrite(self, inputs: Mapping[str, InputStreams], chunk_bytes: int) -> RewrittenPartition:
         """Read the run's slices and append one slice to the output. Raises as `SliceReader` and
@@ -112,6 +114,7 @@ class PartitionRewriter:
             else:
                 reader = inputs[live.object_name].slice_reader(live.entry)
             self._rewrite_slice(index, live, reader)
+        self._flush()
         self._writer.end_slice(SliceEnd(run.end_offset, leader_epochs=joined_epochs(entries)))
         records_in = sum(entry.record_count for entry in entries)
         return RewrittenPartition(self._tally.result(), records_in, self._tombstones_removed)
@@ -132,15 +135,13 @@ class PartitionRewriter:
                 self._rewrite_batch(batch, survivors, ordinal, rule)
                 position += batch.header.size_in_bytes
                 ordinal += batch.header.records_count
-        self._flush()
         self._tally.keep()
 
     def _append_filtered(self, filtered: FilteredBatches, row_bytes: int) -> None:
         self._tombstones_removed += filtered.dropped_tombstone_count
         if filtered.records_count > 0:
-            self._flush()
             self._tally.add_proved(filtered)
-            self._writer.append(_unshared(filtered.data, row_bytes))
+            self._append(filtered.data, row_bytes)
 
     def _rewrite_batch(
         self, batch: PlacedBatch, survivors: bytearray | None, ordinal: int, rule: BatchFilter
@@ -234,18 +235,28 @@ class PartitionRewriter:
         self._writer.append(batch, payload=copied.payload)
 
     def _keep(self, batch: PlacedBatch) -> None:
-        """Copy a batch as it is, together with its neighbours."""
-        if self._verbatim is not batch.buffer or self._verbatim_end != batch.position:
-            self._flush()
-            self._verbatim, self._verbatim_start = batch.buffer, batch.position
-        self._verbatim_end = batch.end_position
+        """Copy a batch as it is."""
         self._tally.add(batch.buffer, batch.position, batch.header, batch.header.records_count)
+        part = memoryview(batch.buffer)[batch.position : batch.end_position]
+        self._append(part, len(batch.buffer))
+
+    def _append(self, data: Buffer, source_bytes: int) -> None:
+        """Hand batches to the writer, now or with others. Few bytes that wait in a spool must not hold all
+        that they came from, so they are copied, unless they are most of it.
+        """
+        if len(data) >= _GATHERED_BYTES:
+            self._flush()
+            self._writer.append(data if 2 * len(data) >= source_bytes else bytes(data))
+            return
+        self._waiting.append(bytes(data))
+        self._waiting_bytes += len(data)
+        if self._waiting_bytes >= _GATHERED_BYTES:
+            self._flush()
 
     def _flush(self) -> None:
-        if self._verbatim_end > self._verbatim_start:
-            part = memoryview(self._verbatim)[self._verbatim_start : self._verbatim_end]
-            self._writer.append(_unshared(part, len(self._verbatim)))
-        self._verbatim, self._verbatim_start, self._verbatim_end = b"", 0, 0
+        if self._waiting:
+            self._writer.append(b"".join(self._waiting))
+            self._waiting, self._waiting_bytes = [], 0
 
 
 def is_all_dropped(survivors: bytearray, entry: SliceEntry) -> bool:
@@ -262,11 +273,6 @@ def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:
         if not joined or (epoch.epoch > joined[-1].epoch and epoch.start_offset > joined[-1].start_offset):
             joined.append(epoch)
     return tuple(joined)
-
-
-def _unshared(part: Buffer, whole_bytes: int) -> Buffer:
-    """A copy, unless most of the buffer stays: few bytes that wait in a spool must not hold a whole chunk."""
-    return part if isinstance(part, bytes) or 2 * len(part) >= whole_bytes else bytes(part)
 
 
 def _require_planned(

@@ -86,6 +86,7 @@ class _Planner:
         *,
         may_drop_tombstones: bool,
     ) -> None:
+        objects = frozenset(self._state.objects)
         for tip in sorted(self._state.partitions):
             partition = self._state.partitions[tip]
             topic = topics.get(tip.topic_id)
@@ -103,7 +104,7 @@ class _Planner:
                 topic,
                 partition,
                 now_ms=self._now_ms,
-                objects=self._state.objects,
+                objects=objects,
                 may_drop_tombstones=may_drop_tombstones,
             )
         self._assembly = JobAssembly(self._state.objects, self._outlooks, self._settings)
@@ -118,7 +119,8 @@ class _Planner:
 
     def covering_jobs(self) -> list[CompactionJob]:
         waiting = [outlook for outlook in self._outlooks.values() if self._wants_covering(outlook)]
-        waiting.sort(key=lambda outlook: (-outlook.dirty_bytes, outlook.topic_id_partition))
+        # The partitions are sorted already, and sorting keeps the order of equals.
+        waiting.sort(key=lambda outlook: -outlook.dirty_bytes)
         jobs: list[CompactionJob] = []
         covered: set[TopicIdPartition] = set()
         for index, seed in enumerate(waiting):

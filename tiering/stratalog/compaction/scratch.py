@@ -52,7 +52,11 @@ class Scratch:
         assert position >= 0
         assert position + size <= self._size_bytes, "scratch is read where it was written"
         if self._file is None:
-            return self._from_pieces(position, size)
+            return (
+                memoryview(self._pieces[0])[position : position + size]
+                if len(self._pieces) == 1
+                else self._from_pieces(position, size)
+            )
         data = self._file.read_at(position, size)
         if len(data) != size:
             raise OSError(f"the scratch file {self._path} lost its end")

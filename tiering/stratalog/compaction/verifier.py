@@ -20,7 +20,7 @@ from stratalog.compaction.slice_reader import SliceReader
 from stratalog.record.batch import verify
 from stratalog.record.batch_kernels import scan_batches
 from stratalog.record.header import parse_header
-from stratalog.remote.key_stream import read_key_stream
+from stratalog.remote.key_stream import verify_key_stream
 from stratalog.remote.object_directory import parse_directory
 from stratalog.remote.object_format import FOOTER, decode_footer
 from stratalog.remote.object_ref import ObjectRef
@@ -144,8 +144,7 @@ def _verify_key_stream(
         return
     if reader.position != stream.position:
         raise _unplanned("its key streams do not follow one another", ref, entry)
-    for _ in read_key_stream(reader.read, stream, entry.record_count):
-        pass
+    verify_key_stream(reader.read, stream, entry.record_count)
     if keyed_count < entry.record_count:
         raise _unplanned("its key stream does not speak for its records without a key", ref, entry)
     if plan.has_one_record_a_key and stream.entry_count != keyed_count:

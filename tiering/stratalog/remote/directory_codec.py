@@ -19,6 +19,7 @@ The directory's CRC-32C is in the commit that names the object and in the footer
 
 from __future__ import annotations
 
+import functools
 import itertools
 import struct
 from collections.abc import Iterable, Sequence
@@ -92,6 +93,7 @@ HAS_INDEX_FLAG = 1 << 3
 HAS_DELETE_HORIZON_FLAG = 1 << 4
 KNOWN_FLAGS = (1 << 5) - 1
 
+_STRATEGIES = {strategy.value: strategy for strategy in KeyStrategy}
 _NO_BATCH = LastBatch(0, 0, 0)
 _NO_KEY_STREAM = KeyStreamRef(0, 0, 0, 0, KeyStrategy.LAST_OFFSET, "", 0)
 _NO_PART = PartRef(0, 0, 0)
@@ -222,7 +224,7 @@ def _decode_entry(data: Buffer, position: int) -> SliceEntry:
     if flags & ~KNOWN_FLAGS:
         raise _newer(flags)
     entry = SliceEntry(
-        topic_id=UUID(bytes=field["topic_id"]),
+        topic_id=_topic_id(field["topic_id"]),
         topic=_text(data, field["topic_position"], field["topic_bytes"]),
         partition=field["partition"],
         base_offset=field["base_offset"],
@@ -272,15 +274,22 @@ def _decode_entry(data: Buffer, position: int) -> SliceEntry:
     return entry
 
 
+@functools.lru_cache(maxsize=1024)
+def _topic_id(data: bytes) -> UUID:
+    """The same object for the same topic: entries of many partitions are compared and sorted by it."""
+    return UUID(bytes=data)
+
+
 def _key_stream(data: Buffer, field: dict[str, int]) -> KeyStreamRef:
-    if field["strategy"] not in tuple(KeyStrategy):
+    strategy = _STRATEGIES.get(field["strategy"])
+    if strategy is None:
         raise _newer(field["flags"])
     return KeyStreamRef(
         position=field["key_stream_position"],
         size_bytes=field["key_stream_bytes"],
         entry_count=field["key_stream_entry_count"],
         crc=field["key_stream_crc"],
-        strategy=KeyStrategy(field["strategy"]),
+        strategy=strategy,
         version_header=_text(data, field["version_header_position"], field["version_header_bytes"]),
         hash_key_id=field["hash_key_id"],
     )

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
+from stratalog.record.batch_kernels import merge_key_streams
 from stratalog.record.kernels import key_columns_fault, siphash128
 from stratalog.record.key_block import (
     BLOCK_CRC_POSITION,
@@ -51,6 +52,9 @@ BLOCK_HEADER = FixedLayout(("entry_count", "I"), ("flags", "I"), ("block_bytes",
 assert BLOCK_HEADER.positions["block_crc"] == BLOCK_CRC_POSITION
 
 _HASH_HALF = struct.Struct("<Q")
+SMALL_STREAM_BYTES = 128 << 10
+"""Up to one or two blocks: a key stream of this size is taken in one piece."""
+
 _HASH_KEY_ID_TEXT = b"stratalog/hash-key-id"
 
 
@@ -141,10 +145,10 @@ def encode_key_stream(entries: KeyColumns, versions: Column | None = None) -> En
             body.append(bytes(padding_bytes(count * width)))
         flags = HAS_VERSION_FLAG * (versions is not None)
         block_bytes = block_size_bytes(count, has_version=versions is not None)
+        columns_bytes = b"".join(body)
         header = BLOCK_HEADER.pack(count, flags, block_bytes, 0)[:BLOCK_CRC_POSITION]
-        block_crc = _crc_of_parts([header, *body])
-        # One part a block: what sends an object pays for every part of it.
-        block = b"".join((header, block_crc.to_bytes(4, "little"), *body))
+        block_crc = crc_of(columns_bytes, crc_of(header))
+        block = b"".join((header, block_crc.to_bytes(4, "little"), columns_bytes))
         assert len(block) == block_bytes
         parts.append(block)
         size_bytes += block_bytes
@@ -188,6 +192,20 @@ def read_key_stream(
         yield block
     if crc != stream.crc or entry_count != stream.entry_count:
         raise _corrupt("is not the one that the directory describes")
+
+
+def verify_key_stream(read: Callable[[int], Buffer], stream: KeyStreamRef, record_count: int) -> None:
+    """Read all of `stream` and prove it as `read_key_stream` does; raises as that does."""
+    if max(stream.size_bytes, record_count) > SMALL_STREAM_BYTES:
+        blocks = read_key_stream(read, stream, record_count)
+    else:
+        data = read(stream.size_bytes)
+        if merge_key_streams([(data, stream.entry_count, stream.crc, record_count)]) is not None:
+            return
+        # Something is wrong with it, or it has versions: block by block, that is told.
+        blocks = key_blocks(data, stream, record_count)
+    for _ in blocks:
+        pass
 
 
 def key_blocks(data: Buffer, stream: KeyStreamRef, record_count: int) -> Iterator[KeyBlock]:
@@ -251,12 +269,6 @@ def _read_exactly(read: Callable[[int], Buffer], size: int, expected: int) -> Bu
 def _bytes_of(column: Column) -> memoryview:
     view = memoryview(column)
     return view if view.format == "B" else view.cast("B")
-
-
-def _crc_of_parts(parts: list[Buffer], crc: int = 0) -> int:
-    for part in parts:
-        crc = crc_of(part, crc)
-    return crc
 
 
 def _corrupt(problem: str) -> StoreCorruptError:

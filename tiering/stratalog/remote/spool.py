@@ -7,6 +7,7 @@ process left in it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple, overload
 
@@ -16,6 +17,8 @@ _WRITE_BYTES = 1 << 20
 """Small pieces are gathered before a system call is spent on them."""
 _READ_BYTES = 8 << 20
 """What is held in memory at a time while a spooled object is sent."""
+_SMALL_BYTES = 64 << 10
+"""Pieces below this are put together before they are sent: who sends and who verifies pays for every part."""
 
 
 class FilePart(NamedTuple):
@@ -87,6 +90,7 @@ class Spool:
         for position in range(0, file_bytes, _READ_BYTES):
             assert self._file is not None
             parts.append(FilePart(self._file, position, min(_READ_BYTES, file_bytes - position)))
+        self._waiting = _gathered(self._waiting)
         return [*parts, *self._waiting]
 
     def close(self) -> None:
@@ -104,3 +108,14 @@ class Spool:
         assert written_bytes == self._waiting_bytes
         self._waiting = []
         self._waiting_bytes = 0
+
+
+def _gathered(pieces: Sequence[Buffer]) -> list[Buffer]:
+    """The same bytes, neighbours that are small joined."""
+    gathered: list[Buffer] = []
+    for is_small, group in itertools.groupby(pieces, lambda piece: len(piece) < _SMALL_BYTES):
+        if is_small:
+            gathered.append(b"".join(group))
+        else:
+            gathered += group
+    return gathered
