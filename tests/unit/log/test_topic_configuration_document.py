@@ -1,0 +1,34 @@
+"""What docs/topic_configuration.md says is what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from stratalog.base.errors import InvalidConfigError
+from stratalog.log.log_config import LogConfig
+from stratalog.record.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
+
+TEXT = (Path(__file__).parents[3] / "docs" / "topic_configuration.md").read_text()
+ROWS: list[tuple[str, str, str]] = re.findall(
+    r"^\| `([a-z0-9.]+)` \| `([^`]+)` \| ([^|]+) \|", TEXT, re.MULTILINE
+)
+
+
+def test_every_key_is_there_with_its_default() -> None:
+    assert {name: default for name, default, _ in ROWS} == LogConfig().as_mapping()
+    assert [name for name, _, _ in ROWS] == list(LogConfig.names())
+
+
+@pytest.mark.parametrize(("name", "allowed"), [(name, allowed) for name, _, allowed in ROWS])
+def test_what_a_key_takes_is_what_its_error_says(name: str, allowed: str) -> None:
+    with pytest.raises(InvalidConfigError) as failure:
+        LogConfig.from_overrides({name: "no such value"})
+    assert failure.value.fields["allowed"] == allowed
+
+
+def test_the_bound_of_decompression_is_the_readers() -> None:
+    assert DEFAULT_MAX_DECOMPRESSED_BYTES == 128 * 1024 * 1024
+    assert "128 MiB" in TEXT
