@@ -14,6 +14,7 @@ from stratalog.base.errors import (
     RecordTooLargeError,
     UnsupportedOperationError,
 )
+from stratalog.log.append_info import AppendInfo
 from stratalog.log.append_rules import refuse_producer_state
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_validator import validate_append, validate_replica
@@ -31,6 +32,7 @@ from stratalog.record.header import (
     parse_header,
 )
 from stratalog.record.record import Record
+from stratalog.testing.log_machine import LogMachine
 
 CONFIG = LogConfig()
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact", "delete"}))
@@ -335,6 +337,19 @@ def test_what_cannot_be_kept_is_refused(
         validate_append(request_bytes, config, NOW_MS)
     assert type(failure.value) is error
     assert {name: failure.value.fields.get(name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "config", "error"), [case[1:4] for case in REFUSED], ids=[case[0] for case in REFUSED]
+)
+def test_nothing_of_a_refused_request_is_stored_and_its_neighbours_are(
+    request_bytes: bytes, config: LogConfig, error: type[LogStoreError]
+) -> None:
+    log = LogMachine(config=config).start()
+    outcomes = log.append_group([batch(1), request_bytes, batch(1)], 1)
+    assert [type(outcome) for outcome in outcomes] == [AppendInfo, error, AppendInfo]
+    assert (log.log_end_offset, log.size_bytes) == (2, 2 * len(batch(1)))
+    log.check()
 
 
 def test_no_two_refusals_look_alike() -> None:
