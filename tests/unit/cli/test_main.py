@@ -13,7 +13,8 @@ sys.argv = ["stratalog", "--help"]
 try:
     main.main()
 except SystemExit:
-    print("fork handlers:", os.environ.get("GRPC_ENABLE_FORK_SUPPORT"), "grpc imported:", "grpc" in sys.modules)
+    setting = os.environ.get("GRPC_ENABLE_FORK_SUPPORT")
+    print("fork handlers:", setting, "grpc imported:", "grpc" in sys.modules)
 """
 
 
