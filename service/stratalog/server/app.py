@@ -1,9 +1,9 @@
 """The server: a gRPC endpoint on top of a storage engine, and the order in which both start and stop.
 
 Start: take the port (so that a mistyped address fails before anything is claimed), open the engine, register
-the services, start tasks, serve, report healthy. Stop: report unhealthy, end calls that wait, let others
-finish within the grace, end the tasks, wait for the writers, close the engine, which marks the shutdown as
-clean as the last thing.
+the services, start tasks, serve, report healthy. Stop: report unhealthy, end calls that wait and work that
+takes long (uploads, compactions), let others finish within the grace, end the tasks, wait for the writers,
+close the engine, which marks the shutdown as clean as the last thing.
 
 Threads: the event loop runs handlers and never blocks; `WorkerPools` and `ThreadScheduler` own all others.
 """
@@ -109,7 +109,13 @@ class Server:
         self._closing = Closing(loop)
         self._health = health.aio.HealthServicer()
         builder = StorageEngineBuilder(
-            self._filesystem, self._store, self._clock, self._scheduler, self._ids, self.settings
+            self._filesystem,
+            self._store,
+            self._clock,
+            self._scheduler,
+            self._ids,
+            self._closing.stop,
+            self.settings,
         )
         hosts = PartitionHost(loop, self._pools.append)
         try:

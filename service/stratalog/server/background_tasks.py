@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stratalog.base.errors import FencedError
+from stratalog.base.errors import FencedError, StoppingError
 from stratalog.base.scheduler import Scheduler
 from stratalog.server.settings import ServerSettings
 from stratalog.server.storage_engine import StorageEngine
@@ -36,13 +36,17 @@ def _compact(engine: StorageEngine) -> None:
 
 
 def _unless_fenced(engine: StorageEngine, task: Callable[[], None]) -> Callable[[], None]:
-    """A server that was replaced does nothing any more, and does not fill its log with saying so."""
+    """A server that was replaced does nothing any more, and does not fill its log with saying so. Nor is it a
+    failure to be ended by a stop.
+    """
 
     def run() -> None:
         if engine.shards.is_fenced:
             return
         try:
             task()
+        except StoppingError:
+            return
         except FencedError:
             if not engine.shards.is_fenced:
                 raise

@@ -31,7 +31,6 @@ from stratalog.server.partition_registry import PartitionRegistry
 from stratalog.server.pending_append import AppendSession, PendingAppend
 from stratalog.server.request_memory import RequestMemory
 from stratalog.server.settings import ServerSettings
-from stratalog.server.status import CLOSING_DETAILS, CLOSING_STATUS
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
 
@@ -111,8 +110,7 @@ class LogServicer:
         async with aclosing(responses):
             async for response in responses:
                 await send(context, response)
-        if self._closing.is_set:
-            await context.abort(CLOSING_STATUS, CLOSING_DETAILS)
+        self._closing.check()
 
     @guarded
     async def ListOffsets(

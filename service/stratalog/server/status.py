@@ -31,6 +31,7 @@ from stratalog.base.errors import (
     PreconditionFailedError,
     ProducerFencedError,
     RecordTooLargeError,
+    StoppingError,
     StoreAccessDeniedError,
     StoreCorruptError,
     StoreError,
@@ -49,10 +50,6 @@ ERROR_METADATA_KEY = "stratalog-error-bin"
 
 INTERNAL_CODE = "INTERNAL"
 """`ErrorInfo.code` of a failure that no class of the tree describes: a defect, logged with its traceback."""
-
-CLOSING_STATUS = grpc.StatusCode.UNAVAILABLE
-CLOSING_DETAILS = "the server is shutting down, connect again"
-"""How a stream ends that the server's shutdown cuts off; clients go on where they were."""
 
 MAX_MESSAGE_CHARS = 1024
 MAX_FIELD_CHARS = 550
@@ -75,6 +72,7 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     OutOfOrderSequenceError: grpc.StatusCode.FAILED_PRECONDITION,
     InvalidTxnStateError: grpc.StatusCode.FAILED_PRECONDITION,
     OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    StoppingError: grpc.StatusCode.UNAVAILABLE,
     DataDirectoryError: grpc.StatusCode.FAILED_PRECONDITION,
     DataDirectoryInUseError: grpc.StatusCode.FAILED_PRECONDITION,
     StoreError: grpc.StatusCode.INTERNAL,

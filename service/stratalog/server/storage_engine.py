@@ -31,11 +31,13 @@ from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator, system_random
 from stratalog.base.scheduler import Scheduler
+from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
 from stratalog.log.log_manager import LogManager, LogManagerSettings
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.collector import Collector
 from stratalog.remote.commit import Writer
@@ -105,8 +107,11 @@ class StorageEngineBuilder:
         clock: Clock,
         scheduler: Scheduler,
         ids: IdGenerator,
+        stop: StopSignal,
         settings: ServerSettings,
     ) -> None:
+        """`stop` ends what takes long and can be made up for: uploads, compactions, the collector."""
+        self._stop = stop
         self._filesystem = filesystem
         self._store = store
         self._clock = clock
@@ -197,18 +202,20 @@ class StorageEngineBuilder:
     def _tier(self, shard: HostedShard, identity: StoreIdentity, catalog: Catalog) -> ShardTier:
         # No topic can have this name for a directory: a partition's ends with a hyphen and a number.
         scratch = f"{self._data_dir}/scratch/{shard.metadata.layout.shard:04d}"
+        store = StoppableObjectStore(self._store, self._stop)
         writer = ObjectWriterSettings(spool_directory=f"{scratch}/upload")
         uploader = RemoteLogManager(
             self._filesystem,
-            self._store,
+            store,
             self._clock,
             shard.metadata,
             identity.store_id,
+            self._stop,
             RemoteLogManagerSettings(writer=writer),
         )
         compactor = Compactor(
             self._filesystem,
-            self._store,
+            store,
             self._clock,
             self._ids,
             shard.metadata,
@@ -222,7 +229,7 @@ class StorageEngineBuilder:
             RemoteRetention(self._clock, shard.metadata),
             # The catalog's own dropped files are one collector's work, whatever the number of shards.
             Collector(
-                self._store,
+                store,
                 self._clock,
                 shard.metadata,
                 catalog if shard.metadata.layout.shard == 0 else None,

@@ -67,7 +67,7 @@ class WorkerPools:
         return await asyncio.get_running_loop().run_in_executor(self._task, function)
 
     def close(self) -> None:
-        """Wait for everything that runs. Nothing may be submitted afterwards."""
+        """Wait for what runs, after it was told to end early. Nothing may be submitted afterwards."""
         for pool in (self.append, self.opening, self._read, self._cold, self._task):
             pool.shutdown(wait=True)
 

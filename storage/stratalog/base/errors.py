@@ -21,6 +21,7 @@ chosen in one table, ``stratalog.server.status``; nothing below the server knows
     +-- OutOfOrderSequenceError           send again from the expected sequence on, or begin with a new epoch
     +-- InvalidTxnStateError              end the producer's open transaction first
     +-- OverloadedError                   send it again after a pause (retriable): nothing of it took effect
+    +-- StoppingError                     the server is about to go: connect again (retriable)
     +-- DataDirectoryError                a human has to look at the local disk or its settings
     |   +-- DataDirectoryInUseError       stop the other process, or use another directory
     +-- StoreError                        the object store
@@ -150,6 +151,13 @@ class OverloadedError(LogStoreError):
     """There is no room for the request now. Nothing of it took effect, so even a change may be repeated."""
 
     code = "OVERLOADED"
+    retriable = True
+
+
+class StoppingError(LogStoreError):
+    """The server is stopping and has ended this early. What it had committed by then stays."""
+
+    code = "STOPPING"
     retriable = True
 
 

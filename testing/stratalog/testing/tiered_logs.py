@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_manager import LogManager, LogManagerSettings
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -55,7 +57,9 @@ class TieredLogs:
         max_object_bytes: int = 1 << 20,
         read_bytes: int = 1 << 20,
         commit_settings: CommitSettings | None = None,
+        stop: StopSignal | None = None,
     ) -> None:
+        """`stop` ends what the uploader does."""
         self.store = store
         self.clock = clock
         identity = StoreIdentity.open_or_create(store, ids)
@@ -75,12 +79,14 @@ class TieredLogs:
         settings = LogManagerSettings(data_dir="/data")
         self.manager = LogManager.open(filesystem, clock, ManualScheduler(clock), ids, settings)
         self.claimed = claim_shard(filesystem, ids, self.metadata, "/data", shard=0, owner=owner)
+        stop = stop or StopSignal()
         self.uploader = RemoteLogManager(
             filesystem,
-            store,
+            StoppableObjectStore(store, stop),
             clock,
             self.metadata,
             identity.store_id,
+            stop,
             RemoteLogManagerSettings(
                 writer=ObjectWriterSettings(spool_directory="/spool", index_interval_bytes=100),
                 max_object_bytes=max_object_bytes,

@@ -27,6 +27,7 @@ from stratalog.base.errors import (
     LogStoreError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    StoppingError,
     StoreCorruptError,
     StoreError,
     StoreNotUsableError,
@@ -95,7 +96,8 @@ class Compactor:
         `topics` limits the reasons for jobs to these, by name; each of them is then compacted whether it pays
         or not. Jobs that fail are reported, not raised. Raises UnknownTopicOrPartitionError for a name that
         is not in the catalog, StoreError where metadata cannot be read, OSError where the spool directory
-        cannot be used.
+        cannot be used, StoppingError where the store says so: jobs that were committed stay, the one that was
+        running has not happened.
         """
         with self._lock:
             clear_scratch_directory(self._filesystem, self._settings.spool_directory)
@@ -161,6 +163,8 @@ class Compactor:
         try:
             result = run.execute()
             return self._commit(job, topics, result, counting), True
+        except StoppingError:
+            raise
         except ObjectNotFoundError:
             return self._missing_input(job, counting), True
         except (

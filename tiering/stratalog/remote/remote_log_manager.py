@@ -24,6 +24,7 @@ from uuid import UUID
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError, StoreUnavailableError
 from stratalog.base.filesystem import FileSystem
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata_log import MetadataLog
@@ -59,8 +60,10 @@ class RemoteLogManager:
         clock: Clock,
         metadata: MetadataLog,
         store_id: UUID,
+        stop: StopSignal,
         settings: RemoteLogManagerSettings,
     ) -> None:
+        """`stop` ends a pass before its next read of a log; `store` may look at it, too."""
         self._filesystem = filesystem
         self._store = store
         self._clock = clock
@@ -69,6 +72,7 @@ class RemoteLogManager:
         # Objects are a shard's; the catalog has none.
         assert metadata.layout.shard is not None
         self._shard = metadata.layout.shard
+        self._stop = stop
         self._settings = settings
         self._lock = threading.Lock()
         self._is_settled = True
@@ -82,7 +86,7 @@ class RemoteLogManager:
         When it returns, what the report counts is committed and the logs know it. A partition that cannot
         be read is reported and does not hold up the others. Raises FencedError where the shard has another
         owner, StoreError (a later pass goes on where this one stopped), OSError where the spool's disk is
-        full.
+        full, StoppingError where it was stopped: objects that were committed stay.
         """
         with self._lock:
             report = _Report()
@@ -104,7 +108,7 @@ class RemoteLogManager:
             try:
                 # A commit whose outcome was unknown may have turned out to have landed.
                 candidate.log.update_tiered_end_offset(partition.tiered_end_offset)
-                run = UploadRun(candidate, partition.tiered_end_offset)
+                run = UploadRun(candidate, partition.tiered_end_offset, self._stop)
             except LogStoreError as error:
                 report.failed.append(FailedUpload(candidate.log.topic_partition, error))
                 continue

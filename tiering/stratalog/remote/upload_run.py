@@ -18,6 +18,7 @@ from stratalog.base.errors import (
     UnsupportedOperationError,
 )
 from stratalog.base.filesystem import Buffer
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.log.segment_info import SegmentSource
 from stratalog.log.unified_log import UnifiedLog
@@ -43,12 +44,13 @@ class UploadCandidate(NamedTuple):
 class UploadRun:
     """Not thread-safe: guarded by the lock of its `RemoteLogManager`."""
 
-    def __init__(self, candidate: UploadCandidate, tiered_end_offset: int) -> None:
+    def __init__(self, candidate: UploadCandidate, tiered_end_offset: int, stop: StopSignal) -> None:
         """Raises OffsetOutOfRangeError where the local log begins behind the tiered end: offsets are
         missing between.
         """
         log = candidate.log
         self.candidate = candidate
+        self._stop = stop
         self.error: LogStoreError | None = None
         """Why the run stopped before its end."""
         self.next_offset = tiered_end_offset
@@ -78,7 +80,7 @@ class UploadRun:
         is empty.
 
         A batch that cannot be read or tiered ends the run: `error` says why, and what precedes it is in the
-        slice.
+        slice. Raises StoppingError.
         """
         log = self.candidate.log
         writer.begin_slice(
@@ -90,6 +92,7 @@ class UploadRun:
         )
         start_bytes = writer.data_bytes
         while self._sources and self.error is None:
+            self._stop.check()
             data = self._read(max_data_bytes - writer.data_bytes, read_bytes, is_first=writer.data_bytes == 0)
             if not data or not self._append(writer, data, start_bytes):
                 break

@@ -1,0 +1,87 @@
+"""A compaction that is stopped, at each place where it looks: it ends there, and nothing is half done."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from stratalog.base.errors import StoppingError
+from stratalog.base.stop_signal import StopSignal
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.compactor import Compactor
+from stratalog.objectstore.counting import CountingObjectStore
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.stoppable import StoppableObjectStore
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.stop_at_look import StopAtLook
+from stratalog.testing.tiered_store import TieredStore
+
+PARTITION_COUNT = 12
+ROUND_COUNT = 3
+SCRATCH = "/tiered/compaction"
+
+
+class Shard:
+    """Many partitions with values to compact, in few objects; jobs are small, and so are reads."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.filesystem = MemoryFileSystem()
+        self.store = CountingObjectStore(MemoryObjectStore(self.clock))
+        self.tiered = TieredStore(self.filesystem, self.store, self.clock, SequentialIds(1))
+        topic = self.tiered.catalog.create("state", PARTITION_COUNT, {"cleanup.policy": "compact"})
+        self.tips = [TopicIdPartition(topic.topic_id, number) for number in range(PARTITION_COUNT)]
+        for number in range(ROUND_COUNT):
+            self.tiered.upload({tip: [self._batch(tip, number)] for tip in self.tips})
+
+    def _batch(self, tip: TopicIdPartition, number: int) -> bytes:
+        base_offset = self.tiered.partition(tip).tiered_end_offset
+        records = [Record(0, self.clock.now_ms(), key, b"%d" % number) for key in (b"a", b"b")]
+        return encode_batch(records, base_offset=base_offset, leader_epoch=1)
+
+    def compact(self, stop: StopSignal) -> tuple[CompactionReport, ...]:
+        """As a server does: only the compactor's own requests look at the signal."""
+        settings = CompactionSettings(spool_directory=SCRATCH)
+        return Compactor(
+            self.filesystem,
+            StoppableObjectStore(self.store, stop),
+            self.clock,
+            SequentialIds(2),
+            self.tiered.open_metadata(self.store, "compactor"),
+            self.tiered.open_catalog(self.store, "compactor"),
+            self.tiered.store_id,
+            dataclasses.replace(settings, read_chunk_bytes=100),
+        ).run_once(["state"])
+
+    def values(self) -> list[list[tuple[int, bytes | None]]]:
+        return [[(r.offset, r.value) for r in self.tiered.records(tip)] for tip in self.tips]
+
+
+ALL = [[(offset, b"%d" % (offset // 2)) for offset in range(2 * ROUND_COUNT)]] * PARTITION_COUNT
+COMPACTED = [[(4, b"2"), (5, b"2")]] * PARTITION_COUNT
+
+
+def test_a_compaction_ends_where_it_looks_and_leaves_what_was() -> None:
+    watched = StopAtLook(0)
+    Shard().compact(watched)
+    assert watched.look_count > 2 * ROUND_COUNT + PARTITION_COUNT, "between requests, and within them"
+    for at in range(1, watched.look_count + 1):
+        shard = Shard()
+        names = set(shard.tiered.metadata.refresh().objects)
+        shard.store.reset()
+        stop = StopAtLook(at)
+        with pytest.raises(StoppingError):
+            shard.compact(stop)
+        assert stop.look_count == at, "and asks for nothing any more"
+        assert shard.filesystem.list_directory(SCRATCH) == []
+        assert set(shard.tiered.metadata.refresh().objects) == names
+        assert shard.values() == ALL
+        assert all(report.refused is None for report in shard.compact(StopSignal()))
+        assert shard.values() == COMPACTED

@@ -1,0 +1,91 @@
+"""Nothing begins behind a stop, and what had begun is not half done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from stratalog.base.errors import ObjectNotFoundError, StoppingError
+from stratalog.base.stop_signal import StopSignal
+from stratalog.objectstore.counting import CountingObjectStore
+from stratalog.objectstore.local import LocalObjectStore
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.objectstore.stoppable import StoppableObjectStore
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.object_store_contract import ObjectStoreContract
+from stratalog.testing.sequential_ids import SequentialIds
+
+
+class TestStoppableObjectStore(ObjectStoreContract):
+    """Until it is stopped it is a store like any other."""
+
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        return StoppableObjectStore(MemoryObjectStore(ManualClock()), StopSignal())
+
+
+CALLS: dict[str, Callable[[ObjectStore], object]] = {
+    "put": lambda store: store.put("new", b"x"),
+    "put_parts": lambda store: store.put_parts("new", [b"x"]),
+    "get": lambda store: store.get("key"),
+    "get_if_changed": lambda store: store.get_if_changed("key", "etag"),
+    "get_range": lambda store: store.get_range("key", 0, 1),
+    "open_range": lambda store: store.open_range("key", 0, 1),
+    "list": lambda store: store.list(""),
+    "delete_many": lambda store: store.delete_many(["key"]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_request_begins_behind_a_stop(name: str) -> None:
+    counting = CountingObjectStore(MemoryObjectStore(ManualClock()))
+    counting.put("key", b"data")
+    counting.reset()
+    stop = StopSignal()
+    store = StoppableObjectStore(counting, stop)
+    stop.set()
+    with pytest.raises(StoppingError, match="stopping"):
+        CALLS[name](store)
+    assert counting.counts() == {}
+    assert store.url == counting.url
+    store.close()
+
+
+def test_a_stream_and_a_listing_end_where_they_are() -> None:
+    inner = MemoryObjectStore(ManualClock())
+    for key in ("a", "b"):
+        inner.put(key, bytes(10))
+    stop = StopSignal()
+    store = StoppableObjectStore(inner, stop)
+    stream, listing = store.open_range("a", 0, 10), store.list("")
+    assert (stream.read(4), next(listing).key) == (bytes(4), "a")
+    stop.set()
+    with pytest.raises(StoppingError):
+        stream.read(4)
+    with pytest.raises(StoppingError):
+        next(listing)
+    stream.close()
+
+
+@pytest.mark.parametrize("part_bytes", [2, 1000])
+def test_an_object_on_its_way_does_not_appear(part_bytes: int) -> None:
+    clock, filesystem = ManualClock(), MemoryFileSystem()
+    for inner in (
+        MemoryObjectStore(clock),
+        LocalObjectStore(filesystem, clock, SequentialIds(1), "/store"),
+    ):
+        stop = StopSignal()
+
+        def parts(stop: StopSignal = stop) -> Iterator[bytes]:
+            yield b"first"
+            stop.set()
+            yield b"second"
+
+        with pytest.raises(StoppingError):
+            StoppableObjectStore(inner, stop).put_parts("key", parts(), part_bytes=part_bytes)
+        with pytest.raises(ObjectNotFoundError):
+            inner.get("key")
+        assert list(inner.list("")) == []

@@ -1,0 +1,91 @@
+"""An object store for work that a stop ends early: no request begins once the signal is set.
+
+Streams are looked at with each read, and objects on their way with each part; so a request of gigabytes ends
+early, too. What is under way below that is not cut off, and an object that is not whole does not appear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from stratalog.base.stop_signal import StopSignal
+from stratalog.objectstore.protocol import (
+    DEFAULT_PART_BYTES,
+    Buffer,
+    ObjectInfo,
+    ObjectStore,
+    ReadStream,
+    StoredObject,
+)
+
+_Item = TypeVar("_Item")
+
+
+class _StoppableStream:
+    """One user at a time, as every `ReadStream`."""
+
+    def __init__(self, inner: ReadStream, stop: StopSignal) -> None:
+        self._inner = inner
+        self._stop = stop
+
+    def read(self, size: int) -> bytes:
+        self._stop.check()
+        return self._inner.read(size)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class StoppableObjectStore:
+    """As thread-safe as the store inside. Every method raises StoppingError once the signal is set, but `url`
+    and `close`.
+    """
+
+    def __init__(self, inner: ObjectStore, stop: StopSignal) -> None:
+        self._inner = inner
+        self._stop = stop
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        self._stop.check()
+        return self._inner.put(key, data, if_match=if_match, if_absent=if_absent)
+
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+        self._stop.check()
+        return self._inner.put_parts(key, self._checked(parts), part_bytes=part_bytes)
+
+    def get(self, key: str) -> StoredObject:
+        self._stop.check()
+        return self._inner.get(key)
+
+    def get_if_changed(self, key: str, etag: str) -> StoredObject | None:
+        self._stop.check()
+        return self._inner.get_if_changed(key, etag)
+
+    def get_range(self, key: str, position: int, size: int) -> bytes:
+        self._stop.check()
+        return self._inner.get_range(key, position, size)
+
+    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+        self._stop.check()
+        return _StoppableStream(self._inner.open_range(key, position, size), self._stop)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        self._stop.check()
+        return self._checked(self._inner.list(prefix, start_after=start_after))
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        self._stop.check()
+        self._inner.delete_many(keys)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _checked(self, items: Iterable[_Item]) -> Iterator[_Item]:
+        for item in items:
+            self._stop.check()
+            yield item
