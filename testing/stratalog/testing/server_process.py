@@ -21,6 +21,9 @@ from stratalog.cli.demo.demo_server import DemoServer
 class ServerProcess(DemoServer):
     """The demonstration's server, with what only tests do to one. Not thread-safe."""
 
+    # Whoever ends a test run by its process group ends its servers with it.
+    _process_group = None
+
     def __init__(self, data_dir: str, *, store_url: str = "", options: Sequence[str] = ()) -> None:
         """`options` are further options of the command. Starts with `start`, or as a context manager."""
         super().__init__(Path(data_dir), store_url, Path(f"{data_dir}.log"))

@@ -20,6 +20,10 @@ _LISTENING = re.compile(r"listening on (\S+:\d+)")
 class DemoServer:
     """Starts and stops one server at a time over the same directories. Not thread-safe."""
 
+    # A group of its own: Ctrl-C at the terminal is for this process, which then stops the server. A server
+    # takes a second signal for impatience.
+    _process_group: int | None = 0
+
     def __init__(self, data_dir: Path, store_url: str, log_path: Path) -> None:
         """`log_path` is where it writes all its output, of one run behind that of another."""
         self._options = ["--data-dir", str(data_dir), "--listen", "127.0.0.1:0", "--store", store_url]
@@ -49,9 +53,7 @@ class DemoServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C at the terminal is for this process, which then stops the server: a server takes a
-                # second signal for impatience.
-                process_group=0,
+                process_group=self._process_group,
             )
         clock = SystemClock()
         deadline_s = clock.monotonic_s() + START_TIMEOUT_S
