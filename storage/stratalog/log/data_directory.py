@@ -59,10 +59,15 @@ class DataDirectory:
     def release(self) -> None:
         self._lock.release()
 
+    @property
+    def bound_store_id(self) -> str | None:
+        """The store that it is tied to."""
+        return self._properties.get(_STORE_ID)
+
     def bind_store(self, store_id: str) -> None:
         """Tie the directory to a store for good. Raises DataDirectoryError where it is tied to another one,
         OSError."""
-        bound_id = self._properties.get(_STORE_ID)
+        bound_id = self.bound_store_id
         if bound_id is not None and bound_id != store_id:
             raise DataDirectoryError(
                 "this data directory belongs to another object store; use that store, or another directory",

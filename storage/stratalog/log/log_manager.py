@@ -128,6 +128,11 @@ class LogManager:
         """The former process closed all logs, so that none has to be recovered."""
         return self._was_clean
 
+    @property
+    def bound_store_id(self) -> str | None:
+        """The object store that the data directory is tied to."""
+        return self._directory.bound_store_id
+
     def bind_store(self, store_id: str) -> None:
         """Tie the data directory to an object store. Raises DataDirectoryError where it is tied to another
         one."""
@@ -138,18 +143,20 @@ class LogManager:
                 raise self._disk_error(failure) from failure
 
     def partitions_on_disk(self) -> tuple[tuple[TopicPartition, UUID | None], ...]:
-        """Partitions that have a directory, opened or not, with their topic ids where these are known."""
+        """Partitions that have a directory, opened or not, with their topic ids where these can be read."""
         with self._guard:
             try:
-                return tuple(
-                    (
-                        partition,
-                        read_partition_metadata(self._filesystem, self._directory.partition_path(partition)),
-                    )
-                    for partition in self._directory.partitions()
-                )
+                partitions = self._directory.partitions()
             except OSError as failure:
                 raise self._disk_error(failure) from failure
+            return tuple((partition, self._topic_id_of(partition)) for partition in partitions)
+
+    def _topic_id_of(self, partition: TopicPartition) -> UUID | None:
+        try:
+            return read_partition_metadata(self._filesystem, self._directory.partition_path(partition))
+        except (DataDirectoryError, OSError):
+            # Whoever opens the partition is told.
+            return None
 
     def open_log(
         self,

@@ -13,6 +13,7 @@ from stratalog.log.local_log import LocalLog
 from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.segment_info import SegmentInfo, SegmentSource, describe_segment, upload_sources
+from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
 from stratalog.segment.timestamp_offset import TimestampOffset
 
 
@@ -74,6 +75,26 @@ class LogReader:
                 self._local.segments, self._offsets.local_log_start_offset, self._offsets.high_watermark
             )
         )
+
+    def header_at(self, offset: int) -> BatchHeader | None:
+        """The header of the first batch that ends at or above `offset`; None where no batch does.
+
+        Its checksum, which covers neither offsets nor epoch, is not compared: a batch whose records were
+        damaged is still known by its header. Raises OffsetOutOfRangeError outside of the local log,
+        CorruptRecordError where no header can be read, DataDirectoryError.
+        """
+
+        def find() -> BatchHeader | None:
+            segments = self._local.segments
+            if not segments.start_offset <= offset <= segments.end_offset:
+                raise self._offsets.out_of_range(offset)
+            for segment in segments.since(offset):
+                position = segment.position_of(offset)
+                if position is not None:
+                    return parse_header(segment.read_bytes(position, HEADER_SIZE))
+            return None
+
+        return self._availability.reading(find)
 
     def segments(self) -> tuple[SegmentInfo, ...]:
         """The local segments, oldest first. Raises CorruptRecordError, DataDirectoryError."""

@@ -15,6 +15,7 @@ import binascii
 from uuid import UUID
 
 from stratalog.base.atomic_file import replace_file
+from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 
 PARTITION_METADATA_FILE = "partition.metadata"
@@ -41,13 +42,22 @@ def parse_partition_metadata(text: str) -> UUID:
 
 
 def read_partition_metadata(filesystem: FileSystem, directory: str) -> UUID | None:
-    """The topic that the directory belongs to; None where the file is missing or damaged. Raises OSError."""
+    """The topic that the directory belongs to; None where the file is missing.
+
+    Raises DataDirectoryError where it is damaged, which no crash does: nobody knows then whose the records
+    are. Raises OSError.
+    """
+    path = f"{directory}/{PARTITION_METADATA_FILE}"
     try:
-        return parse_partition_metadata(
-            filesystem.read_file(f"{directory}/{PARTITION_METADATA_FILE}").decode()
-        )
-    except (FileNotFoundError, ValueError):
+        return parse_partition_metadata(filesystem.read_file(path).decode())
+    except FileNotFoundError:
         return None
+    except ValueError as failure:
+        raise DataDirectoryError(
+            "the file that says whose a partition's directory is has been damaged; restore it, or move the"
+            " directory away",
+            path=path,
+        ) from failure
 
 
 def write_partition_metadata(filesystem: FileSystem, directory: str, topic_id: UUID) -> None:

@@ -37,6 +37,7 @@ from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.log_reader import LogReader
 from stratalog.log.log_validator import ValidatedAppend, validate_append, validate_replica
 from stratalog.log.segment_info import SegmentInfo, SegmentSource
+from stratalog.record.header import BatchHeader
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.timestamp_offset import TimestampOffset
 
@@ -216,6 +217,9 @@ class UnifiedLog:
 
     def max_timestamp(self) -> TimestampOffset | None:
         return self._reader.max_timestamp()
+
+    def header_at(self, offset: int) -> BatchHeader | None:
+        return self._reader.header_at(offset)
 
     def segments(self) -> tuple[SegmentInfo, ...]:
         return self._reader.segments()

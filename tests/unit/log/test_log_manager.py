@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import (
     DataDirectoryError,
     DataDirectoryInUseError,
@@ -48,9 +49,12 @@ def test_a_directory_has_one_process() -> None:
 
 def test_a_directory_belongs_to_one_store() -> None:
     machine = LogMachine()
-    machine.open().bind_store("store-1")
+    manager = machine.open()
+    assert manager.bound_store_id is None
+    manager.bind_store("store-1")
     machine.stop()
     manager = machine.open()
+    assert manager.bound_store_id == "store-1"
     manager.bind_store("store-1")
     with pytest.raises(DataDirectoryError, match="another object store") as failure:
         manager.bind_store("store-2")
@@ -165,6 +169,25 @@ def test_a_directory_without_metadata_is_adopted_only_if_it_is_empty() -> None:
     disk.unlink(f"{PARTITION_DIR}/partition.metadata")
     assert machine.start().log_end_offset == 0
     assert [name for name in disk.list_directory(DATA_DIR) if name.endswith("-stray")]
+
+
+@pytest.mark.parametrize("contents", [b"", b"\xff", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAA!w"])
+def test_a_directory_of_which_nobody_knows_whose_it_is_stays_where_it_is(contents: bytes) -> None:
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk)
+    manager = machine.open()
+    append(manager, PARTITION, 5)
+    append(manager, SECOND)
+    machine.stop()
+    replace_file(disk, f"{PARTITION_DIR}/partition.metadata", contents)
+    before = disk.list_directory(DATA_DIR)
+    manager = machine.open()
+    with pytest.raises(DataDirectoryError, match="damaged") as failure:
+        manager.open_log(PARTITION, TOPIC_ID, CONFIG)
+    assert failure.value.fields["path"] == f"{PARTITION_DIR}/partition.metadata"
+    assert manager.partitions_on_disk() == ((PARTITION, None), (SECOND, TOPIC_ID))
+    machine.stop()
+    assert disk.list_directory(DATA_DIR) == before
 
 
 def test_a_deleted_log_is_gone_at_once_and_its_bytes_later() -> None:

@@ -39,6 +39,15 @@ def batch(count: int = 1, timestamp_ms: int = 1000, value_bytes: int = 20, base_
     return encode_batch([record] * count, base_offset=base_offset)
 
 
+def flip(disk: MemoryFileSystem, path: str, position: int) -> None:
+    """Damage a byte behind everybody's back."""
+    data = bytearray(disk.read_file(path))
+    data[position] ^= 1
+    file = disk.open_append(path)
+    file.truncate(0)
+    file.append([data])
+
+
 def test_a_group_is_one_write_and_each_request_stands_for_itself() -> None:
     disk = FaultyFileSystem()
     log = LogMachine(disk).start()
@@ -262,14 +271,28 @@ def test_a_changed_byte_on_disk_is_found_by_the_read() -> None:
     disk = MemoryFileSystem()
     log = LogMachine(disk).start()
     log.append_as_leader(batch(), 1)
-    path = f"{PARTITION_DIR}/{0:020d}.log"
-    data = bytearray(disk.read_file(path))
-    data[70] ^= 1
-    file = disk.open_append(path)
-    file.truncate(0)
-    file.append([data])
+    flip(disk, f"{PARTITION_DIR}/{0:020d}.log", 70)
     with pytest.raises(CorruptRecordError, match="checksum"):
         log.read(0, 1000)
+
+
+def test_a_batch_whose_records_are_damaged_is_known_by_its_header() -> None:
+    disk = MemoryFileSystem()
+    log = LogMachine(disk, SMALL).start()
+    log.append_as_follower(batch(2))
+    log.append_as_follower(batch(2, base_offset=10))
+    log.roll()
+    found = [log.header_at(offset) for offset in (0, 1, 5, 11, 12)]
+    assert [header and header.base_offset for header in found] == [0, 0, 10, 10, None]
+    for position, is_readable in ((70, True), (16, False)):
+        flip(disk, f"{PARTITION_DIR}/{0:020d}.log", position)
+        if is_readable:
+            assert log.header_at(1) == found[1]
+        else:
+            with pytest.raises(CorruptRecordError):
+                log.header_at(1)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.header_at(13)
 
 
 def test_a_missing_file_is_a_matter_for_a_human() -> None:
