@@ -41,6 +41,7 @@ from stratalog.remote.slice_builder import SliceEnd
 from stratalog.remote.slice_entry import LeaderEpoch, SliceEntry
 
 _GATHERED_BYTES = 64 << 10
+"""What is kept goes to the writer in pieces of at least this size, but for the last of a run."""
 
 
 class RewrittenPartition(NamedTuple):

@@ -1,8 +1,8 @@
 """What is learnt about a slice while its batches pass by: statistics, index and key stream.
 
 Every batch is proved before it counts (checksum, framing of all records): what is tiered outlives the disk
-that it came from, so damage must not become the truth. Work per batch is Python's, work per record that of
-the kernels.
+that it came from, so damage must not become the truth. Plain batches are looked at by kernels, many with one
+call where they belong to one interval of the index; others, and whatever does not follow on, one by one here.
 
 Control batches count in ordinals, records and markers but have no key entries. A key stream speaks for every
 record of its slice, so two kinds of slices get none here and are hashed from their data when that is needed:
