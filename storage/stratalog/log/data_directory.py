@@ -2,12 +2,13 @@
 
 Besides one directory for each partition it has::
 
-    .lock                               held by the process that has the directory open meta.properties
-    directory.id, and store.id of the object store that its logs are tiered to
-    recovery-point-offset-checkpoint    see `checkpoint` log-start-offset-checkpoint .kafka_cleanshutdown
-    there if the last process closed every log; removed before anything changes TOPIC-N.UUID-delete
-    a deleted partition, to be removed TOPIC-N.UUID-REASON                 set aside, for a human: `stray`,
-    `fenced`
+    .lock                               held by the process that has the directory open
+    meta.properties                     directory.id, and store.id of the store that its logs are tiered to
+    recovery-point-offset-checkpoint    see `checkpoint`
+    log-start-offset-checkpoint
+    .kafka_cleanshutdown                there if the last process closed every log; removed before any change
+    TOPIC-N.UUID-delete                 a deleted partition, to be removed
+    TOPIC-N.UUID-REASON                 set aside, for a human: `stray`, `fenced`
 """
 
 from __future__ import annotations
@@ -16,16 +17,21 @@ import posixpath
 from uuid import UUID
 
 from stratalog.base.atomic_file import replace_file
-from stratalog.base.errors import DataDirectoryError, DataDirectoryInUseError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, DataDirectoryInUseError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
+from stratalog.log.meta_properties import (
+    DIRECTORY_ID,
+    META_FILE,
+    META_VERSION,
+    VERSION,
+    format_meta_properties,
+    parse_meta_properties,
+)
 
 LOCK_FILE = ".lock"
-META_FILE = "meta.properties"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 DELETE_REASON = "delete"
-_VERSION = "1"
-_DIRECTORY_ID = "directory.id"
 _STORE_ID = "store.id"
 # The longest name that all usual file systems take.
 _MAX_NAME_BYTES = 255
@@ -51,7 +57,7 @@ class DataDirectory:
         try:
             self._properties = self._read_properties()
             if not self._properties:
-                self._write_properties({"version": _VERSION, _DIRECTORY_ID: str(directory_id)})
+                self._write_properties({VERSION: META_VERSION, DIRECTORY_ID: str(directory_id)})
         except BaseException:
             lock.release()
             raise
@@ -122,24 +128,17 @@ class DataDirectory:
 
     def _read_properties(self) -> dict[str, str]:
         try:
-            text = self._filesystem.read_file(f"{self.path}/{META_FILE}").decode()
+            return parse_meta_properties(self._filesystem.read_file(f"{self.path}/{META_FILE}").decode())
         except FileNotFoundError:
             return {}
-        except UnicodeDecodeError:
-            text = ""
-        lines = [
-            line.partition("=") for line in text.splitlines() if line.strip() and not line.startswith("#")
-        ]
-        properties = {name.strip(): value.strip() for name, _, value in lines}
-        if properties.get("version") != _VERSION or _DIRECTORY_ID not in properties:
+        except (UnicodeDecodeError, CorruptRecordError):
             raise DataDirectoryError(
                 f"{META_FILE} is damaged or of another version; restore it, or use another directory",
                 path=self.path,
-            )
-        return properties
+            ) from None
 
     def _write_properties(self, properties: dict[str, str]) -> None:
-        text = "".join(f"{name}={value}\n" for name, value in properties.items())
+        text = format_meta_properties(properties)
         replace_file(self._filesystem, f"{self.path}/{META_FILE}", text.encode())
         self._properties = properties
 
