@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import click
 from google.protobuf.message import Message
 
 Cell = str | int | None
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# The last millisecond of the year 9999, where calendars of Python end.
+_MAX_TIME_MS = 253_402_300_799_999
 
 
 def print_json(document: object) -> None:
@@ -40,10 +44,10 @@ def counted(count: int, noun: str) -> str:
 
 
 def utc_time(time_ms: int) -> str | None:
-    """As ISO 8601 has it, which `consume --from` reads as well; None for what is not a time."""
-    if time_ms < 0:
+    """As ISO 8601 has it, which `consume --from` reads as well; None for what no calendar has."""
+    if not 0 <= time_ms <= _MAX_TIME_MS:
         return None
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    moment = _EPOCH + timedelta(milliseconds=time_ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -63,3 +63,9 @@ def test_a_counted_noun(count: int, text: str) -> None:
 def test_a_time_is_in_utc_and_none_is_none() -> None:
     assert utc_time(1_357_034_400_007) == "2013-01-01T10:00:00.007Z"
     assert utc_time(-1) is None
+
+
+def test_a_time_that_no_calendar_has_is_none() -> None:
+    assert utc_time(253_402_300_799_999) == "9999-12-31T23:59:59.999Z"
+    assert utc_time(253_402_300_800_000) is None
+    assert utc_time(2**63 - 1) is None
