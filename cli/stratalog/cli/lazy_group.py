@@ -12,7 +12,7 @@ EXIT_INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
-    """Knows its commands as `name -> ("module:attribute", short help)`; help texts need no import."""
+    """Knows commands as `name -> ("module:attribute", short help)`; help texts need no import of these."""
 
     def __init__(
         self, *args: Any, commands_by_name: Mapping[str, tuple[str, str]] | None = None, **kwargs: Any
@@ -41,7 +41,8 @@ class LazyGroup(click.Group):
             raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table of commands, from the short helps alone."""
+        """The table of commands, from the short helps alone, and those that are here already."""
         rows = [(name, short_help) for name, (_, short_help) in self._commands_by_name.items()]
+        rows += [(name, command.get_short_help_str()) for name, command in sorted(self.commands.items())]
         with formatter.section("Commands"):
             formatter.write_dl(rows)

@@ -1,10 +1,11 @@
-"""`stratalog log`: offsets, segments and slices of partitions."""
+"""`stratalog log`: offsets, segments and slices of partitions, as a server has them or as files hold them."""
 
 from __future__ import annotations
 
 import click
 
 from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.lazy_group import LazyGroup
 from stratalog.cli.output import Cell, message_document, print_json, print_table
 from stratalog.v1 import admin_pb2
 
@@ -20,9 +21,12 @@ _COLUMNS = (
     ("LOCAL BYTES", "local_size_bytes"),
     ("TIERED BYTES", "tiered_size_bytes"),
 )
+_OFFLINE_COMMANDS = {
+    "dump": ("stratalog.cli.log_dump_command:dump", "Print what the files of a log hold; needs no server."),
+}
 
 
-@click.group()
+@click.group(cls=LazyGroup, commands_by_name=_OFFLINE_COMMANDS)
 def log() -> None:
     """Look at partitions."""
 

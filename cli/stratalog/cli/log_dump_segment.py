@@ -1,0 +1,128 @@
+"""A segment as entries of a dump: its batches, and the records in them where they are wanted.
+
+Batches are proved by their checksums as they come. Held is a control batch, or one whose records are wanted,
+and only up to a bound. Where the file is damaged so that no batch can begin, the offset index beside it, if
+there is one, tells where to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import AppendFile, FileSystem
+from stratalog.cli.log_dump_entries import CorruptPlace, DumpEntry, DumpItem, DumpOptions
+from stratalog.cli.log_dump_files import LogFile
+from stratalog.cli.record_json import JsonValue, bytes_to_json
+from stratalog.log.batch_inspection import InspectedBatch, inspect_batches, inspect_records
+from stratalog.log.producer_batch import ProducerBatch
+from stratalog.record.batch import DEFAULT_MAX_DECOMPRESSED
+from stratalog.record.header import BatchHeader, TimestampType
+from stratalog.record.record import Record
+from stratalog.segment.file_names import OFFSET_INDEX_SUFFIX
+from stratalog.segment.offset_index import OffsetIndex
+
+MAX_BATCH_BYTES = DEFAULT_MAX_DECOMPRESSED
+"""Of a larger batch the records are not shown: neither it nor what it decompresses to would be bounded."""
+
+_MAX_INDEX_BYTES = 64 * 1024 * 1024
+_TIMESTAMP_TYPES = {TimestampType.CREATE_TIME: "CreateTime", TimestampType.LOG_APPEND_TIME: "LogAppendTime"}
+
+
+def dump_segment(filesystem: FileSystem, log: LogFile, options: DumpOptions) -> Iterator[DumpItem]:
+    """Raises OSError."""
+    file = filesystem.open_read(log.path)
+    try:
+        size_bytes = file.size()
+        for found in inspect_batches(
+            file,
+            size_bytes,
+            log.name_offset,
+            from_offset=options.from_offset,
+            resume_positions=lambda position: _positions_behind(filesystem, log, position),
+        ):
+            if isinstance(found, InspectedBatch):
+                yield from _dump_batch(file, found, options)
+            else:
+                yield CorruptPlace(found.position, found.reason, found.end_position - found.position)
+    finally:
+        file.close()
+
+
+def _positions_behind(filesystem: FileSystem, log: LogFile, position: int) -> Iterator[int]:
+    """Where the offset index says that batches begin; nothing where there is none that can be used."""
+    path = log.beside(OFFSET_INDEX_SUFFIX)
+    try:
+        if filesystem.file_size(path) > _MAX_INDEX_BYTES:
+            return
+        index = OffsetIndex(log.name_offset, filesystem.read_file(path))
+    except (CorruptRecordError, OSError):
+        return
+    yield from (entry.position for entry in index if entry.position > position)
+
+
+def _dump_batch(file: AppendFile, found: InspectedBatch, options: DumpOptions) -> Iterator[DumpItem]:
+    position, header = found.position, found.header
+    wants_bytes = found.crc_matches and (options.with_records or header.is_control)
+    too_large = wants_bytes and header.size_in_bytes > MAX_BATCH_BYTES
+    batch = file.read_at(position, header.size_in_bytes) if wants_bytes and not too_large else None
+    problems = list(found.problems)
+    if too_large:
+        problems.append(f"it is larger than {MAX_BATCH_BYTES} bytes, so its records are not shown")
+    known = ProducerBatch(header)
+    if batch is not None and header.is_control:
+        try:
+            known = ProducerBatch.read(batch, 0, header)
+        except CorruptRecordError as failure:
+            problems.append(str(failure))
+    yield DumpEntry("batch", _batch_fields(position, known, crc_matches=found.crc_matches))
+    yield from (CorruptPlace(position, problem) for problem in problems)
+    if batch is not None and options.with_records:
+        yield from _dump_records(batch, position, header)
+
+
+def _dump_records(batch: bytes, position: int, header: BatchHeader) -> Iterator[DumpItem]:
+    try:
+        for record in inspect_records(batch, header, MAX_BATCH_BYTES):
+            yield DumpEntry("record", _record_fields(record))
+    except CorruptRecordError as failure:
+        yield CorruptPlace(position, str(failure))
+
+
+def _batch_fields(position: int, batch: ProducerBatch, *, crc_matches: bool) -> dict[str, JsonValue]:
+    header, marker = batch.header, batch.marker
+    return {
+        "position": position,
+        "size_bytes": header.size_in_bytes,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records_count": header.records_count,
+        "leader_epoch": header.leader_epoch,
+        "magic": header.magic,
+        "crc": header.crc,
+        "crc_matches": crc_matches,
+        "codec": header.codec.name.lower(),
+        "timestamp_type": _TIMESTAMP_TYPES[header.timestamp_type],
+        "base_timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "delete_horizon_ms": header.delete_horizon_ms,
+        "is_transactional": header.is_transactional,
+        "is_control": header.is_control,
+        "control_type": None if marker is None else marker.control_type.name.lower(),
+        "coordinator_epoch": None if marker is None else marker.coordinator_epoch,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "last_sequence": batch.last_sequence,
+    }
+
+
+def _record_fields(record: Record) -> dict[str, JsonValue]:
+    """As `consume --format json` prints a record, but for the partition."""
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        "key": bytes_to_json(record.key),
+        "value": bytes_to_json(record.value),
+        "headers": [{"key": name, "value": bytes_to_json(value)} for name, value in record.headers],
+    }

@@ -1,0 +1,91 @@
+"""The files that are read as a whole, as entries of a dump: producer snapshots, leader epochs, checkpoints,
+and what says whose a directory is.
+
+Their decoders take all of a file or nothing of it, as the server does when it opens a log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import FileSystem
+from stratalog.cli.log_dump_entries import CorruptPlace, DumpEntry, DumpItem
+from stratalog.cli.log_dump_files import FileKind, LogFile
+from stratalog.cli.record_json import JsonValue
+from stratalog.log.checkpoint import parse_checkpoint
+from stratalog.log.leader_epoch_cache import parse_epochs
+from stratalog.log.meta_properties import parse_meta_properties
+from stratalog.log.partition_metadata import parse_partition_metadata
+from stratalog.log.producer_snapshot import ProducerSnapshot
+from stratalog.log.producer_state_entry import ProducerStateEntry
+
+MAX_FILE_BYTES = 256 * 1024 * 1024
+"""A snapshot of five million producers."""
+
+_Fields = dict[str, JsonValue]
+
+
+def dump_small_file(filesystem: FileSystem, log: LogFile) -> Iterator[DumpItem]:
+    """Raises OSError."""
+    size_bytes = filesystem.file_size(log.path)
+    if size_bytes > MAX_FILE_BYTES:
+        yield CorruptPlace(None, f"larger than {MAX_FILE_BYTES} bytes, as no such file is", size_bytes)
+        return
+    entry_type, decode = _DECODERS[log.kind]
+    try:
+        found = decode(log, filesystem.read_file(log.path))
+    except (CorruptRecordError, ValueError) as failure:
+        yield CorruptPlace(None, str(failure), size_bytes)
+        return
+    yield from (DumpEntry(entry_type, fields) for fields in found)
+
+
+def _producers(log: LogFile, data: bytes) -> list[_Fields]:
+    return [_producer(entry) for entry in ProducerSnapshot.from_bytes(log.name_offset, data).entries]
+
+
+def _producer(entry: ProducerStateEntry) -> _Fields:
+    last = entry.batches[-1] if entry.batches else None
+    has_sequence = last is not None and last.last_sequence >= 0
+    return {
+        "producer_id": entry.producer_id,
+        "producer_epoch": entry.epoch,
+        "coordinator_epoch": entry.coordinator_epoch,
+        "current_txn_first_offset": entry.current_txn_first_offset,
+        "last_timestamp": entry.last_timestamp_ms,
+        "first_sequence": last.first_sequence if last is not None and has_sequence else None,
+        "last_sequence": last.last_sequence if last is not None and has_sequence else None,
+        "first_offset": None if last is None else last.first_offset,
+        "last_offset": None if last is None else last.last_offset,
+    }
+
+
+def _leader_epochs(_log: LogFile, data: bytes) -> list[_Fields]:
+    return [{"leader_epoch": epoch, "start_offset": start} for epoch, start in parse_epochs(data)]
+
+
+def _checkpoint_offsets(_log: LogFile, data: bytes) -> list[_Fields]:
+    return [
+        {"topic": partition.topic, "partition": partition.partition, "offset": offset}
+        for partition, offset in parse_checkpoint(data.decode()).items()
+    ]
+
+
+def _partition_metadata(_log: LogFile, data: bytes) -> list[_Fields]:
+    return [{"topic_id": str(parse_partition_metadata(data.decode()))}]
+
+
+def _meta_properties(_log: LogFile, data: bytes) -> list[_Fields]:
+    return [
+        {"name": name, "value": value} for name, value in sorted(parse_meta_properties(data.decode()).items())
+    ]
+
+
+_DECODERS: dict[FileKind, tuple[str, Callable[[LogFile, bytes], list[_Fields]]]] = {
+    FileKind.PRODUCER_SNAPSHOT: ("producer", _producers),
+    FileKind.LEADER_EPOCHS: ("leader_epoch", _leader_epochs),
+    FileKind.CHECKPOINT: ("checkpoint_offset", _checkpoint_offsets),
+    FileKind.PARTITION_METADATA: ("partition_metadata", _partition_metadata),
+    FileKind.META_PROPERTIES: ("property", _meta_properties),
+}
