@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import os
 
-# As the command does: Spark forks to start its JVM, and gRPC's handlers for it can kill the child. Read when
-# gRPC is first imported.
+# Spark forks to start its JVM, and gRPC's handlers for that can kill the child. Read when gRPC is first
+# imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import pytest

@@ -57,9 +57,6 @@ def stratalog() -> None:
 
 def main() -> None:
     """The console script. Never prints a traceback for a failure that somebody can act on."""
-    # gRPC's fork handlers can kill a child that is forked while a call runs, and Spark forks to start its
-    # JVM. No child of this command calls gRPC: leave its handlers out. Read at import.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         code = stratalog.main(standalone_mode=False)
     except click.UsageError as error:

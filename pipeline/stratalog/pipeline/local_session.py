@@ -66,6 +66,13 @@ def start_local_session(application: str, scratch_directory: str, *, cores: int 
 
     from stratalog.pipeline.data_source import StratalogDataSource
 
+    java_options = (
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+        # Whoever kills the JVM and removes the directory has removed everything.
+        "-XX:-UsePerfData",
+        f'"-Djava.io.tmpdir={scratch_directory}"',
+    )
     builder = (
         SparkSession.builder.master(f"local[{cores}]")
         .appName(application)
@@ -78,7 +85,7 @@ def start_local_session(application: str, scratch_directory: str, *, cores: int 
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.local.dir", scratch_directory)
         .config("spark.sql.warehouse.dir", os.path.join(scratch_directory, "warehouse"))
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", " ".join(java_options))
     )
     with _standard_error_in(os.path.join(scratch_directory, "spark.log")):
         session = builder.getOrCreate()

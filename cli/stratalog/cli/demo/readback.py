@@ -1,9 +1,8 @@
-"""Reads the demonstration's topics back, through the service and through Spark, into plain dictionaries."""
+"""Reads the demonstration's topics back through the service, into plain dictionaries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from stratalog.client.client import Client
 
@@ -41,22 +40,3 @@ async def read_values(client: Client, topic: str) -> list[bytes]:
     async for fetched in consumer.fetches():
         values += [record.value for record in fetched.records if record.value is not None]
     return values
-
-
-def read_with_spark(
-    store_url: str, keyed_topic: str, plain_topic: str, scratch: Path
-) -> tuple[dict[bytes, bytes | None], list[bytes]]:
-    """Both topics from the objects alone: the last value of each key, folded by Spark; the plain values."""
-    from stratalog.pipeline.data_source import StratalogDataSource
-    from stratalog.pipeline.latest_state import latest_state
-    from stratalog.pipeline.local_session import start_local_session
-
-    spark = start_local_session("stratalog demo", str(scratch))
-    try:
-        source = spark.read.format(StratalogDataSource.name()).option("store", store_url)
-        rows = latest_state(source.option("topic", keyed_topic).load()).select("key", "value").collect()
-        state = {bytes(row["key"]): None if row["value"] is None else bytes(row["value"]) for row in rows}
-        plain = source.option("topic", plain_topic).schema("value binary").load()
-        return state, [bytes(row["value"]) for row in plain.collect()]
-    finally:
-        spark.stop()

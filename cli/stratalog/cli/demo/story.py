@@ -22,8 +22,9 @@ from stratalog.cli.demo.oracle import (
     values_without_key,
 )
 from stratalog.cli.demo.places import DemoPlaces
-from stratalog.cli.demo.readback import KeyedTopic, read_keyed, read_values, read_with_spark
+from stratalog.cli.demo.readback import KeyedTopic, read_keyed, read_values
 from stratalog.cli.demo.report import CompactionTotals, DemoReport, TierCount
+from stratalog.cli.demo.spark_readback import read_with_spark
 from stratalog.cli.output import counted
 from stratalog.client.client import Client
 from stratalog.client.producer_settings import ProducerSettings
@@ -194,14 +195,14 @@ class Story:
             self._report.skipped.append(f"the check in Spark: {missing}")
             return
         with self._step("read everything with Spark, without the service"):
-            state, values = read_with_spark(
+            found = read_with_spark(
                 self._places.store_url, KEYED_TOPIC, PLAIN_TOPIC, self._places.spark_scratch
             )
         self._report.checks.append(
-            compare_state("from the bucket alone, in Spark", self._expected_state, state)
+            compare_state("from the bucket alone, in Spark", self._expected_state, found.state)
         )
         self._report.checks.append(
-            compare_values("flights without a tail number, in Spark", self._expected_values, values)
+            compare_values("flights without a tail number, in Spark", self._expected_values, found.values)
         )
 
     async def _tier_count(self, client: Client, found: KeyedTopic) -> TierCount:

@@ -1,0 +1,90 @@
+"""Reads the demonstration's topics back through Spark, in a child process with a process group of its own.
+
+Spark's JVM takes no notice of Ctrl-C, and one whose Python is interrupted while it starts stays for ever. So
+Spark runs in a child, out of reach of the terminal, and the child kills its whole group, the JVM with it,
+once its standard input ends: whatever becomes of the demonstration, `kill -9` included, its end of the pipe
+is closed then. All of the group share the child's standard output: at its end nobody is left who writes to
+the scratch directory. What was found comes back in a file there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+
+class SparkFindings(NamedTuple):
+    """What Spark made of the objects."""
+
+    state: dict[bytes, bytes | None]
+    """The last value of each key of the keyed topic, None where that is a tombstone."""
+    values: list[bytes]
+    """The value of every record of the plain topic."""
+
+
+def read_with_spark(store_url: str, keyed_topic: str, plain_topic: str, scratch: Path) -> SparkFindings:
+    """Both topics from the objects alone. `scratch` takes whatever Spark writes. No process is left behind,
+    however this ends. Raises click.ClickException where Spark failed; what it said is on standard error then.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    child = subprocess.Popen(
+        [sys.executable, "-m", __name__, store_url, keyed_topic, plain_topic, str(scratch)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+        env={**os.environ, "TMPDIR": str(scratch)},
+    )
+    assert child.stdin is not None, "a pipe was asked for"
+    assert child.stdout is not None, "a pipe was asked for"
+    try:
+        said = child.stdout.read()
+    finally:
+        child.stdin.close()
+        child.stdout.read()
+        code = child.wait()
+    if code != 0:
+        sys.stderr.buffer.write(said)
+        raise click.ClickException("Spark could not read the topics back, see above for what it said")
+    return SparkFindings(*pickle.loads(_findings_file(scratch).read_bytes()))
+
+
+def _findings_file(scratch: Path) -> Path:
+    return scratch / "findings"
+
+
+def _read(store_url: str, keyed_topic: str, plain_topic: str, scratch: Path) -> SparkFindings:
+    """In the child: the last value of each key is folded by Spark."""
+    from stratalog.pipeline.data_source import StratalogDataSource
+    from stratalog.pipeline.latest_state import latest_state
+    from stratalog.pipeline.local_session import start_local_session
+
+    spark = start_local_session("stratalog demo", str(scratch))
+    try:
+        source = spark.read.format(StratalogDataSource.name()).option("store", store_url)
+        rows = latest_state(source.option("topic", keyed_topic).load()).select("key", "value").collect()
+        state = {bytes(row["key"]): None if row["value"] is None else bytes(row["value"]) for row in rows}
+        plain = source.option("topic", plain_topic).schema("value binary").load()
+        return SparkFindings(state, [bytes(row["value"]) for row in plain.collect()])
+    finally:
+        spark.stop()
+
+
+async def _child(store_url: str, keyed_topic: str, plain_topic: str, scratch: Path) -> None:
+    # Nothing is ever written to this pipe: it becomes readable when its other end is closed.
+    asyncio.get_running_loop().add_reader(sys.stdin, lambda: os.killpg(0, signal.SIGKILL))
+    findings = await asyncio.to_thread(_read, store_url, keyed_topic, plain_topic, scratch)
+    _findings_file(scratch).write_bytes(pickle.dumps(tuple(findings)))
+
+
+if __name__ == "__main__":
+    _, store, keyed, plain, directory = sys.argv
+    asyncio.run(_child(store, keyed, plain, Path(directory)))

@@ -1,0 +1,92 @@
+"""The demonstration's check in Spark leaves no process behind, whatever ends it.
+
+A shell script takes the place of Java: it answers the question for its version, says through a named pipe
+that it has started as Spark's JVM, and then sleeps, as deaf to SIGINT as the JVM is. It keeps the pipe open,
+so the end of the pipe is the end of the process.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stratalog.pipeline.local_session import why_spark_cannot_run
+
+pytest.importorskip("pyspark")
+
+PATIENCE_S = 60
+
+JAVA = """#!/bin/sh
+case "$*" in *-version*) echo 'openjdk version "17"' >&2; exit;; esac
+exec 3> {signs}
+echo started >&3
+exec sleep 600
+"""
+
+READ = """
+import sys
+from pathlib import Path
+from stratalog.cli.demo.spark_readback import read_with_spark
+read_with_spark("file:///nowhere", "keyed", "plain", Path(sys.argv[1]))
+"""
+
+
+def next_sign(signs: int) -> bytes:
+    """What the stand-in writes next, b"" once it is gone."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(signs, selectors.EVENT_READ)
+        assert selector.select(PATIENCE_S), "nothing was heard of it"
+    return os.read(signs, 100)
+
+
+Process = subprocess.Popen[bytes]
+
+
+def press_ctrl_c(reader: Process) -> None:
+    """As a terminal does: every process of the foreground's group gets the signal."""
+    os.killpg(reader.pid, signal.SIGINT)
+
+
+@pytest.mark.parametrize("end", [press_ctrl_c, Process.terminate, Process.kill])
+def test_no_jvm_outlives_the_check(tmp_path: Path, end: Callable[[Process], None]) -> None:
+    signs_path, java = tmp_path / "signs", tmp_path / "home" / "bin" / "java"
+    os.mkfifo(signs_path)
+    java.parent.mkdir(parents=True)
+    java.write_text(JAVA.format(signs=signs_path))
+    java.chmod(0o755)
+    signs = os.open(signs_path, os.O_RDONLY | os.O_NONBLOCK)
+    reader = subprocess.Popen(
+        [sys.executable, "-c", READ, str(tmp_path / "scratch")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "JAVA_HOME": str(tmp_path / "home")},
+        process_group=0,
+    )
+    try:
+        assert next_sign(signs) == b"started\n"
+        end(reader)
+        assert next_sign(signs) == b""
+        assert reader.wait(PATIENCE_S) != 0
+    finally:
+        reader.kill()
+        os.close(signs)
+
+
+@pytest.mark.skipif(why_spark_cannot_run() is not None, reason=str(why_spark_cannot_run()))
+def test_a_failure_of_spark_is_told(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(tmp_path / "scratch")],
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_S,
+        check=False,
+    )
+    assert "there is no stratalog store here" in done.stderr, done.stderr
+    assert "Spark could not read the topics back" in done.stderr
