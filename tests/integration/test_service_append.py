@@ -14,6 +14,7 @@ from stratalog.base.errors import (
     CorruptRecordError,
     InvalidRequestError,
     LogStoreError,
+    OutOfOrderSequenceError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
@@ -36,9 +37,9 @@ def batch(*values: bytes) -> bytes:
     return encode_batch([Record(0, NOW_MS, b"key", value) for value in values])
 
 
-def with_producer_id(data: bytes) -> bytes:
+def with_producer_id(data: bytes, sequence: int = 0) -> bytes:
     """The batch as an idempotent producer would send it, its checksum right."""
-    header = parse_header(data)._replace(producer_id=7, producer_epoch=0, base_sequence=0)
+    header = parse_header(data)._replace(producer_id=7, producer_epoch=0, base_sequence=sequence)
     return _resealed(header.pack() + data[HEADER_SIZE:])
 
 
@@ -121,7 +122,7 @@ REFUSED: list[tuple[str, Callable[[], bytes], type[LogStoreError], str]] = [
     ("half a batch", lambda: batch(b"abc")[:-1], CorruptRecordError, "."),
     ("a flipped bit", lambda: batch(b"abc")[:-1] + b"\x7f", CorruptRecordError, "checksum"),
     ("too large", lambda: batch(bytes(3000)), RecordTooLargeError, "max.message.bytes"),
-    ("idempotent", lambda: with_producer_id(batch(b"a")), UnsupportedOperationError, "not supported yet"),
+    ("no sequence", lambda: with_producer_id(batch(b"a"), -1), InvalidRequestError, "sequence number"),
     (
         "transactional",
         lambda: transactional(with_producer_id(batch(b"a"))),
@@ -144,6 +145,23 @@ async def test_what_is_no_good_is_refused_and_nothing_of_it_is_stored(
         await bench.client.append_batches("t", 0, batch(b"after"))
         [records] = await bench.read_all("t")
         assert [record.value for record in records] == [b"after"]
+
+
+async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        await bench.client.append_batches("t", 0, batch(b"before"))
+        sent = [with_producer_id(batch(b"a", b"b")), with_producer_id(batch(b"c"), 2)]
+        for _ in range(2):
+            answers = [
+                await bench.client.append_batches("t", 0, data, acks=Durability.DISK) for data in sent
+            ]
+            assert [(answer.base_offset, answer.last_offset) for answer in answers] == [(1, 2), (3, 3)]
+        with pytest.raises(OutOfOrderSequenceError) as caught:
+            await bench.client.append_batches("t", 0, with_producer_id(batch(b"e"), 4))
+        assert int(str(caught.value.fields["expected_sequence"])) == 3
+        [records] = await bench.read_all("t")
+        assert [record.value for record in records] == [b"before", b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("nope", 0), ("t", 1), ("t", -1), ("", 0)])

@@ -11,7 +11,7 @@ import threading
 
 from stratalog.base.clock import Clock
 from stratalog.base.types import TopicPartition
-from stratalog.log.log_loader import LoadProgress
+from stratalog.log.log_recovery import LoadProgress
 
 logger = logging.getLogger(__name__)
 

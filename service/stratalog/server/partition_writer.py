@@ -28,6 +28,7 @@ from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.server.pending_append import Appended, PendingAppend, SessionBrokenError
+from stratalog.server.transaction_refusal import refuse_transaction
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +131,9 @@ class PartitionWriter:
                     raise SessionBrokenError
                 if append.durability is not Durability.OS and self._ensure_heard is not None:
                     self._ensure_heard()
-                buffers.append(append.take_batches())
+                batches = append.take_batches()
+                refuse_transaction(batches)
+                buffers.append(batches)
                 writable.append(append)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
                 outcomes.append((append, _as_engine_error(error)))

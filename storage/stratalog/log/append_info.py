@@ -11,3 +11,5 @@ class AppendInfo(NamedTuple):
     base_offset: int
     last_offset: int
     size_bytes: int
+    is_duplicate: bool = False
+    """It had been stored already, with these offsets, so nothing was stored now."""

@@ -12,7 +12,6 @@ from stratalog.base.errors import (
     CorruptRecordError,
     InvalidRequestError,
     RecordTooLargeError,
-    UnsupportedOperationError,
 )
 from stratalog.base.filesystem import Buffer
 from stratalog.log.log_config import LogConfig
@@ -141,14 +140,3 @@ def require_keys(payload: Buffer, header: BatchHeader, summary: RecordsSummary, 
         record_index=record.offset,
         null_key_count=summary.null_key_count,
     )
-
-
-def refuse_producer_state(headers: Sequence[BatchHeader]) -> None:
-    """Raise UnsupportedOperationError for the batch of an idempotent or transactional producer: whatever
-    else is right about it, nobody here remembers what that producer sent before."""
-    for header in headers:
-        if header.has_producer_id:
-            raise UnsupportedOperationError(
-                "idempotent and transactional producers are not supported yet; send no producer id",
-                producer_id=header.producer_id,
-            )

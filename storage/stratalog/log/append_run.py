@@ -3,19 +3,28 @@
 Requests are collected until the active segment has to be rolled or there are no more, and then written at
 once. What is written together succeeds or fails together, because the file is cut back to where it was: no
 request is stored by half, and none that was refused is stored at all.
+
+What producers may append is asked when a request is taken, against the state that those before it leave
+behind; it becomes the log's state with the write. A request that was stored before is answered with its old
+offsets; where these are not written yet either, it shares the fate of the first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.append_info import AppendInfo
+from stratalog.log.append_request import AppendRequest
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_config import LogConfig
+from stratalog.log.log_state import LogState
 from stratalog.log.log_validator import ValidatedAppend
-from stratalog.record.header import TimestampType
+from stratalog.log.producer_append import AppendOrigin, ProducerAppend
+from stratalog.log.producer_batch import ProducerBatch
+from stratalog.record.header import BatchHeader, TimestampType
 from stratalog.segment.log_segment import AppendedBatch
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 
@@ -34,6 +43,7 @@ class AppendRun:
     def __init__(
         self,
         local_log: LocalLog,
+        state: LogState,
         config: LogConfig,
         now_ms: int,
         leader_epoch: int | None,
@@ -43,6 +53,8 @@ class AppendRun:
         everything."""
         self.fatal: DataDirectoryError | None = None
         self._local = local_log
+        self._state = state
+        self._producers = ProducerAppend(state.producers)
         self._config = config
         self._now_ms = now_ms
         self._leader_epoch = leader_epoch
@@ -56,13 +68,15 @@ class AppendRun:
         self._batches: list[AppendedBatch] = []
         self._pending_bytes = 0
 
-    def add(self, request: ValidatedAppend | LogStoreError) -> None:
+    def add(self, request: AppendRequest | LogStoreError) -> None:
         """The next request, or the error that it gets."""
         if isinstance(request, LogStoreError):
             self._outcomes.append(request)
             return
+        if self._refusal is None and self._is_duplicate(request):
+            return
         try:
-            last_offset = self._make_room(request) if self._refusal is None else -1
+            last_offset = self._make_room(request.validated) if self._refusal is None else -1
         except OSError as failure:
             self._outcomes.append(_disk_error(self._local, failure))
             return
@@ -71,13 +85,29 @@ class AppendRun:
             last_offset = -1
         if self._refusal is not None:
             self._outcomes.append(self._refusal)
-        else:
+            return
+        try:
             self._take(request, last_offset)
+        except LogStoreError as failure:
+            self._outcomes.append(failure)
 
     def finish(self) -> list[AppendInfo | LogStoreError]:
         """Write what waits; one outcome for each request, in order."""
         self._write()
         return self._outcomes
+
+    def _is_duplicate(self, request: AppendRequest) -> bool:
+        """Answer a client's request that came before."""
+        if request.origin is not AppendOrigin.CLIENT or not request.producer_batches:
+            return False
+        duplicate = self._producers.duplicate_of(request.producer_batches)
+        if duplicate is None:
+            return False
+        info = AppendInfo(duplicate.base_offset, duplicate.last_offset, 0, is_duplicate=True)
+        if duplicate.last_offset >= self._local.segments.end_offset:
+            self._pending.append(_Pending(len(self._outcomes), info))
+        self._outcomes.append(info)
+        return True
 
     def _make_room(self, request: ValidatedAppend) -> int:
         """Write and roll where the request does not go into the active segment behind what waits.
@@ -93,6 +123,7 @@ class AppendRun:
             base_offset = self._local.segments.end_offset
             if last_offset - base_offset > MAX_RELATIVE_OFFSET:
                 base_offset = request.headers[0].base_offset
+            self._state.producers.take_snapshot(durable=False)
             self._local.roll(self._config, self._now_ms, base_offset)
         return last_offset
 
@@ -111,21 +142,46 @@ class AppendRun:
         next_offset = self._batches[-1].last_offset + 1 if self._batches else self._local.segments.end_offset
         return next_offset + request.offset_count - 1
 
-    def _take(self, request: ValidatedAppend, last_offset: int) -> None:
+    def _take(self, request: AppendRequest, last_offset: int) -> None:
+        """Let the request wait for the next write. Raises the errors of what its producer may not do."""
+        validated = request.validated
         if self._leader_epoch is None:
-            base_offset = request.headers[0].base_offset
-            parts, batches = request.verbatim()
+            base_offset = validated.headers[0].base_offset
+            self._follow(request.producer_batches, request.origin, base_offset, validated.headers)
+            parts, batches = validated.verbatim()
         else:
-            base_offset = last_offset - request.offset_count + 1
+            base_offset = last_offset - validated.offset_count + 1
             append_time_ms = self._now_ms if self._is_append_time else None
-            parts, batches = request.stamp(base_offset, self._leader_epoch, append_time_ms)
+            placed = _placed(request.producer_batches, base_offset, append_time_ms)
+            self._follow(placed, request.origin, base_offset)
+            parts, batches = validated.stamp(base_offset, self._leader_epoch, append_time_ms)
         assert batches[-1].last_offset == last_offset
-        info = AppendInfo(base_offset, last_offset, request.size_bytes)
+        info = AppendInfo(base_offset, last_offset, validated.size_bytes)
         self._pending.append(_Pending(len(self._outcomes), info))
         self._outcomes.append(info)
         self._parts += parts
         self._batches += batches
-        self._pending_bytes += request.size_bytes
+        self._pending_bytes += validated.size_bytes
+
+    def _follow(
+        self,
+        batches: Sequence[ProducerBatch],
+        origin: AppendOrigin,
+        base_offset: int,
+        replicated: Sequence[BatchHeader] = (),
+    ) -> None:
+        """Check and stage what the state gets of a request. Raises the errors of what may not be, and nothing
+        has changed then."""
+        try:
+            for header in replicated:
+                self._state.follow_epoch(header.leader_epoch, header.base_offset)
+            if self._leader_epoch is not None:
+                self._state.follow_epoch(self._leader_epoch, base_offset)
+            if batches:
+                self._producers.stage(batches, origin)
+        except LogStoreError:
+            self._state.epochs.truncate_from_end(base_offset)
+            raise
 
     def _write(self) -> None:
         """Write what waits. Where that fails, all of it gets the error."""
@@ -133,16 +189,42 @@ class AppendRun:
             return
         failure: LogStoreError | None = None
         try:
+            # First the epoch, then its batch: a batch whose epoch the file does not know would be nobody's.
+            self._state.epochs.flush()
             self._local.append(self._parts, self._batches)
         except OSError as error:
             failure = _disk_error(self._local, error)
         except DataDirectoryError as error:
             # What is on the disk is not known any more: nothing else may be written.
             failure = self.fatal = self._refusal = error
+        self._settle(is_written=failure is None)
         if failure is not None:
             for waiting in self._pending:
                 self._outcomes[waiting.ordinal] = failure
         self._pending, self._parts, self._batches, self._pending_bytes = [], [], [], 0
+
+    def _settle(self, *, is_written: bool) -> None:
+        """Let the state follow what was written, or forget what was to be."""
+        end_offset = self._local.segments.end_offset
+        if not is_written:
+            self._producers.discard()
+            self._state.epochs.truncate_from_end(end_offset)
+            return
+        for transaction in self._producers.commit():
+            if transaction.is_aborted:
+                self._local.segments.active.add_aborted(transaction.index_entry)
+        self._state.producers.update_map_end_offset(end_offset)
+
+
+def _placed(
+    batches: Sequence[ProducerBatch], base_offset: int, append_time_ms: int | None
+) -> list[ProducerBatch]:
+    """The batches with the offsets that they get, from `base_offset` on."""
+    placed: list[ProducerBatch] = []
+    for batch in batches:
+        placed.append(batch.stamped(base_offset, append_time_ms))
+        base_offset = placed[-1].header.next_offset
+    return placed
 
 
 def _disk_error(local_log: LocalLog, failure: OSError) -> DataDirectoryError:

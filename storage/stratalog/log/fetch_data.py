@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from stratalog.segment.transaction_index import AbortedTransaction
+
 
 class FetchData(NamedTuple):
     """Whole batches, and where to go on.
@@ -14,3 +16,6 @@ class FetchData(NamedTuple):
 
     batches: bytes
     next_offset: int
+    aborted_transactions: tuple[AbortedTransaction, ...] = ()
+    """Those with records among the batches, in the order of their markers, for `TXN_COMMITTED` only: a
+    producer's transactional records from `first_offset` to its next marker are to be left out."""

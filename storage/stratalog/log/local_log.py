@@ -34,6 +34,13 @@ class UnsyncedWork(NamedTuple):
         return not self.sealed and self.active is None and not self.directories
 
 
+class TruncatedLog(NamedTuple):
+    """What a log will be without its end: `segments`, the last of them active. `dropped`: gone as a whole."""
+
+    segments: LogSegments
+    dropped: tuple[LogSegment, ...]
+
+
 class LocalLog:
     """Changes are guarded by UnifiedLog.lock; reads are thread-safe beside them."""
 
@@ -154,6 +161,31 @@ class LocalLog:
             segment.mark_deleted()
         self.resources.filesystem.sync_directory(self.directory)
         return dropped
+
+    def before(self, offset: int) -> TruncatedLog:
+        """The log without the batches that end at or above `offset`, which is not below the first segment's
+        base.
+
+        Nothing is changed yet: `truncate` follows. Raises CorruptRecordError, OSError.
+        """
+        kept, dropped = self.segments.split_at(offset)
+        return TruncatedLog(LogSegments((*kept[:-1], kept[-1].before(offset))), dropped)
+
+    def truncate(self, truncated: TruncatedLog) -> None:
+        """Be that log; durable when it returns. What was dropped is renamed, the caller unlinks it later.
+        Raises OSError."""
+        self._hints = {}
+        # Readers that meet a file which becomes shorter look at the log again, and find this.
+        self.segments = truncated.segments
+        sealed = self.segments.sealed
+        self._unsynced_sealed = [segment for segment in self._unsynced_sealed if segment in sealed]
+        # Newest first, so that a crash in between leaves a beginning of the log.
+        for segment in reversed(truncated.dropped):
+            segment.mark_deleted()
+        if truncated.dropped:
+            self.resources.filesystem.sync_directory(self.directory)
+        # At once, and for good: what is appended next must not meet what was here.
+        self.segments.active.drop_tail()
 
     def restart_at(self, offset: int, config: LogConfig, now_ms: int) -> tuple[LogSegment, ...]:
         """Replace all segments by an empty one at `offset`; durable when it returns. Returns the old ones,

@@ -17,7 +17,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from stratalog.base.errors import DataDirectoryError, LogStoreError, UnknownTopicOrPartitionError
+from stratalog.base.errors import (
+    CorruptRecordError,
+    DataDirectoryError,
+    LogStoreError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.types import TopicPartition
 from stratalog.log.local_log import LocalLog
 
@@ -74,7 +79,8 @@ class LogAvailability:
         )
 
     def reading(self, read: Callable[[], Result]) -> Result:
-        """The result of a read that may meet a segment that is being dropped: it looks at the log again then.
+        """The result of a read that may meet a segment that is being dropped or cut: then it looks at the log
+        again.
 
         Raises what `read` raises, and DataDirectoryError where the disk fails.
         """
@@ -82,6 +88,10 @@ class LogAvailability:
             segments = self._local.segments
             try:
                 result = read()
+            except CorruptRecordError:
+                if self._local.segments is not segments:
+                    continue
+                raise
             except FileNotFoundError as failure:
                 if not self.is_closed and self._local.segments is not segments:
                     continue

@@ -27,7 +27,8 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.data_directory import DELETE_REASON, DataDirectory
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_loader import LoadProgress, LogLoader
+from stratalog.log.log_loader import LogLoader
+from stratalog.log.log_recovery import LoadProgress
 from stratalog.log.partition_metadata import read_partition_metadata, write_partition_metadata
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.segment.file_names import LOG_SUFFIX
@@ -51,6 +52,11 @@ class LogManagerSettings:
     """Memory for the indexes of old segments."""
     file_delete_delay_ms: int = 60 * 1000
     """Directories of deleted partitions are removed after this long."""
+    producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
+    """A log forgets a producer that has sent nothing for this long and has no open transaction. Longer than a
+    client may retry: a batch that it sends again afterwards is stored again."""
+    producer_id_expiration_check_interval_ms: int = 10 * 60 * 1000
+    """How often such producers are looked for."""
 
 
 class LogManager:
@@ -89,6 +95,12 @@ class LogManager:
         self._unopened = set(directory.partitions())
         self._was_clean = directory.take_clean_shutdown()
         self._is_closed = False
+        self._expiry = scheduler.every(
+            "expire producers",
+            self._remove_expired_producers,
+            settings.producer_id_expiration_check_interval_ms,
+            delay_ms=settings.producer_id_expiration_check_interval_ms,
+        )
 
     @staticmethod
     def open(
@@ -219,6 +231,7 @@ class LogManager:
             config,
             now_ms=self._clock.now_ms(),
             recovery_point=self._recovery_points.get(partition, 0),
+            producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
             on_progress=on_progress,
         )
         log_start_offset = self._start_offsets.get(partition, 0)
@@ -226,15 +239,15 @@ class LogManager:
             is_new=is_new,
             was_clean=self._was_clean and partition in self._unopened,
             first_offset=max(start_offset, log_start_offset),
+            log_start_offset=log_start_offset,
         )
-        if loaded.recovery_point < self._recovery_points.get(partition, 0):
+        end_offset = loaded.local_log.segments.end_offset
+        if end_offset < self._recovery_points.get(partition, 0):
             # The files that the checkpoint spoke of are gone; it must not be believed of what is written
             # next.
             with self._checkpoint_lock:
-                self._recovery_points[partition] = loaded.recovery_point
+                self._recovery_points[partition] = end_offset
                 self._write_checkpoints()
-        if not config.remote_storage_enable:
-            log_start_offset = max(log_start_offset, loaded.local_log.segments.start_offset)
         return UnifiedLog(
             self._clock,
             self._scheduler,
@@ -243,7 +256,6 @@ class LogManager:
             partition,
             topic_id,
             config,
-            log_start_offset=log_start_offset,
         )
 
     def _belongs_to(self, path: str, topic_id: UUID) -> bool:
@@ -323,6 +335,10 @@ class LogManager:
             if known != (None, None):
                 self._write_checkpoints()
 
+    def _remove_expired_producers(self) -> None:
+        for log in self.logs():
+            log.remove_expired_producers()
+
     def checkpoint(self) -> None:
         """Write recovery points and start offsets of all logs. Raises DataDirectoryError."""
         logs = self.logs()
@@ -363,6 +379,7 @@ class LogManager:
             if self._is_closed:
                 return
             self._is_closed = True
+        self._expiry.cancel()
         for log in self.logs():
             try:
                 log.close()

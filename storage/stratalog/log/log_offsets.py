@@ -5,7 +5,7 @@
     tiered_end_offset       end of what is in the object store     the uploader, after a commit
     recovery_point          everything below is fsynced            flush
     high_watermark          end of what consumers may see          append (os), flush (disk), upload (object)
-    last_stable_offset      end for readers of committed records   as the high watermark
+    last_stable_offset      end for readers of committed records   high watermark, end of a transaction
     log_end_offset          the next offset to be given            append
 
     log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset
@@ -22,14 +22,22 @@ from __future__ import annotations
 
 from stratalog.base.errors import OffsetOutOfRangeError
 from stratalog.base.types import Durability
+from stratalog.log.isolation import Isolation
 from stratalog.log.local_log import LocalLog
+from stratalog.log.log_state import LogState
 
 
 class LogOffsets:
     """Changes are guarded by UnifiedLog.lock; questions are thread-safe beside them."""
 
     def __init__(
-        self, local_log: LocalLog, min_durability: Durability, *, log_start_offset: int, recovery_point: int
+        self,
+        local_log: LocalLog,
+        state: LogState,
+        min_durability: Durability,
+        *,
+        log_start_offset: int,
+        recovery_point: int,
     ) -> None:
         self.min_durability = min_durability
         self.log_start_offset = log_start_offset
@@ -39,6 +47,7 @@ class LogOffsets:
         self.recovery_point = recovery_point
         """Everything below is fsynced."""
         self._local = local_log
+        self._state = state
 
     @property
     def local_log_start_offset(self) -> int:
@@ -66,9 +75,21 @@ class LogOffsets:
 
     @property
     def last_stable_offset(self) -> int:
-        """Exclusive end for readers of committed records only; the high watermark until there are
-        transactions."""
-        return self.high_watermark
+        """Exclusive end for readers of committed records only: every transaction that begins below it is
+        decided."""
+        return min(self.high_watermark, max(self._state.stable_limit, self.log_start_offset))
+
+    def end_offset(self, isolation: Isolation) -> int:
+        """Where a read of that isolation ends."""
+        if isolation is Isolation.LOG_END:
+            return self.log_end_offset
+        return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
+
+    def lower_to(self, end_offset: int) -> None:
+        """The log will end there, at most: nothing is promised above."""
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        self.tiered_end_offset = min(self.tiered_end_offset, end_offset)
+        self.recovery_point = min(self.recovery_point, end_offset)
 
     def out_of_range(self, offset: int) -> OffsetOutOfRangeError:
         """The error of whoever asked for that offset."""
@@ -84,5 +105,6 @@ class LogOffsets:
         """Prove the relations, while nothing moves."""
         assert 0 <= self.log_start_offset <= self.local_log_start_offset <= self.log_end_offset
         assert self.log_start_offset <= self.last_stable_offset <= self.high_watermark <= self.log_end_offset
+        assert self._state.stable_limit <= self.log_end_offset
         assert self.tiered_end_offset <= self.log_end_offset
         assert self._local.segments.start_offset <= self.recovery_point <= self.log_end_offset

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from stratalog.log import time_lookup
 from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_offsets import LogOffsets
@@ -26,10 +27,14 @@ class LogReader:
         self._availability = availability
 
     def read(
-        self, offset: int, max_bytes: int, *, min_one_message: bool = True, end_offset: int | None = None
+        self,
+        offset: int,
+        max_bytes: int,
+        isolation: Isolation = Isolation.HIGH_WATERMARK,
+        *,
+        min_one_message: bool = True,
     ) -> FetchData:
-        """Whole batches from the first one that ends at or above `offset`, below `end_offset` (None: high
-        watermark).
+        """Whole batches from the first one that ends at or above `offset`, up to where `isolation` ends.
 
         At most `max_bytes`, except for a first batch that is larger, if `min_one_message`. Checksums are
         compared. Raises OffsetOutOfRangeError below `local_log_start_offset` or above `log_end_offset`,
@@ -43,16 +48,20 @@ class LogReader:
             log_end_offset = segments.end_offset
             if not max(self._offsets.log_start_offset, segments.start_offset) <= offset <= log_end_offset:
                 raise self._offsets.out_of_range(offset)
-            end = min(self._offsets.high_watermark if end_offset is None else end_offset, log_end_offset)
+            end = min(self._offsets.end_offset(isolation), log_end_offset)
             if offset >= end:
                 return FetchData(b"", offset)
-            return self._local.read(segments, offset, max_bytes, end_offset=end, min_one=min_one_message)
+            data = self._local.read(segments, offset, max_bytes, end_offset=end, min_one=min_one_message)
+            if isolation is not Isolation.TXN_COMMITTED or not data.batches:
+                return data
+            return data._replace(aborted_transactions=segments.aborted_in(offset, data.next_offset))
 
         return self._availability.reading(read_once)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first local record below the high watermark with that timestamp or a later one, in offset
-        order.
+    def offset_for_timestamp(
+        self, timestamp_ms: int, isolation: Isolation = Isolation.HIGH_WATERMARK
+    ) -> TimestampOffset | None:
+        """The first local record with that timestamp or a later one, in offset order; markers count.
 
         Raises CorruptRecordError, DataDirectoryError.
         """
@@ -61,18 +70,20 @@ class LogReader:
                 self._local.segments,
                 timestamp_ms,
                 self._offsets.local_log_start_offset,
-                self._offsets.high_watermark,
+                self._offsets.end_offset(isolation),
             )
         )
 
-    def max_timestamp(self) -> TimestampOffset | None:
-        """The first of the local records below the high watermark that have the highest timestamp.
+    def max_timestamp(self, isolation: Isolation = Isolation.HIGH_WATERMARK) -> TimestampOffset | None:
+        """The first of the local records that have the highest timestamp; markers count.
 
         Raises CorruptRecordError, DataDirectoryError.
         """
         return self._availability.reading(
             lambda: time_lookup.newest(
-                self._local.segments, self._offsets.local_log_start_offset, self._offsets.high_watermark
+                self._local.segments,
+                self._offsets.local_log_start_offset,
+                self._offsets.end_offset(isolation),
             )
         )
 

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from itertools import pairwise
 
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.transaction_index import AbortedTransaction
 
 
 class LogSegments(tuple[LogSegment, ...]):
@@ -45,6 +46,27 @@ class LogSegments(tuple[LogSegment, ...]):
         """From the last segment on whose base offset is at or below `offset`, which is one of the log's."""
         assert offset >= self.start_offset
         return self[bisect_right(self, offset, key=_base_offset) - 1 :]
+
+    def split_at(self, offset: int) -> tuple[tuple[LogSegment, ...], tuple[LogSegment, ...]]:
+        """Those up to the last one that begins at or below `offset`, which is one of the log's, and those
+        behind."""
+        assert offset >= self.start_offset
+        count = bisect_right(self, offset, key=_base_offset)
+        return self[:count], self[count:]
+
+    def aborted_in(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions that have records in [start_offset, end_offset), in the order of their
+        markers. All that begin there are decided.
+
+        Raises CorruptRecordError, OSError.
+        """
+        found: list[AbortedTransaction] = []
+        for segment in self.since(start_offset):
+            transactions, is_complete = segment.collect_aborted(start_offset, end_offset)
+            found += transactions
+            if is_complete:
+                break
+        return tuple(found)
 
     def with_base_offset(self, base_offset: int) -> LogSegment | None:
         """The segment that begins there; None where there is none, or none any more."""

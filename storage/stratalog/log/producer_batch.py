@@ -61,18 +61,21 @@ def add_to_sequence(sequence: int, count: int) -> int:
     return (sequence + count) & MAX_SEQUENCE
 
 
-def producer_batches(file: AppendFile, located: Iterable[LocatedBatch]) -> Iterator[ProducerBatch]:
-    """The batches of a log file as producer state sees them, in order; only control batches are read.
+def read_batch(file: AppendFile, located: LocatedBatch) -> ProducerBatch:
+    """A batch of a log file as producer state sees it; only of a control batch more than its header is read.
 
     Raises CorruptRecordError, OSError.
     """
-    for position, header in located:
-        if not header.is_control:
-            yield ProducerBatch(header)
-            continue
-        data = file.read_at(position, header.size_in_bytes)
-        if len(data) < header.size_in_bytes:
-            raise CorruptRecordError(
-                "a log file ends inside a control batch", path=file.path, position=position
-            )
-        yield ProducerBatch(header, EndTransactionMarker.read(data, 0, header))
+    position, header = located
+    if not header.is_control:
+        return ProducerBatch(header)
+    data = file.read_at(position, header.size_in_bytes)
+    if len(data) < header.size_in_bytes:
+        raise CorruptRecordError("a log file ends inside a control batch", path=file.path, position=position)
+    return ProducerBatch.read(data, 0, header)
+
+
+def producer_batches(file: AppendFile, located: Iterable[LocatedBatch]) -> Iterator[ProducerBatch]:
+    """The same for many, in order."""
+    for each in located:
+        yield read_batch(file, each)

@@ -6,14 +6,14 @@ was closed. A snapshot is true for ever as long as the log below its offset does
 * one above the end of a log that was truncated must be gone, durably, before the log grows again;
 * one that is missing, or comes back after a crash, below the end does no harm.
 
-A write is atomic and durable. Damaged files are possible all the same (a copied directory, a bad disk); their
-checksum tells.
+A write is atomic and durable, or, where nobody may wait for the disk, `sync` makes it durable later. A crash
+before that leaves a damaged file, as may a copied directory or a bad disk; the checksum tells.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from stratalog.base.atomic_file import TEMPORARY_SUFFIX, replace_file
 from stratalog.base.errors import CorruptRecordError
@@ -36,6 +36,7 @@ class ProducerSnapshotFiles:
         self._directory = directory
         parsed = map(parse_snapshot_name, filesystem.list_directory(directory))
         self._offsets = sorted(offset for offset in parsed if offset is not None)
+        self._unsynced: list[int] = []
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -46,12 +47,37 @@ class ProducerSnapshotFiles:
     def latest(self) -> int | None:
         return self._offsets[-1] if self._offsets else None
 
-    def write(self, snapshot: ProducerSnapshot) -> None:
-        """Durable when it returns. Raises OSError."""
-        path = snapshot_path(self._directory, snapshot.end_offset)
-        replace_file(self._filesystem, path, snapshot.to_bytes())
+    def write(self, snapshot: ProducerSnapshot, *, durable: bool = True) -> None:
+        """Durable when it returns, or after `sync` of what `take_unsynced` names. Raises OSError."""
+        path, data = snapshot_path(self._directory, snapshot.end_offset), snapshot.to_bytes()
+        if durable:
+            replace_file(self._filesystem, path, data)
+        else:
+            file = self._filesystem.open_append(path)
+            try:
+                file.truncate(0)
+                file.append([data])
+            finally:
+                file.close()
+            self._unsynced.append(snapshot.end_offset)
         if snapshot.end_offset not in self._offsets:
             insort(self._offsets, snapshot.end_offset)
+
+    def take_unsynced(self) -> tuple[int, ...]:
+        """Whose contents are not durable yet; they count as synced from now on, so a failure is final."""
+        unsynced = tuple(self._unsynced)
+        self._unsynced.clear()
+        return unsynced
+
+    def sync(self, offsets: Sequence[int]) -> None:
+        """Make the contents durable, not the names. Needs no lock, but none may be removed meanwhile. Raises
+        OSError."""
+        for offset in offsets:
+            file = self._filesystem.open_append(snapshot_path(self._directory, offset))
+            try:
+                file.sync()
+            finally:
+                file.close()
 
     def newest_at_or_below(self, offset: int) -> ProducerSnapshot | None:
         """The newest one that can be read; the damaged ones that are found on the way are removed.
@@ -103,4 +129,5 @@ class ProducerSnapshotFiles:
             if self._filesystem.exists(path):
                 self._filesystem.unlink(path)
             self._offsets.remove(offset)
+        self._unsynced = [offset for offset in self._unsynced if offset in self._offsets]
         return bool(offsets)

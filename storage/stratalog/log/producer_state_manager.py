@@ -168,11 +168,13 @@ class ProducerStateManager:
             self._map_end_offset, tuple(entry for _, entry in sorted(self._producers.items()))
         )
 
-    def take_snapshot(self) -> None:
-        """Keep the state in a file, unless there is one of this offset. Durable when it returns. Raises
-        OSError."""
+    def take_snapshot(self, *, durable: bool = True) -> None:
+        """Keep the state in a file, unless there is one of this offset; see `ProducerSnapshotFiles.write`.
+
+        Raises OSError.
+        """
         if self._map_end_offset > self._last_snapshot_offset:
-            self.snapshot_files.write(self.snapshot())
+            self.snapshot_files.write(self.snapshot(), durable=durable)
             self._last_snapshot_offset = self._map_end_offset
 
     def truncate_and_reload(

@@ -2,7 +2,8 @@
 
 The time index narrows a search down to a few batches, a batch's header tells whether it holds a record that
 is new enough, and only the records of that batch are decoded. Records are not ordered by time: "the first at
-or behind T" is the first in offset order, however old its neighbours are.
+or behind T" is the first in offset order, however old its neighbours are. As in Kafka, a marker of a
+transaction is a record like any other.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def newest(segments: Sequence[LogSegment], start_offset: int, end_offset: int) -
         if segment.end_offset <= start_offset or segment.base_offset >= end_offset:
             continue
         # The index names the batch with the segment's highest timestamp; usually one of its records is the
-        # answer. It is not where the batch lies outside of the range, in part or in whole, or is a marker:
-        # then all are asked.
+        # answer. It is not where the batch lies outside of the range, in part or in whole: then all are
+        # asked.
         highest_ms = segment.max_timestamp().timestamp_ms
         for since_ms in (highest_ms, best.timestamp_ms + 1) if highest_ms > best.timestamp_ms else ():
             better = _newest_since(segment, since_ms, start_offset, end_offset)
@@ -78,8 +79,6 @@ def _newest_since(segment: LogSegment, since_ms: int, start_offset: int, end_off
 
 
 def _records(segment: LogSegment, located: LocatedBatch) -> list[Record]:
-    if located.header.is_control:
-        return []
     return decode(segment.read_bytes(located.position, located.header.size_in_bytes))
 
 

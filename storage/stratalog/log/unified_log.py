@@ -1,8 +1,9 @@
 """The log of one partition: what may be appended, what may be read, what is durable, and what may go.
 
-`LocalLog` writes the files, `LogReader` reads them, `LogOffsets` says what the offsets mean and how they
-relate, `LogAvailability` whether the log may be used, `retention` what may go. This class puts them together:
-it takes the locks, moves the offsets, and decides what a failure of the disk means.
+`LocalLog` writes the files, `LogReader` reads them, `LogState` follows what producers do, `LogOffsets` says
+what the offsets mean and how they relate, `LogAvailability` whether the log may be used, `retention` what may
+go. This class puts them together: it takes the locks, moves the offsets, and decides what a failure of the
+disk means.
 
 Threads: appends validate without a lock, then write under `lock`, one at a time; `append_group` writes for
 many callers at once. Readers take no lock. `flush` syncs outside of `lock`, so that appends go on meanwhile.
@@ -27,16 +28,21 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.log import retention
 from stratalog.log.append_info import AppendInfo
-from stratalog.log.append_rules import refuse_producer_state
+from stratalog.log.append_request import AppendRequest
 from stratalog.log.append_run import AppendRun
 from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
+from stratalog.log.leader_epoch_cache import EpochEnd
 from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_loader import LoadedLog
 from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.log_reader import LogReader
-from stratalog.log.log_validator import ValidatedAppend, validate_append, validate_replica
+from stratalog.log.log_validator import validate_append, validate_replica
+from stratalog.log.producer_append import AppendOrigin
+from stratalog.log.producer_state_entry import ProducerStateEntry
 from stratalog.log.segment_info import SegmentInfo, SegmentSource
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import BatchHeader
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.timestamp_offset import TimestampOffset
@@ -54,8 +60,6 @@ class UnifiedLog:
         topic_partition: TopicPartition,
         topic_id: UUID,
         config: LogConfig,
-        *,
-        log_start_offset: int,
     ) -> None:
         """`checkpoint` makes the log's recovery point and start offset durable as they are; called under
         `lock`."""
@@ -69,13 +73,16 @@ class UnifiedLog:
         self._scheduler = scheduler
         self._checkpoint = checkpoint
         self._local = loaded.local_log
+        self._state = loaded.state
         self._newest_ms = retention.newest_ms_on(loaded.local_log.resources.filesystem)
         self._offsets = LogOffsets(
             loaded.local_log,
+            loaded.state,
             config.min_durability,
-            log_start_offset=log_start_offset,
-            recovery_point=loaded.recovery_point,
+            log_start_offset=loaded.log_start_offset,
+            recovery_point=loaded.local_log.segments.end_offset,
         )
+        self._state.publish(self._offsets.high_watermark)
         self._availability = LogAvailability(topic_partition, loaded.local_log)
         self._reader = LogReader(loaded.local_log, self._offsets, self._availability)
 
@@ -116,6 +123,11 @@ class UnifiedLog:
         return self._offsets.last_stable_offset
 
     @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest transaction began that is open, or whose end may still be lost."""
+        return self._state.producers.first_unstable_offset
+
+    @property
     def min_durability(self) -> Durability:
         """What the high watermark waits for."""
         return self._offsets.min_durability
@@ -146,22 +158,41 @@ class UnifiedLog:
     def append_group(self, requests: Sequence[Buffer], leader_epoch: int) -> list[AppendInfo | LogStoreError]:
         """Append many producers' requests, in order, with one write for all of them (one more for each roll).
 
-        Each request stands for itself: where it is not valid, its place in the result holds the error (the
-        classes that `validate_append` raises) and nothing of it is stored. In the page cache when this
-        returns, durable after `flush`. A disk that fails gives DataDirectoryError for the requests that were
-        written together. The buffers must not change until this returns. Thread-safe.
+        Each request stands for itself: where it is not valid, or its producer may not send it now, its place
+        in the result holds the error (the classes that `validate_append` and `ProducerAppend.stage` raise)
+        and nothing of it is stored. One that was stored before is answered with its offsets of then. In the
+        page cache when this returns, durable after `flush`. A disk that fails gives DataDirectoryError for
+        the requests that were written together. The buffers must not change until this returns. Thread-safe.
         """
         validated = [self._validated(request) for request in requests]
         with self.lock:
             return self._append(validated, leader_epoch)
 
-    def _validated(self, request: Buffer) -> ValidatedAppend | LogStoreError:
+    def _validated(self, request: Buffer) -> AppendRequest | LogStoreError:
         try:
             validated = validate_append(request, self.config, self._clock.now_ms())
-            refuse_producer_state(validated.headers)
-            return validated
+            return AppendRequest.of(validated, AppendOrigin.CLIENT)
         except LogStoreError as failure:
             return failure
+
+    def append_end_transaction_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        *,
+        committed: bool,
+        leader_epoch: int,
+    ) -> AppendInfo:
+        """End the producer's transaction, for its coordinator. Durable after `flush`.
+
+        Raises ProducerFencedError, CoordinatorFencedError, DataDirectoryError.
+        """
+        control_type = ControlType.COMMIT if committed else ControlType.ABORT
+        marker = EndTransactionMarker(control_type, coordinator_epoch)
+        request = AppendRequest.end_of_transaction(producer_id, producer_epoch, marker, self._clock.now_ms())
+        with self.lock:
+            return _only(self._append([request], leader_epoch))
 
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
         """Append batches that already have their offsets and epochs, at or above the log's end. Durable after
@@ -170,19 +201,26 @@ class UnifiedLog:
         Raises CorruptRecordError, DataDirectoryError.
         """
         with self.lock:
-            return _only(self._append([validate_replica(batches, self.log_end_offset)], None))
+            validated = validate_replica(batches, self.log_end_offset)
+            return _only(self._append([AppendRequest.of(validated, AppendOrigin.REPLICATION)], None))
 
     def _append(
-        self, requests: Sequence[ValidatedAppend | LogStoreError], leader_epoch: int | None
+        self, requests: Sequence[AppendRequest | LogStoreError], leader_epoch: int | None
     ) -> list[AppendInfo | LogStoreError]:
         run = AppendRun(
-            self._local, self.config, self._clock.now_ms(), leader_epoch, self._availability.refusal()
+            self._local,
+            self._state,
+            self.config,
+            self._clock.now_ms(),
+            leader_epoch,
+            self._availability.refusal(),
         )
         for request in requests:
             run.add(request)
         outcomes = run.finish()
         if run.fatal is not None:
             self._availability.go_offline(run.fatal)
+        self._state.publish(self.high_watermark)
         return outcomes
 
     def flush(self) -> int:
@@ -196,27 +234,38 @@ class UnifiedLog:
                 self._availability.require_online()
                 end_offset = self.log_end_offset
                 work = self._local.take_unsynced(self.recovery_point)
-            if not work.is_empty:
+                snapshot_files = self._state.producers.snapshot_files
+                snapshots = snapshot_files.take_unsynced()
+            if snapshots or not work.is_empty:
                 try:
+                    snapshot_files.sync(snapshots)
                     self._local.sync(work)
                 except OSError as failure:
                     with self.lock:
                         raise self._availability.go_offline(failure) from failure
             with self.lock:
                 self._offsets.recovery_point = max(self.recovery_point, end_offset)
+                self._state.publish(self.high_watermark)
                 return self.recovery_point
 
     def read(
-        self, offset: int, max_bytes: int, *, min_one_message: bool = True, end_offset: int | None = None
+        self,
+        offset: int,
+        max_bytes: int,
+        isolation: Isolation = Isolation.HIGH_WATERMARK,
+        *,
+        min_one_message: bool = True,
     ) -> FetchData:
         """See `LogReader.read`, as with all that follow up to `read_segment`. No lock is taken."""
-        return self._reader.read(offset, max_bytes, min_one_message=min_one_message, end_offset=end_offset)
+        return self._reader.read(offset, max_bytes, isolation, min_one_message=min_one_message)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        return self._reader.offset_for_timestamp(timestamp_ms)
+    def offset_for_timestamp(
+        self, timestamp_ms: int, isolation: Isolation = Isolation.HIGH_WATERMARK
+    ) -> TimestampOffset | None:
+        return self._reader.offset_for_timestamp(timestamp_ms, isolation)
 
-    def max_timestamp(self) -> TimestampOffset | None:
-        return self._reader.max_timestamp()
+    def max_timestamp(self, isolation: Isolation = Isolation.HIGH_WATERMARK) -> TimestampOffset | None:
+        return self._reader.max_timestamp(isolation)
 
     def header_at(self, offset: int) -> BatchHeader | None:
         return self._reader.header_at(offset)
@@ -229,6 +278,20 @@ class UnifiedLog:
 
     def read_segment(self, source: SegmentSource, position: int, size: int) -> bytes:
         return self._reader.read_segment(source, position, size)
+
+    def end_offset_for(self, leader_epoch: int) -> EpochEnd | None:
+        """Where the log leaves that leader epoch; see `LeaderEpochCache.end_offset_for`. No lock is taken."""
+        return self._state.epochs.end_offset_for(leader_epoch, self.log_end_offset)
+
+    def producers(self) -> tuple[ProducerStateEntry, ...]:
+        """What is known of the producers, by id."""
+        with self.lock:
+            return self._state.producers.snapshot().entries
+
+    def remove_expired_producers(self) -> None:
+        """Forget the producers that have been idle for too long."""
+        with self.lock:
+            self._state.producers.remove_expired_producers(self._clock.now_ms())
 
     def roll(self) -> None:
         """Begin a new segment, unless the active one is empty. Raises DataDirectoryError."""
@@ -250,6 +313,7 @@ class UnifiedLog:
                     log_end_offset=self.log_end_offset,
                 )
             self._offsets.tiered_end_offset = max(self.tiered_end_offset, offset)
+            self._state.publish(self.high_watermark)
 
     def increment_log_start_offset(self, offset: int) -> None:
         """Records below `offset` are deleted; lower offsets than before change nothing.
@@ -264,6 +328,7 @@ class UnifiedLog:
                 raise self._offsets.out_of_range(offset)
             if offset > self.log_start_offset:
                 self._offsets.log_start_offset = offset
+                self._follow_log_start()
                 if not self.config.remote_storage_enable or offset > self.recovery_point:
                     with self._availability.offline_on_failure():
                         self._checkpoint(self)
@@ -288,6 +353,26 @@ class UnifiedLog:
         with self._flush_lock, self.lock:
             return self._delete_oldest(self._count_beyond(retention.beyond_retention))
 
+    def truncate_to(self, offset: int) -> int:
+        """Drop the batches that end at or above `offset`; returns the log's end then. Durable when it
+        returns.
+
+        Raises CorruptRecordError with nothing changed, DataDirectoryError.
+        """
+        with self._flush_lock, self.lock:
+            self._availability.require_online()
+            if offset < self._local.segments.start_offset:
+                self.truncate_fully_and_start_at(offset)
+            elif offset < self.log_end_offset:
+                truncated = self._availability.reading(lambda: self._local.before(offset))
+                with self._availability.offline_on_failure():
+                    self._offsets.lower_to(truncated.segments.end_offset)
+                    self._checkpoint(self)
+                    self._local.truncate(truncated)
+                    self._state.truncate_to(truncated.segments, self._clock.now_ms(), self.high_watermark)
+                self._unlink_later(truncated.dropped)
+            return self.log_end_offset
+
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything local and go on, empty, at `offset`. Durable when it returns. Raises
         DataDirectoryError."""
@@ -295,15 +380,16 @@ class UnifiedLog:
             self._availability.require_online()
             # The checkpoints must never promise more than the new log has; so they are lowered before it
             # begins.
+            self._offsets.lower_to(offset)
             self._offsets.recovery_point = 0
-            self._offsets.log_start_offset = min(self.log_start_offset, offset)
-            self._offsets.tiered_end_offset = min(self.tiered_end_offset, offset)
             with self._availability.offline_on_failure():
                 self._checkpoint(self)
                 dropped = self._local.restart_at(offset, self.config, self._clock.now_ms())
+                self._state.restart_at(offset)
             self._offsets.recovery_point = offset
             if not self.config.remote_storage_enable:
                 self._offsets.log_start_offset = offset
+            self._state.publish(self.high_watermark)
             self._unlink_later(dropped)
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -317,6 +403,7 @@ class UnifiedLog:
                 self.flush()
             self.config = config
             self._offsets.min_durability = config.min_durability
+            self._state.publish(self.high_watermark)
 
     def close(self, *, flush: bool = True) -> None:
         """Flush, write the active segment's indexes and let go of the files. Every later call is refused.
@@ -330,19 +417,26 @@ class UnifiedLog:
                 if flush:
                     self.flush()
                     with self._availability.offline_on_failure():
+                        self._state.producers.take_snapshot()
+                        self._state.epochs.flush()
                         self._local.save_active_indexes()
             finally:
                 self._availability.is_closed = True
                 self._local.close()
 
     def check(self) -> None:
-        """Prove the relations of all offsets, and every segment. Raises CorruptRecordError, OSError."""
+        """Prove the relations of all offsets, every segment, and that the state follows from the batches.
+
+        Raises CorruptRecordError, OSError.
+        """
         with self._flush_lock, self.lock:
             self._offsets.check()
             self._local.check()
+            self._state.check(self._local.segments)
 
     def _roll(self) -> None:
         try:
+            self._state.producers.take_snapshot(durable=False)
             self._local.roll(self.config, self._clock.now_ms())
         except OSError as failure:
             raise DataDirectoryError(
@@ -371,12 +465,19 @@ class UnifiedLog:
             self._roll()
         with self._availability.offline_on_failure():
             dropped = self._local.drop_oldest(count)
-        start_offset = self._local.segments.start_offset
+            start_offset = self._local.segments.start_offset
+            self._state.producers.snapshot_files.remove_before(start_offset)
         if not self.config.remote_storage_enable:
             self._offsets.log_start_offset = max(self.log_start_offset, start_offset)
+            self._follow_log_start()
         self._offsets.recovery_point = max(self.recovery_point, start_offset)
         self._unlink_later(dropped)
         return count
+
+    def _follow_log_start(self) -> None:
+        self._state.epochs.truncate_from_start(self.log_start_offset)
+        self._state.producers.on_log_start_offset_incremented(self.log_start_offset)
+        self._state.publish(self.high_watermark)
 
     def _unlink_later(self, dropped: Sequence[LogSegment]) -> None:
         def unlink() -> None:

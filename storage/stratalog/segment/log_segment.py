@@ -14,6 +14,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from errno import ENOENT
 from typing import NamedTuple
 
 from stratalog.base.atomic_file import replace_file
@@ -193,7 +194,12 @@ class LogSegment:
         """See `TransactionIndex.collect`. Raises CorruptRecordError, OSError."""
         if not self.has_aborted:
             return AbortedInRange((), is_complete=False)
-        return self.indexes().transaction_index.collect(fetch_offset, upper_bound_offset)
+        index = self.indexes().transaction_index
+        if not len(index):
+            # The segment is being dropped: its other files were still there. Nobody may take it for having
+            # none.
+            raise FileNotFoundError(ENOENT, "the transaction index is gone", self.path)
+        return index.collect(fetch_offset, upper_bound_offset)
 
     def _repair_size(self, found_bytes: int) -> None:
         """The file is not as long as this object knows. More: a write that was interrupted; cut it off. Less:

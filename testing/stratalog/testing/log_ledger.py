@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from stratalog.base.errors import LogStoreError
 from stratalog.log.append_info import AppendInfo
+from stratalog.log.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
@@ -146,7 +147,7 @@ def read_local(log: UnifiedLog, max_bytes: int = _READ_BYTES) -> list[Record]:
     offset = log.local_log_start_offset
     records: list[Record] = []
     while offset < log.log_end_offset:
-        data = log.read(offset, max_bytes, end_offset=log.log_end_offset)
+        data = log.read(offset, max_bytes, Isolation.LOG_END)
         assert data.next_offset > offset, "a reader would stand still"
         records += [record for record in decode_all(data.batches) if record.offset >= offset]
         offset = data.next_offset

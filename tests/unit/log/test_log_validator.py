@@ -15,7 +15,6 @@ from stratalog.base.errors import (
     UnsupportedOperationError,
 )
 from stratalog.log.append_info import AppendInfo
-from stratalog.log.append_rules import refuse_producer_state
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_validator import validate_append, validate_replica
 from stratalog.record.batch import decode_all
@@ -372,10 +371,6 @@ def test_a_producers_batch_is_admitted_alone() -> None:
         [header] = validate_append(request, CONFIG, NOW_MS).headers
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (5, 0, 2**31 - 1)
         assert header.is_transactional == bool(attributes)
-        with pytest.raises(UnsupportedOperationError) as failure:
-            refuse_producer_state([header])
-        assert failure.value.fields == {"producer_id": 5}
-    refuse_producer_state(validate_append(batch() + batch(), CONFIG, NOW_MS).headers)
 
 
 def test_a_compacted_topic_takes_keyed_records_and_tombstones() -> None:

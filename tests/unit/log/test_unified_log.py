@@ -15,6 +15,8 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
@@ -131,7 +133,7 @@ def test_the_high_watermark_follows_the_durability() -> None:
         log.append_as_leader(batch(3), 1)
         assert log.high_watermark == log.last_stable_offset == seen_at_once
         assert len(decode_all(log.read(0, 1000).batches)) == seen_at_once
-        assert len(decode_all(log.read(0, 1000, end_offset=log.log_end_offset).batches)) == 3
+        assert len(decode_all(log.read(0, 1000, Isolation.LOG_END).batches)) == 3
         assert log.flush() == 3
         assert log.high_watermark == log.recovery_point == 3
 
@@ -196,7 +198,7 @@ def test_append_time_is_the_clocks() -> None:
 def test_an_empty_log_begins_where_it_is_told() -> None:
     log = LogMachine().start(start_offset=500)
     assert (log.local_log_start_offset, log.log_end_offset, log.high_watermark) == (500, 500, 500)
-    assert log.read(500, 100) == (b"", 500)
+    assert log.read(500, 100) == FetchData(b"", 500)
     assert log.append_as_leader(batch(), 1).base_offset == 500
     with pytest.raises(OffsetOutOfRangeError) as failure:
         log.read(499, 100)
@@ -230,7 +232,7 @@ def test_a_search_by_time_ends_at_the_high_watermark_and_begins_at_the_log_start
     assert log.max_timestamp() == (7, 2)
 
 
-def test_markers_are_no_records_to_a_search_by_time() -> None:
+def test_markers_are_records_to_a_search_by_time_as_in_kafka() -> None:
     log = LogMachine().start()
     for offset, timestamp in enumerate((5, 30, 20)):
         log.append_as_follower(batch(timestamp_ms=timestamp, base_offset=offset))
@@ -238,8 +240,8 @@ def test_markers_are_no_records_to_a_search_by_time() -> None:
     header = parse_header(marker)._replace(attributes=CONTROL_BIT)
     header = header._replace(crc=crc32c(marker[HEADER_SIZE:], crc32c(header.pack()[ATTRIBUTES_POSITION:])))
     log.append_as_follower(header.pack() + marker[HEADER_SIZE:])
-    assert log.max_timestamp() == (30, 1)
-    assert log.offset_for_timestamp(31) is None
+    assert log.max_timestamp() == (40, 3)
+    assert log.offset_for_timestamp(31) == (40, 3)
     assert log.offset_for_timestamp(30) == (30, 1)
 
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from stratalog.base.types import TopicPartition
-from stratalog.log.log_loader import LoadProgress
+from stratalog.log.log_recovery import LoadProgress
 from stratalog.server.opening_progress import MIB, OpeningProgress
 from stratalog.testing.manual_clock import ManualClock
 

@@ -33,6 +33,7 @@ from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_manager import LogManager
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import parse_header
@@ -185,7 +186,7 @@ def _first_epoch(log: UnifiedLog) -> int:
     damaged.
     """
     try:
-        data = log.read(log.local_log_start_offset, 1, end_offset=log.log_end_offset).batches
+        data = log.read(log.local_log_start_offset, 1, Isolation.LOG_END).batches
         return parse_header(data).leader_epoch
     except CorruptRecordError:
         return -1
@@ -199,7 +200,7 @@ def _has_end_mark(log: UnifiedLog, partition: PartitionState) -> bool:
     if mark is None or mark.base_offset < log.local_log_start_offset:
         return True
     try:
-        data = log.read(mark.base_offset, 1, end_offset=log.log_end_offset).batches
+        data = log.read(mark.base_offset, 1, Isolation.LOG_END).batches
         header = parse_header(data)
     except CorruptRecordError:
         return False

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import OffsetOutOfRangeError, StoreCorruptError
 from stratalog.base.types import TopicIdPartition
+from stratalog.log.fetch_data import FetchData
 from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import decode_all, records_payload
@@ -186,7 +187,7 @@ def test_a_batch_that_is_larger_than_asked_for_comes_only_where_one_must_come() 
     (tip,) = found.tips
     found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"v" * 1000)])]})
     reader = found.reader()
-    assert reader.read(tip, 0, 10, min_one_message=False) == (b"", 0)
+    assert reader.read(tip, 0, 10, min_one_message=False) == FetchData(b"", 0)
     assert reader.read(tip, 0, 10).next_offset == 1
 
 
@@ -194,7 +195,7 @@ def test_an_unknown_partition_is_empty_from_0_to_0() -> None:
     found = world(partition_count=1)
     other = TopicIdPartition(found.tips[0].topic_id, 7)
     reader = found.reader()
-    assert reader.read(other, 0, 100) == (b"", 0)
+    assert reader.read(other, 0, 100) == FetchData(b"", 0)
     assert reader.offset_for_timestamp(other, 0) is None
     assert reader.max_timestamp(other) is None
 

@@ -1,0 +1,182 @@
+"""Recovery: what a process finds that follows one which did not close its log.
+
+Below the recovery point everything was fsynced, so it is complete; from the segment that holds the recovery
+point on nothing is certain, and this is done:
+
+1. Walk every batch, in order, with its checksum. The first one that is torn, nonsense, out of order or
+   altered ends the log; so does a segment that does not begin where the one before it ends, because what lay
+   between is lost. The file is cut there, and later segments are removed: their offsets would leave a hole.
+2. Make the indexes of these segments again; what is in their files is not looked at. Leader epochs and
+   producers follow the walk, from what is known of them at its beginning.
+3. Sync everything that is kept, with its names, and only then serve it: what has been read once must not
+   vanish at the next crash.
+
+If the end so found lies below the recovery point, bytes that were fsynced have been damaged since. That is
+not what a crash does, so nothing is cut and a human decides.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.log.local_log import LocalLog
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_state import LogState
+from stratalog.log.producer_batch import read_batch
+from stratalog.segment.batch_walk import walk_valid
+from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_indexes import SegmentIndexes
+from stratalog.segment.segment_resources import SegmentResources
+
+
+class RecoveryReport(NamedTuple):
+    """What loading found and did, for the log of the server and for tests."""
+
+    was_clean: bool
+    recovered_bytes: int = 0
+    truncated_bytes: int = 0
+    removed_segment_count: int = 0
+
+
+class LoadProgress(NamedTuple):
+    """How much of a log has not been walked yet."""
+
+    directory: str
+    remaining_segment_count: int
+    remaining_bytes: int
+
+
+class RecoveredLog(NamedTuple):
+    """The segments, all of them durable, the last one active."""
+
+    local_log: LocalLog
+    report: RecoveryReport
+
+
+class _WalkedSegment(NamedTuple):
+    """A segment as far as it is valid."""
+
+    segment: LogSegment
+    valid_bytes: int
+    lost_bytes: int
+    end_offset: int
+    indexes: SegmentIndexes
+
+
+class LogRecovery:
+    """Recovers one log, once. Used by one thread, before anybody else knows the log."""
+
+    def __init__(
+        self,
+        resources: SegmentResources,
+        directory: str,
+        config: LogConfig,
+        state: LogState,
+        *,
+        recovery_point: int,
+        on_progress: Callable[[LoadProgress], None] | None = None,
+    ) -> None:
+        """`state`: with the leader epochs that are in their file."""
+        self._resources = resources
+        self._filesystem = resources.filesystem
+        self._directory = directory
+        self._config = config
+        self._state = state
+        self._recovery_point = recovery_point
+        self._on_progress = on_progress
+
+    def recover(self, segments: Sequence[LogSegment], trusted_count: int, now_ms: int) -> RecoveredLog:
+        """Keep what is durable and what is valid behind it, drop the rest, and sync what was kept.
+
+        `trusted_count`: so many of the first segments need no look at them if they are durable. Raises
+        DataDirectoryError where fsynced bytes are damaged, CorruptRecordError, OSError.
+        """
+        durable_count = sum(segment.end_offset <= self._recovery_point for segment in segments[:-1])
+        durable_count = min(durable_count, trusted_count)
+        suspects = segments[durable_count:]
+        if not self._state.epochs.entries:
+            self._state.rebuild_epochs(segments[:durable_count])
+        self._state.epochs.truncate_from_end(suspects[0].base_offset)
+        self._state.reload_producers(segments[:durable_count], suspects[0].base_offset, now_ms)
+        walked = self._walk_valid(suspects)
+        last = walked[-1]
+        if last.end_offset < self._recovery_point:
+            raise DataDirectoryError(
+                "log bytes that had been fsynced are damaged or missing; move the partition's directory away "
+                "to go on without it, or take its line out of the recovery point checkpoint to accept it",
+                path=self._directory,
+                end_offset=last.end_offset,
+                recovery_point=self._recovery_point,
+            )
+        dropped = suspects[len(walked) :]
+        self._drop(dropped)
+        self._make_durable(walked)
+        kept = [*segments[:durable_count], *(item.segment for item in walked)]
+        report = RecoveryReport(
+            was_clean=False,
+            recovered_bytes=sum(item.valid_bytes for item in walked),
+            truncated_bytes=sum(item.size_bytes for item in dropped) + last.lost_bytes,
+            removed_segment_count=len(dropped),
+        )
+        return RecoveredLog(LocalLog(self._resources, self._directory, kept, unsynced=()), report)
+
+    def _walk_valid(self, segments: Sequence[LogSegment]) -> list[_WalkedSegment]:
+        """The segments up to the first that is not whole, or that another one does not follow without a
+        hole."""
+        walked: list[_WalkedSegment] = []
+        for ordinal, segment in enumerate(segments):
+            if walked and walked[-1].end_offset != segment.base_offset:
+                break
+            if self._on_progress is not None:
+                remaining_bytes = sum(later.size_bytes for later in segments[ordinal:])
+                self._on_progress(LoadProgress(self._directory, len(segments) - ordinal, remaining_bytes))
+            walked.append(self._walk_segment(segment))
+            if walked[-1].lost_bytes:
+                break
+        return walked
+
+    def _walk_segment(self, segment: LogSegment) -> _WalkedSegment:
+        indexes = SegmentIndexes.empty(segment.base_offset)
+        valid_bytes, end_offset = 0, segment.base_offset
+        self._state.producers.take_snapshot(durable=False)
+        with self._resources.files.use(segment.path) as file:
+            for located in walk_valid(file, segment.size_bytes, segment.base_offset):
+                position, header = located
+                if not segment.fits(header.last_offset) or header.leader_epoch < self._state.latest_epoch:
+                    break
+                indexes.add(
+                    position=position,
+                    size_bytes=header.size_in_bytes,
+                    last_offset=header.last_offset,
+                    max_timestamp_ms=header.max_timestamp,
+                    interval_bytes=self._config.index_interval_bytes,
+                )
+                completed = self._state.follow(read_batch(file, located))
+                if completed is not None and completed.is_aborted:
+                    indexes.add_aborted(completed.index_entry)
+                valid_bytes, end_offset = position + header.size_in_bytes, header.next_offset
+        return _WalkedSegment(segment, valid_bytes, segment.size_bytes - valid_bytes, end_offset, indexes)
+
+    def _drop(self, segments: Sequence[LogSegment]) -> None:
+        # Newest first: a crash in between leaves a beginning of what is there now.
+        for segment in reversed(segments):
+            segment.mark_deleted()
+            segment.unlink_deleted()
+
+    def _make_durable(self, walked: Sequence[_WalkedSegment]) -> None:
+        """Cut, seal and sync the segments that were walked, the last of which becomes the active one."""
+        for item in walked:
+            item.segment.cut(item.valid_bytes)
+            item.segment.activate(item.indexes, item.end_offset)
+            if item is not walked[-1]:
+                item.segment.save_indexes()
+                item.segment.seal()
+            item.segment.sync(with_indexes=not item.segment.is_active)
+        snapshot_files = self._state.producers.snapshot_files
+        snapshot_files.sync(snapshot_files.take_unsynced())
+        self._state.epochs.flush()
+        self._filesystem.sync_directory(self._directory)
+        self._filesystem.sync_directory(posixpath.dirname(self._directory))
