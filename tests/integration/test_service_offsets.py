@@ -123,6 +123,34 @@ async def test_a_search_by_time_finds_the_first_record_in_whichever_tier(tmp_pat
         assert await by_spec(bench, log_pb2.OFFSET_SPEC_MAX_TIMESTAMP) == Answer(*newest)
 
 
+LOOKS = {"offset_for_timestamp": Answer(1, 2000), "max_timestamp": Answer(2, 4000)}
+
+
+@pytest.mark.parametrize("local_look", LOOKS)
+async def test_segments_that_are_deleted_between_the_looks_into_the_tiers_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_look: str
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        for timestamp_ms in (1000, 2000, 4000, 4000):
+            await append(bench, timestamp_ms)
+            await bench.client.admin.upload()
+        engine = bench.server.engine
+        log = engine.registry.partition("t", 0).log
+        look = getattr(log, local_look)
+
+        def look_too_late(*arguments: int) -> object:
+            engine.tiers.upload_now([], delete_local=True)
+            return look(*arguments)
+
+        monkeypatch.setattr(log, local_look, look_too_late)
+        find = {
+            "offset_for_timestamp": lambda: by_time(bench, 1500),
+            "max_timestamp": lambda: by_spec(bench, log_pb2.OFFSET_SPEC_MAX_TIMESTAMP),
+        }
+        assert await find[local_look]() == LOOKS[local_look]
+
+
 async def test_a_query_without_sense_is_refused_and_harms_no_other(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t")

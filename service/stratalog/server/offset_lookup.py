@@ -2,7 +2,8 @@
 
 By timestamp the answer is the first record, in the order of offsets, whose timestamp is at or behind the
 wanted one. The object store is asked for what lies below the local log start, the local log for the rest, so
-at most one bounded look into each tier is needed, and a range that lies in both is searched once.
+one bounded look into each tier is enough, and a range that lies in both is searched once. Local segments can
+be deleted between the two looks: then neither saw their range, and both look again.
 """
 
 from __future__ import annotations
@@ -67,28 +68,46 @@ def at_timestamp(partition: HostedPartition, timestamp_ms: int) -> Found:
         raise InvalidRequestError(
             "a timestamp is not negative, name an offset instead", timestamp_ms=timestamp_ms
         )
-    local_log_start_offset = partition.log.local_log_start_offset
-    if partition.log_start_offset < local_log_start_offset:
-        tiered = partition.tiered_offset_for_timestamp(timestamp_ms)
-        if tiered is not None and tiered.offset < local_log_start_offset:
-            return Found(tiered.offset, tiered.timestamp_ms)
-    local = partition.log.offset_for_timestamp(timestamp_ms)
-    if local is None or local.offset >= partition.log.high_watermark:
-        return NOT_FOUND
-    return Found(local.offset, local.timestamp_ms)
+
+    def look(local_log_start_offset: int) -> Found:
+        if partition.log_start_offset < local_log_start_offset:
+            tiered = partition.tiered_offset_for_timestamp(timestamp_ms)
+            if tiered is not None and tiered.offset < local_log_start_offset:
+                return Found(tiered.offset, tiered.timestamp_ms)
+        local = partition.log.offset_for_timestamp(timestamp_ms)
+        if local is None or local.offset >= partition.log.high_watermark:
+            return NOT_FOUND
+        return Found(local.offset, local.timestamp_ms)
+
+    return _in_both_tiers(partition, look)
 
 
 def max_timestamp(partition: HostedPartition) -> Found:
     """The first record with the largest timestamp of either tier."""
-    candidates: list[Found] = []
-    if partition.log_start_offset < partition.log.local_log_start_offset:
-        tiered = partition.tiered_max_timestamp()
-        if tiered is not None:
-            candidates.append(Found(tiered.offset, tiered.timestamp_ms))
-    local = partition.log.max_timestamp()
-    if local is not None and local.offset < partition.log.high_watermark:
-        candidates.append(Found(local.offset, local.timestamp_ms))
-    return max(candidates, key=lambda found: (found.timestamp_ms, -found.offset), default=NOT_FOUND)
+
+    def look(local_log_start_offset: int) -> Found:
+        candidates: list[Found] = []
+        if partition.log_start_offset < local_log_start_offset:
+            tiered = partition.tiered_max_timestamp()
+            if tiered is not None:
+                candidates.append(Found(tiered.offset, tiered.timestamp_ms))
+        local = partition.log.max_timestamp()
+        if local is not None and local.offset < partition.log.high_watermark:
+            candidates.append(Found(local.offset, local.timestamp_ms))
+        return max(candidates, key=lambda found: (found.timestamp_ms, -found.offset), default=NOT_FOUND)
+
+    return _in_both_tiers(partition, look)
+
+
+def _in_both_tiers(partition: HostedPartition, look: Callable[[int], Found]) -> Found:
+    """What `look(local_log_start_offset)` finds while that offset stays where it is. It moves only as fast as
+    local segments fill up, so a second look is rare and a third one strange.
+    """
+    while True:
+        local_log_start_offset = partition.log.local_log_start_offset
+        found = look(local_log_start_offset)
+        if partition.log.local_log_start_offset == local_log_start_offset:
+            return found
 
 
 def _latest_tiered(partition: HostedPartition) -> Found:
