@@ -82,6 +82,17 @@ class FileSystem(Protocol):
 
     def unlink(self, path: str) -> None: ...
 
+    def link(self, source: str, target: str) -> None:
+        """Give the file `source` the second name `target`. Whatever is written under one name is there under
+        the other: for files that nobody changes any more. Raises OSError where the two are on different
+        devices, or the system does not allow it."""
+        ...
+
+    def copy_file(self, source: str, target: str) -> None:
+        """Make the file `target` with what `source` holds now; not durable until it is synced. Raises
+        FileExistsError."""
+        ...
+
     def remove_tree(self, path: str) -> None:
         """Remove a directory and all that is in it; nothing where it is missing."""
         ...
@@ -90,6 +101,11 @@ class FileSystem(Protocol):
 
     def try_lock(self, path: str) -> FileLock | None:
         """Take an exclusive advisory lock on a (created) file; None where another holder has it."""
+        ...
+
+    def try_lock_shared(self, path: str) -> FileLock | None:
+        """Take a shared advisory lock on a file that is there, and is not changed by it; None where another
+        process holds it alone, in whichever way the system has to lock files. Raises FileNotFoundError."""
         ...
 
     def free_bytes(self, path: str) -> int:

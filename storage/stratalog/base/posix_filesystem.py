@@ -12,11 +12,12 @@ the data back.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stratalog.base.filesystem import AppendFile, Buffer, FileLock
 
@@ -24,6 +25,10 @@ from stratalog.base.filesystem import AppendFile, Buffer, FileLock
 _MAX_PARTS = min(1024, os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16)
 # Below this many bytes one copy into one buffer costs less than a vector of many small pieces.
 _JOIN_BELOW_BYTES = 64 * 1024
+_COPY_BYTES = 1024 * 1024
+_CLONE_BYTES = 1024 * 1024 * 1024
+# Linux can copy inside the kernel, and shares the blocks where the file system can.
+_copy_file_range: Callable[[int, int, int], int] | None = getattr(os, "copy_file_range", None)
 # Darwin's fsync stops at the drive's cache; this is its command for "on the platter".
 _FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
@@ -35,6 +40,25 @@ def _sync_descriptor(descriptor: int) -> None:
         os.fdatasync(descriptor)
     else:
         os.fsync(descriptor)
+
+
+def _clone(source: int, target: int) -> bool:
+    """Copy one open file into another, empty one without the bytes passing through here; False where the
+    system does not do all of it: both files are then where the rest goes on."""
+    if _copy_file_range is None:
+        return False
+    copied_bytes = 0
+    while True:
+        try:
+            count = _copy_file_range(source, target, _CLONE_BYTES)
+        except OSError as failure:
+            if failure.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+                raise
+            return False
+        if count == 0:
+            # Some file systems answer so for every file.
+            return copied_bytes == os.fstat(source).st_size
+        copied_bytes += count
 
 
 class PosixAppendFile:
@@ -159,6 +183,14 @@ class PosixFileSystem:
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def copy_file(self, source: str, target: str) -> None:
+        with open(source, "rb") as source_file, open(target, "xb") as target_file:
+            if not _clone(source_file.fileno(), target_file.fileno()):
+                shutil.copyfileobj(source_file, target_file, _COPY_BYTES)
+
     def remove_tree(self, path: str) -> None:
         try:
             shutil.rmtree(path)
@@ -180,6 +212,20 @@ class PosixFileSystem:
             # `flock` belongs to the open file, so it also keeps a second opener in this very process out.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return PosixFileLock(descriptor)
+
+    def try_lock_shared(self, path: str) -> FileLock | None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # `flock` and the locks of POSIX, which Java takes, know nothing of each other on Linux.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
             os.close(descriptor)
             return None
         except BaseException:

@@ -130,6 +130,12 @@ class FaultyFileSystem:
     def unlink(self, path: str) -> None:
         self.run("unlink", path, lambda: self.inner.unlink(path))
 
+    def link(self, source: str, target: str) -> None:
+        self.run("link", f"{source} {target}", lambda: self.inner.link(source, target))
+
+    def copy_file(self, source: str, target: str) -> None:
+        self.run("copy_file", f"{source} {target}", lambda: self.inner.copy_file(source, target))
+
     def remove_tree(self, path: str) -> None:
         self.run("remove_tree", path, lambda: self.inner.remove_tree(path))
 
@@ -138,6 +144,9 @@ class FaultyFileSystem:
 
     def try_lock(self, path: str) -> FileLock | None:
         return self.run("try_lock", path, lambda: self.inner.try_lock(path))
+
+    def try_lock_shared(self, path: str) -> FileLock | None:
+        return self.run("try_lock_shared", path, lambda: self.inner.try_lock_shared(path))
 
     def free_bytes(self, path: str) -> int:
         return self.run("free_bytes", path, lambda: self.inner.free_bytes(path))

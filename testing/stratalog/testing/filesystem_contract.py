@@ -143,6 +143,48 @@ class FileSystemContract:
         assert again is not None
         again.release()
 
+    def test_a_shared_lock_waits_for_a_sole_holder_and_makes_no_file(
+        self, filesystem: FileSystem, root: str
+    ) -> None:
+        with pytest.raises(FileNotFoundError):
+            filesystem.try_lock_shared(f"{root}/.lock")
+        assert filesystem.list_directory(root) == []
+        lock = filesystem.try_lock(f"{root}/.lock")
+        assert lock is not None
+        assert filesystem.try_lock_shared(f"{root}/.lock") is None
+        lock.release()
+        shared, another = (filesystem.try_lock_shared(f"{root}/.lock") for _ in range(2))
+        assert shared is not None
+        assert another is not None
+        shared.release()
+        another.release()
+
+    def test_a_link_is_the_same_file_under_another_name(self, filesystem: FileSystem, root: str) -> None:
+        replace_file(filesystem, f"{root}/a", b"abc")
+        filesystem.make_directories(f"{root}/d")
+        filesystem.link(f"{root}/a", f"{root}/d/b")
+        with pytest.raises(FileExistsError):
+            filesystem.link(f"{root}/a", f"{root}/d/b")
+        with pytest.raises(FileNotFoundError):
+            filesystem.link(f"{root}/missing", f"{root}/d/c")
+        filesystem.unlink(f"{root}/a")
+        assert filesystem.read_file(f"{root}/d/b") == b"abc"
+
+    @pytest.mark.parametrize("size_bytes", [0, 3, 3_000_001])
+    def test_a_copy_is_another_file(self, filesystem: FileSystem, root: str, size_bytes: int) -> None:
+        data = (bytes(range(251)) * 12_000)[:size_bytes]
+        replace_file(filesystem, f"{root}/a", data)
+        filesystem.copy_file(f"{root}/a", f"{root}/b")
+        with pytest.raises(FileExistsError):
+            filesystem.copy_file(f"{root}/a", f"{root}/b")
+        with pytest.raises(FileNotFoundError):
+            filesystem.copy_file(f"{root}/missing", f"{root}/c")
+        file = filesystem.open_append(f"{root}/b")
+        file.append([b"more"])
+        file.close()
+        assert filesystem.read_file(f"{root}/b") == data + b"more"
+        assert filesystem.read_file(f"{root}/a") == data
+
     def test_a_file_is_replaced_whole(self, filesystem: FileSystem, root: str) -> None:
         # What an earlier write left behind when it was cut off must not show through.
         leftover = filesystem.open_append(f"{root}/a.tmp")

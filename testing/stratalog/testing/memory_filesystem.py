@@ -232,6 +232,21 @@ class MemoryFileSystem:
             directory, name = self._parent(path)
             directory.change(lambda entries: _discard(entries, name))
 
+    def link(self, source: str, target: str) -> None:
+        with self.lock:
+            file = self._file(source)
+            directory, name = self._parent(target)
+            if name in directory.entries:
+                raise _os_error(errno.EEXIST, target)
+            _set_entry(directory, name, file)
+
+    def copy_file(self, source: str, target: str) -> None:
+        with self.lock:
+            data = self.read_file(source)
+            if self.exists(target):
+                raise _os_error(errno.EEXIST, target)
+            self.open_append(target).append([data])
+
     def remove_tree(self, path: str) -> None:
         with self.lock:
             if self._find(path) is not None:
@@ -249,6 +264,11 @@ class MemoryFileSystem:
             self.open_append(path)
             self._locked.add(path)
             return _MemoryFileLock(self._locked, path)
+
+    def try_lock_shared(self, path: str) -> FileLock | None:
+        with self.lock:
+            self._file(path)
+            return None if path in self._locked else _MemorySharedLock()
 
     def free_bytes(self, path: str) -> int:
         with self.lock:
@@ -341,6 +361,13 @@ class _MemoryFileLock:
 
     def release(self) -> None:
         self._locked.discard(self._path)
+
+
+class _MemorySharedLock:
+    """Keeps nobody out: only one process lives in a memory."""
+
+    def release(self) -> None:
+        pass
 
 
 def _set_entry(directory: _Directory, name: str, node: _File | _Directory) -> None:

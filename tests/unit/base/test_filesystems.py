@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,3 +169,38 @@ def test_a_crash_is_final_and_an_error_is_not() -> None:
     with pytest.raises(SimulatedCrash):
         disk.exists("/a")
     assert disk.trace == ["open_append /a", "append /a", "read_at /a", "append /a"]
+
+
+def test_posix_copies_by_hand_where_the_kernel_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(source: int, target: int, count: int) -> int:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    def nothing(source: int, target: int, count: int) -> int:
+        return 0
+
+    (tmp_path / "a").write_bytes(b"abc" * 1_000_000)
+    for number, answer in enumerate((refused, nothing, None)):
+        monkeypatch.setattr("stratalog.base.posix_filesystem._copy_file_range", answer)
+        PosixFileSystem().copy_file(f"{tmp_path}/a", f"{tmp_path}/b{number}")
+        assert (tmp_path / f"b{number}").read_bytes() == b"abc" * 1_000_000
+
+
+def test_a_lock_of_another_kind_is_seen(tmp_path: Path) -> None:
+    """Java locks files in the other way that Linux has. Only other processes meet such a lock."""
+    (tmp_path / ".lock").touch()
+    program = (
+        "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX);"
+        "print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, f"{tmp_path}/.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert PosixFileSystem().try_lock_shared(f"{tmp_path}/.lock") is None
+        holder.communicate(b"")
+    lock = PosixFileSystem().try_lock_shared(f"{tmp_path}/.lock")
+    assert lock is not None
+    lock.release()
