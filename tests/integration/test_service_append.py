@@ -153,9 +153,7 @@ async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(tmp_pat
         await bench.client.append_batches("t", 0, batch(b"before"))
         sent = [with_producer_id(batch(b"a", b"b")), with_producer_id(batch(b"c"), 2)]
         for _ in range(2):
-            answers = [
-                await bench.client.append_batches("t", 0, data, acks=Durability.DISK) for data in sent
-            ]
+            answers = [await bench.client.append_batches("t", 0, data, acks=Durability.DISK) for data in sent]
             assert [(answer.base_offset, answer.last_offset) for answer in answers] == [(1, 2), (3, 3)]
         with pytest.raises(OutOfOrderSequenceError) as caught:
             await bench.client.append_batches("t", 0, with_producer_id(batch(b"e"), 4))

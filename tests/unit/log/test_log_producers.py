@@ -391,9 +391,7 @@ def test_a_log_without_its_state_files_finds_the_state_again() -> None:
             machine.checkpoint()
             machine.kill()
         for name in machine.disk.list_directory(PARTITION_DIR):
-            if name.endswith(".snapshot"):
-                machine.disk.unlink(f"{PARTITION_DIR}/{name}")
-            elif name == "leader-epoch-checkpoint":
+            if name.endswith(".snapshot") or name == "leader-epoch-checkpoint":
                 machine.disk.unlink(f"{PARTITION_DIR}/{name}")
             elif name.endswith(".txnindex") and not name.startswith(f"{0:020d}"):
                 file = machine.disk.open_append(f"{PARTITION_DIR}/{name}")

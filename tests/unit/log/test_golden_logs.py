@@ -1,0 +1,207 @@
+"""The log directory of a real broker, opened in place: offsets, transactions and producers are the broker's.
+
+Opened and closed without an append, its files stay as the broker left them, byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.types import TopicPartition
+from stratalog.log.isolation import Isolation
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_manager import LogManager, LogManagerSettings
+from stratalog.log.producer_snapshot import ProducerSnapshot
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch import batches, decode
+from stratalog.record.record import Record
+from stratalog.segment.transaction_index import AbortedTransaction
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.manual_scheduler import ManualScheduler
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.1"
+TOPICS = ["appendtime", "codecs", "compacted", "recompressed", "txn"]
+ISOLATIONS = {
+    "read_uncommitted": Isolation.HIGH_WATERMARK,
+    "read_committed": Isolation.TXN_COMMITTED,
+}
+KEPT_FOREVER = LogConfig(remote_storage_enable=False, retention_ms=-1)
+MakeDisk = Callable[[], MemoryFileSystem]
+LOG_FILES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint")
+
+
+class Broker(NamedTuple):
+    """Our manager over a copy of the broker's directory."""
+
+    disk: MemoryFileSystem
+    manager: LogManager
+
+    def log(self, name: str) -> UnifiedLog:
+        return self.manager.log(TopicPartition(f"g1-{name}", 0))
+
+
+def copied() -> MemoryFileSystem:
+    disk = MemoryFileSystem()
+    disk.make_directories("/data")
+    for path in sorted((GOLDEN / "data").rglob("*")):
+        target = f"/data/{path.relative_to(GOLDEN / 'data').as_posix()}"
+        if path.is_dir():
+            disk.make_directories(target)
+            continue
+        file = disk.open_append(target)
+        file.append([path.read_bytes()])
+        file.close()
+    return disk
+
+
+def opened(disk: MemoryFileSystem) -> Broker:
+    clock = ManualClock()
+    # The records are of 2023, and so are most producers.
+    settings = LogManagerSettings(data_dir="/data", producer_id_expiration_ms=2**60)
+    manager = LogManager.open(disk, clock, ManualScheduler(clock), SequentialIds(), settings)
+    found = manager.partitions_on_disk()
+    assert [str(partition) for partition, _ in found] == [f"g1-{name}-0" for name in TOPICS]
+    for partition, topic_id in found:
+        assert isinstance(topic_id, UUID)
+        manager.open_log(partition, topic_id, KEPT_FOREVER)
+    manager.check()
+    return Broker(disk, manager)
+
+
+def without_shutdown_marker() -> MemoryFileSystem:
+    disk = copied()
+    disk.unlink("/data/.kafka_cleanshutdown")
+    return disk
+
+
+def without_anything_but_logs() -> MemoryFileSystem:
+    """Whatever can be made again is missing, and nothing is known to be durable."""
+    disk = without_shutdown_marker()
+    disk.unlink("/data/recovery-point-offset-checkpoint")
+    for path in disk.contents():
+        if path.startswith("/data/g1-") and path.endswith(LOG_FILES) and not path.endswith(".log"):
+            disk.unlink(path)
+    return disk
+
+
+WAYS = pytest.mark.parametrize(
+    "make_disk", [copied, without_shutdown_marker, without_anything_but_logs], ids=lambda make: make.__name__
+)
+NAMES = pytest.mark.parametrize("name", TOPICS)
+WITH_ISOLATION = pytest.mark.parametrize("isolation", ISOLATIONS)
+
+
+def test_a_stop_without_an_append_changes_no_file() -> None:
+    disk = copied()
+    before = disk.contents()
+    for _ in range(2):
+        broker = opened(disk)
+        assert broker.manager.was_clean
+        assert all(broker.log(name).recovery_report.was_clean for name in TOPICS)
+        broker.manager.close()
+        after = disk.contents()
+        for path, data in before.items():
+            if path.endswith(LOG_FILES):
+                assert after[path] == data, path
+        assert {path for path in after if path.startswith("/data/g1-")} == {
+            path for path in before if path.startswith("/data/g1-")
+        }
+
+
+@NAMES
+def test_what_is_made_again_has_the_brokers_bytes(name: str) -> None:
+    broker = opened(without_anything_but_logs())
+    end_offset = broker.log(name).log_end_offset
+    broker.manager.close()
+    for path in (GOLDEN / "data" / f"g1-{name}-0").iterdir():
+        if path.suffix in (".log", ".txnindex") or (path.name.endswith(LOG_FILES) and name != "compacted"):
+            assert broker.disk.read_file(f"/data/g1-{name}-0/{path.name}") == path.read_bytes(), path.name
+    assert broker.disk.exists(f"/data/g1-{name}-0/{end_offset:020d}.snapshot")
+
+
+@WAYS
+@NAMES
+@WITH_ISOLATION
+def test_offsets_and_times_are_those_that_the_broker_answers(
+    make_disk: MakeDisk, name: str, isolation: str
+) -> None:
+    log = opened(make_disk()).log(name)
+    level = ISOLATIONS[isolation]
+    expected = json.loads((GOLDEN / "expected" / f"{name}.offsets.json").read_text())[isolation]
+    latest = log.last_stable_offset if level is Isolation.TXN_COMMITTED else log.high_watermark
+    assert [log.log_start_offset, -1] == expected.pop("earliest")
+    assert [latest, -1] == expected.pop("latest")
+    newest = log.max_timestamp(level)
+    assert newest is not None
+    assert [newest.offset, newest.timestamp_ms] == expected.pop("max_timestamp")
+    for question, answer in expected.items():
+        found = log.offset_for_timestamp(int(question.removeprefix("ts:")), level)
+        assert ([found.offset, found.timestamp_ms] if found else [-1, -1]) == answer, question
+
+
+@WAYS
+@NAMES
+@WITH_ISOLATION
+@pytest.mark.parametrize("max_bytes", [1, 2000, 10**6])
+def test_records_are_those_that_a_consumer_got(
+    make_disk: MakeDisk, name: str, isolation: str, max_bytes: int
+) -> None:
+    log = opened(make_disk()).log(name)
+    lines = (GOLDEN / "expected" / f"{name}.{isolation}.jsonl").read_text().splitlines()
+    expected = [json.loads(line)["offset"] for line in lines]
+    found = [record.offset for record in consumed(log, ISOLATIONS[isolation], max_bytes)]
+    assert found == expected
+
+
+def consumed(log: UnifiedLog, isolation: Isolation, max_bytes: int) -> list[Record]:
+    """As Kafka's consumer does it: a producer's records are left out from where an aborted transaction of its
+    begins to its next marker."""
+    offset, end_offset, records = log.log_start_offset, log.last_stable_offset, list[Record]()
+    while offset < end_offset:
+        data = log.read(offset, max_bytes, isolation)
+        begins = sorted(data.aborted_transactions, key=lambda aborted: aborted.first_offset)
+        aborting: set[int] = set()
+        for position, header in batches(data.batches):
+            while begins and begins[0].first_offset <= header.last_offset:
+                aborting.add(begins.pop(0).producer_id)
+            if header.is_control:
+                aborting.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborting):
+                records += [one for one in decode(data.batches, position) if one.offset >= offset]
+        offset = data.next_offset
+    return records
+
+
+@WAYS
+@NAMES
+def test_aborted_transactions_and_producers_are_those_that_kafkas_tool_prints(
+    make_disk: MakeDisk, name: str
+) -> None:
+    broker = opened(make_disk())
+    log = broker.log(name)
+    dump = (GOLDEN / "expected" / f"{name}.dump.txt").read_text()
+    printed = [
+        AbortedTransaction(*(int(number) for number in numbers))
+        for numbers in re.findall(
+            r"version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)", dump
+        )
+    ]
+    everything = log.read(log.log_start_offset, 1, Isolation.TXN_COMMITTED)._replace(aborted_transactions=())
+    found: set[AbortedTransaction] = set()
+    while everything.next_offset < log.last_stable_offset:
+        everything = log.read(everything.next_offset, 1, Isolation.TXN_COMMITTED)
+        found |= set(everything.aborted_transactions)
+    assert sorted(found, key=lambda aborted: aborted.last_offset) == printed
+    assert bool(printed) == (name == "txn")
+    last_snapshot = GOLDEN / "data" / f"g1-{name}-0" / f"{log.log_end_offset:020d}.snapshot"
+    known = ProducerSnapshot.from_bytes(log.log_end_offset, last_snapshot.read_bytes())
+    assert ProducerSnapshot(log.log_end_offset, log.producers()).to_bytes() == known.to_bytes()
