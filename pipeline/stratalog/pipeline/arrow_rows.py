@@ -1,7 +1,7 @@
 """Decoded columns as an Arrow record batch, taking the decoder's buffers as they are.
 
-Only validity changes its form on the way: the decoder writes a byte a row, Arrow wants a bit; an Arrow cast
-does that.
+Two columns change their form on the way. Validity: the decoder writes a byte a row, Arrow wants a bit; an
+Arrow cast does that. Timestamps: milliseconds become microseconds.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -20,6 +20,10 @@ from stratalog.record.columns import ColumnBuffers
 
 if TYPE_CHECKING:
     AnyArray = pa.Array[Any]
+
+# The range of Spark's timestamps, and of Python's: 0001-01-01T00:00:00.000Z to 9999-12-31T23:59:59.999Z.
+_FIRST_TIMESTAMP_MS = pa.scalar(-62_135_596_800_000, pa.int64())
+_LAST_TIMESTAMP_MS = pa.scalar(253_402_300_799_999, pa.int64())
 
 
 class ArrowRows:
@@ -73,13 +77,14 @@ def _binary(
 
 
 def _timestamps(milliseconds: array[int]) -> AnyArray:
-    """Milliseconds as Spark's microseconds. Kafka's "no timestamp" (-1) is the instant before 1970, as in
-    Spark's own source.
+    """Milliseconds as Spark's microseconds; null outside of Spark's range, so that a producer which took
+    nanoseconds for milliseconds spoils a field and not the topic. Kafka's "no timestamp" (-1) is the instant
+    before 1970, as in Spark's own source.
     """
-    raw = pa.Array.from_buffers(
-        pa.timestamp("ms", tz="UTC"), len(milliseconds), [None, pa.py_buffer(milliseconds)]
-    )
-    return raw.cast(pa.timestamp("us", tz="UTC"))
+    raw = pa.Array.from_buffers(pa.int64(), len(milliseconds), [None, pa.py_buffer(milliseconds)])
+    is_held = pc.and_(pc.greater_equal(raw, _FIRST_TIMESTAMP_MS), pc.less_equal(raw, _LAST_TIMESTAMP_MS))
+    held: AnyArray = pc.if_else(is_held, raw, pa.scalar(None, pa.int64()))
+    return held.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _headers(rows: ColumnBuffers) -> AnyArray:

@@ -2,9 +2,9 @@
 
 Options (names are case-insensitive):
 
-    store                the store's URL, as the server has it: `s3://bucket/prefix` or `file:///dir`;
-    required topic                the topic's name; required maxPartitionBytes    about how many bytes of the
-    log one task reads, default 128 MiB
+    store                required; its URL, as the server has it: `s3://bucket/prefix` or `file:///dir`
+    topic                required; its name
+    maxPartitionBytes    about how many bytes of the log one task reads, default 128 MiB
 
 Credentials are found on the driver and on every executor the way boto3 finds them. The columns are in
 ``schema``; Spark 4.3 does not tell a Python source which of them a query uses, so a query that needs few

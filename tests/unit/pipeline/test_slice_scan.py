@@ -26,7 +26,7 @@ headers = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size
 plain_records = st.builds(
     Record,
     st.just(0),
-    st.integers(min_value=-1, max_value=4_000_000_000_000),
+    st.integers(min_value=-1, max_value=2**63 - 1) | st.integers(min_value=-1, max_value=4_000_000_000_000),
     st.none() | st.binary(max_size=12),
     st.none() | st.binary(max_size=40),
     headers,
@@ -35,11 +35,19 @@ logs = st.lists(
     st.tuples(
         st.lists(plain_records, min_size=1, max_size=8),
         st.sampled_from(Codec),
-        st.none() | st.integers(0, 4_000_000_000_000),
+        st.none() | st.integers(0, 2**63 - 1),
     ),
     min_size=1,
     max_size=6,
 )
+
+
+def instant(timestamp_ms: int) -> dt.datetime | None:
+    """None where Python has no datetime for it, and so Spark no row."""
+    try:
+        return EPOCH + dt.timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return None
 
 
 def store_with(data: bytes) -> MemoryObjectStore:
@@ -70,7 +78,7 @@ def test_rows_are_the_records_of_the_range(
                         "topic": "t",
                         "partition": 3,
                         "offset": offset,
-                        "timestamp": EPOCH + dt.timedelta(milliseconds=stamp),
+                        "timestamp": instant(stamp),
                         "timestampType": int(append_time_ms is not None),
                         "headers": [{"key": k, "value": v} for k, v in record.headers] or None,
                         "tombstone": record.key is not None and record.value is None,
@@ -83,6 +91,24 @@ def test_rows_are_the_records_of_the_range(
         assert batch.schema.equals(arrow_schema(ALL))
         rows += batch.to_pylist()
     assert rows == expected
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "expected"),
+    [
+        (253_402_300_799_999, dt.datetime(9999, 12, 31, 23, 59, 59, 999_000, dt.UTC)),
+        (253_402_300_800_000, None),
+        (2**63 // 1000 + 1, None),
+        (1_700_000_000_000_000_000, None),
+        (2**63 - 1, None),
+    ],
+)
+def test_a_time_that_spark_cannot_hold_is_null_and_harms_no_other(
+    timestamp_ms: int, expected: dt.datetime | None
+) -> None:
+    data = encode_batch([Record(0, 5, b"k", b"v"), Record(0, timestamp_ms, b"k", b"v")])
+    (batch,) = scan(store_with(data), "t", [span(data, 0, 2)], ("timestamp",))
+    assert batch.to_pylist() == [{"timestamp": instant(5)}, {"timestamp": expected}]
 
 
 def test_only_the_columns_that_were_asked_for_in_that_order() -> None:
