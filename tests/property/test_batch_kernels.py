@@ -18,11 +18,14 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.record import pure_batch_kernels, pure_kernels
 from stratalog.record.batch import batches, decode_all
 from stratalog.record.batch_filter import BatchFilter
+from stratalog.record.batch_row import MAX_ROW_COUNT
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.compression import Codec
 from stratalog.record.header import (
+    ATTRIBUTES_POSITION,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
+    HEADER_SIZE,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     parse_header,
@@ -155,8 +158,12 @@ def test_both_kinds_agree_on_any_bytes(seed: int) -> None:
     survivors = random.choice((random.randbytes((bits + 7) // 8), b"\xff" * ((bits + 7) // 8), None))
     ordinal = 0 if survivors is None else random.choice((0, 0, random.randrange(8 * len(survivors) + 1)))
     fingerprint = random.choice((0, random.getrandbits(32)))
+    offset = random.choice([0, *(header.base_offset for _, header in batches(row.data))])
+    file_position = random.choice((0, 2**40))
     for name, arguments in (
         ("whole_batches", (data,)),
+        ("sound_batches", (data, random.choice((2**63 - 1, rule.end_offset)))),
+        ("walk_batches", (data, position, file_position, offset, random.choice((-1, 1, 2)))),
         ("scan_batches", (data, position, limit, fingerprint)),
         ("filter_batches", (data, position, survivors, ordinal, rule, fingerprint)),
     ):
@@ -174,6 +181,59 @@ def test_both_kinds_agree_on_any_bytes(seed: int) -> None:
 def columns_of(entries: KeyEntries) -> list[object]:
     entries.check()
     return [entries.hash_high, entries.hash_low, entries.ordinal, entries.tombstone]
+
+
+def some_producer(random: Random, batch: bytes) -> bytes:
+    """The batch as a producer, a coordinator or nobody would have sent it, in another leader epoch."""
+    header = parse_header(batch)
+    attributes = header.attributes | random.choice((0, 0, CONTROL_BIT, TRANSACTIONAL_BIT))
+    changed = header._replace(
+        leader_epoch=random.choice((1, 2)), attributes=attributes, producer_id=random.choice((-1, -1, 0, 77))
+    )
+    records = batch[HEADER_SIZE:]
+    return (
+        changed._replace(crc=crc32c.crc32c(changed.pack()[ATTRIBUTES_POSITION:] + records)).pack() + records
+    )
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@given(SEEDS)
+def test_a_walk_ends_where_the_row_is_not_what_it_should_be(kernels: Any, seed: int) -> None:
+    random = Random(seed)
+    written: list[bytes] = []
+    offset = 0
+    for _ in range(random.randrange(8)):
+        written.append(some_producer(random, some_batch(random, offset, is_plain=False)))
+        offset = parse_header(written[-1]).next_offset + random.choice((0, 0, 3, -1))
+    broken = random.randrange(2 * len(written) + 1)
+    data = bytearray(b"".join(written))
+    if broken < len(written):
+        start = sum(map(len, written[:broken]))
+        data[random.randrange(start + ATTRIBUTES_POSITION, start + len(written[broken]))] ^= 1
+    cut = random.choice((len(data), random.randrange(len(data) + 1)))
+    position, next_offset, epoch = 0, 0, 1
+    expected: list[tuple[int, int, int, int, bool]] = []
+    for number, header in enumerate(map(parse_header, written)):
+        if number == broken or position + header.size_in_bytes > cut:
+            break
+        if header.base_offset < next_offset or header.leader_epoch < epoch:
+            break
+        bits = header.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT)
+        is_noted = header.producer_id >= 0 or bits != 0 or header.leader_epoch > epoch
+        last_offset = header.base_offset + header.last_offset_delta
+        expected.append((1000 + position, header.size_in_bytes, last_offset, header.max_timestamp, is_noted))
+        position, next_offset, epoch = position + header.size_in_bytes, last_offset + 1, header.leader_epoch
+    assert kernels.walk_batches(bytes(data[:cut]), 0, 1000, 0, 1) == expected
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_a_walk_gives_so_many_rows_at_once(kernels: Any) -> None:
+    one = encode_batch([Record(0, 0, None, b"")])
+    data = b"".join(offset.to_bytes(8, "big") + one[8:] for offset in range(MAX_ROW_COUNT + 2))
+    rows = kernels.walk_batches(data, 0, 0, 0, -1)
+    assert [row.last_offset for row in rows] == list(range(MAX_ROW_COUNT))
+    rest = kernels.walk_batches(data, rows[-1].end_position, 0, MAX_ROW_COUNT, -1)
+    assert [row.last_offset for row in rest] == [MAX_ROW_COUNT, MAX_ROW_COUNT + 1]
 
 
 @pytest.mark.parametrize("kernels", KERNELS)

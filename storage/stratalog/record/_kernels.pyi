@@ -4,6 +4,8 @@ from stratalog.record.pure_batch_kernels import filter_batches as filter_batches
 from stratalog.record.pure_batch_kernels import hash_batches as hash_batches
 from stratalog.record.pure_batch_kernels import merge_key_streams as merge_key_streams
 from stratalog.record.pure_batch_kernels import scan_batches as scan_batches
+from stratalog.record.pure_batch_kernels import sound_batches as sound_batches
+from stratalog.record.pure_batch_kernels import walk_batches as walk_batches
 from stratalog.record.pure_batch_kernels import whole_batches as whole_batches
 from stratalog.record.pure_kernels import copy_records as copy_records
 from stratalog.record.pure_kernels import decode_columns as decode_columns

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "crc32c.h"
+
 enum {
     BATCH_LENGTH_POSITION = 8,
     LEADER_EPOCH_POSITION = 12,
@@ -16,6 +18,7 @@ enum {
     LAST_OFFSET_DELTA_POSITION = 23,
     BASE_TIMESTAMP_POSITION = 27,
     MAX_TIMESTAMP_POSITION = 35,
+    PRODUCER_ID_POSITION = 43,
     RECORDS_COUNT_POSITION = 57,
     HEADER_BYTES = 61,
     /* Bytes before those that the length counts. */
@@ -36,6 +39,7 @@ typedef struct {
     int64_t next_offset; /* exclusive end of the offsets that it covers */
     int64_t base_timestamp;
     int64_t max_timestamp;
+    int64_t producer_id;
     int32_t leader_epoch;
     int32_t last_offset_delta;
     int32_t records_count;
@@ -100,6 +104,7 @@ static inline bool batch_at(const uint8_t *data, size_t size, batch_frame *batch
     batch->last_offset_delta = (int32_t)read_be32(data + LAST_OFFSET_DELTA_POSITION);
     batch->base_timestamp = (int64_t)read_be64(data + BASE_TIMESTAMP_POSITION);
     batch->max_timestamp = (int64_t)read_be64(data + MAX_TIMESTAMP_POSITION);
+    batch->producer_id = (int64_t)read_be64(data + PRODUCER_ID_POSITION);
     batch->records_count = (int32_t)read_be32(data + RECORDS_COUNT_POSITION);
     if (data[MAGIC_POSITION] != MAGIC || batch->last_offset_delta < 0 || batch->records_count < 0 ||
         batch->records_count > (int64_t)batch->last_offset_delta + 1 || batch->base_offset < 0 ||
@@ -113,6 +118,11 @@ static inline bool batch_at(const uint8_t *data, size_t size, batch_frame *batch
 static inline bool is_plain(const batch_frame *batch)
 {
     return (batch->attributes & (CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT)) == 0 && batch->records_count > 0;
+}
+
+static inline bool has_true_crc(const batch_frame *batch)
+{
+    return kernel_crc32c(0, batch->start + ATTRIBUTES_POSITION, batch->size - ATTRIBUTES_POSITION) == batch->crc;
 }
 
 static inline const uint8_t *records_of(const batch_frame *batch)

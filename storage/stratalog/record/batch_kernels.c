@@ -2,7 +2,6 @@
 #include "batch_kernels.h"
 
 #include "batch_frame.h"
-#include "crc32c.h"
 
 size_t kernel_whole_batches(const uint8_t *data, size_t size, int64_t *records_count)
 {
@@ -23,11 +22,6 @@ size_t kernel_plain_batches(const uint8_t *data, size_t size)
     while (batch_at(data + position, size - position, &batch) && is_plain(&batch))
         position += batch.size;
     return position;
-}
-
-static bool has_true_crc(const batch_frame *batch)
-{
-    return kernel_crc32c(0, batch->start + ATTRIBUTES_POSITION, batch->size - ATTRIBUTES_POSITION) == batch->crc;
 }
 
 /* Base offset, checksum and record count, little-endian: what a fingerprint is made of. */

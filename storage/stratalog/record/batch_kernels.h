@@ -1,7 +1,8 @@
 /* The kernels that walk rows of batches without the interpreter lock. batch_kernels.py says what they promise.
  *
- * All are safe on any bytes and re-entrant. They take plain batches, one after the other, and stop before the first
- * that is not plain or not sound: what is rare or wrong is Python's, which has the words for it. */
+ * All are safe on any bytes and re-entrant. They take batches one after the other, those that look at records plain
+ * ones only, and stop before the first that is not sound or not plain: what is rare or wrong is Python's, which has
+ * the words for it. */
 #ifndef STRATALOG_BATCH_KERNELS_H
 #define STRATALOG_BATCH_KERNELS_H
 
@@ -12,6 +13,23 @@ size_t kernel_whole_batches(const uint8_t *data, size_t size, int64_t *records_c
 
 /* How many bytes of plain batches `data` begins with. */
 size_t kernel_plain_batches(const uint8_t *data, size_t size);
+
+/* How many bytes of batches `data` begins with whose checksums are true and that end at or below `end_offset`; the
+ * offset behind them, -1 where there is none. */
+size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset, int64_t *next_offset);
+
+typedef struct {
+    size_t position;
+    size_t size;
+    int64_t last_offset;
+    int64_t max_timestamp;
+    bool is_noted;
+} batch_row;
+
+/* Walks batches whose checksums are true, whose offsets ascend from `next_offset` on and whose leader epochs do not go
+ * back from `leader_epoch` on, until there is no room for another row; returns how many rows there are. */
+size_t kernel_walk_batches(const uint8_t *data, size_t size, int64_t next_offset, int32_t leader_epoch,
+                           batch_row *rows, size_t room);
 
 typedef struct {
     size_t end_position; /* 0 where the first batch was not taken; nothing else is set then */

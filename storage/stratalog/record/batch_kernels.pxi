@@ -26,6 +26,13 @@ cdef extern from "batch_kernels.h" nogil:
         uint32_t fingerprint
         bint has_delete_horizon
 
+    ctypedef struct batch_row:
+        size_t position
+        size_t size
+        int64_t last_offset
+        int64_t max_timestamp
+        bint is_noted
+
     ctypedef struct filter_rule:
         int64_t first_offset
         int64_t end_offset
@@ -49,6 +56,9 @@ cdef extern from "batch_kernels.h" nogil:
 
     size_t kernel_whole_batches(const uint8_t *data, size_t size, int64_t *records_count)
     size_t kernel_plain_batches(const uint8_t *data, size_t size)
+    size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset, int64_t *next_offset)
+    size_t kernel_walk_batches(const uint8_t *data, size_t size, int64_t next_offset, int32_t leader_epoch,
+                               batch_row *rows, size_t room)
     void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, scan_result *result)
     void kernel_filter_batches(const uint8_t *data, size_t size, const uint8_t *survivors, uint64_t bits_count,
                                uint64_t first_ordinal, const filter_rule *rule, uint8_t *target,
@@ -76,6 +86,41 @@ def whole_batches(data):
     with nogil:
         size = kernel_whole_batches(source.data, source.size, &records_count)
     return size, records_count
+
+
+def sound_batches(data, int64_t end_offset):
+    """See ``batch_kernels.sound_batches``."""
+    cdef Export source = export(data)
+    cdef int64_t next_offset
+    cdef size_t size
+    with nogil:
+        size = kernel_sound_batches(source.data, source.size, end_offset, &next_offset)
+    return size, next_offset
+
+
+def walk_batches(data, size_t position, int64_t data_position, int64_t next_offset, int32_t leader_epoch):
+    """See ``batch_kernels.walk_batches``."""
+    cdef Export source = export(data)
+    cdef size_t room = MAX_ROW_COUNT
+    cdef Scratch memory = scratch(room * sizeof(batch_row))
+    cdef batch_row *rows = <batch_row *> memory.data
+    cdef int64_t begin_position = data_position + <int64_t> position
+    cdef size_t index, count
+    assert position <= source.size, "positions lie in the data"
+    with nogil:
+        count = kernel_walk_batches(
+            source.data + position, source.size - position, next_offset, leader_epoch, rows, room)
+    walked = PyList_New(<Py_ssize_t> count)
+    for index in range(count):
+        row = new_tuple_of(BatchRow, 5)
+        put_item(row, 0, begin_position + <int64_t> rows[index].position)
+        put_item(row, 1, rows[index].size)
+        put_item(row, 2, rows[index].last_offset)
+        put_item(row, 3, rows[index].max_timestamp)
+        put_item(row, 4, rows[index].is_noted)
+        Py_INCREF(row)
+        PyList_SET_ITEM(walked, <Py_ssize_t> index, row)
+    return walked
 
 
 def scan_batches(data, size_t position, size_t begin_limit, uint32_t fingerprint):

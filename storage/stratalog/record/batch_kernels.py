@@ -1,10 +1,11 @@
 """Everything that is done to whole rows of batches, compiled where possible.
 
 What a batch costs in Python is more than what its records cost in C, and small slices hold one batch. So
-these take as many batches with one call as are *plain*: whole, sound, with records, neither compressed nor
-part of a transaction. They stop before the first batch that is not, and leave it to the caller, who takes it
-the long way (``batch``, ``kernels``) and has the words for what is wrong with it. `NATIVE` of ``kernels``
-says which of ``_kernels`` and ``pure_batch_kernels`` is in use; results are the same byte for byte.
+these take many batches with one call. The first three take batches of every kind; the others take them as far
+as they are *plain*: whole, sound, with records, neither compressed nor part of a transaction. They stop
+before the first batch that is not, and leave it to the caller, who takes it the long way (``batch``,
+``kernels``) and has the words for what is wrong with it. `NATIVE` of ``kernels`` says which of ``_kernels``
+and ``pure_batch_kernels`` is in use; results are the same byte for byte.
 
 All take bytes-like objects and are safe on any bytes, as ``kernels`` says; none but `hash_batches` raises
 CorruptRecordError.
@@ -12,6 +13,13 @@ CorruptRecordError.
 whole_batches(data) -> (size_bytes, records_count)
     The whole batches that `data` begins with, of any kind, up to a torn one or a header that cannot be. Only
     headers are looked at.
+sound_batches(data, end_offset) -> (size_bytes, next_offset)
+    The whole batches that `data` begins with, of any kind, whose checksums are true and that end at or below
+    `end_offset`; the offset behind them, -1 where there is none. Records are not looked at.
+walk_batches(data, position, data_position, next_offset, leader_epoch) -> list[BatchRow]
+    What an index asks of the batches from `position` on, of any kind: those that are whole, with true
+    checksums, offsets that ascend from `next_offset` on and leader epochs that do not go back from
+    `leader_epoch` on; no more than MAX_ROW_COUNT at once. `data_position` is where `data` lies in the file.
 scan_batches(data, position, begin_limit, fingerprint) -> ScannedBatches
     Proves plain batches from `position` on as ``batch.verify`` does (checksum, framing of all records,
     timestamps): those that begin before `begin_limit`, have the leader epoch of the first and ascend.
@@ -36,7 +44,15 @@ from typing import TYPE_CHECKING
 
 from stratalog.record.kernels import NATIVE
 
-__all__ = ("filter_batches", "hash_batches", "merge_key_streams", "scan_batches", "whole_batches")
+__all__ = (
+    "filter_batches",
+    "hash_batches",
+    "merge_key_streams",
+    "scan_batches",
+    "sound_batches",
+    "walk_batches",
+    "whole_batches",
+)
 
 if TYPE_CHECKING or not NATIVE:
     from stratalog.record.pure_batch_kernels import (
@@ -44,6 +60,8 @@ if TYPE_CHECKING or not NATIVE:
         hash_batches,
         merge_key_streams,
         scan_batches,
+        sound_batches,
+        walk_batches,
         whole_batches,
     )
 else:
@@ -52,5 +70,7 @@ else:
         hash_batches,
         merge_key_streams,
         scan_batches,
+        sound_batches,
+        walk_batches,
         whole_batches,
     )

@@ -13,8 +13,9 @@ from crc32c import crc32c
 
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.base.filesystem import Buffer
-from stratalog.record.batch import records_payload, verify
+from stratalog.record.batch import crc_matches, records_payload, verify
 from stratalog.record.batch_filter import BatchFilter, FilteredBatches
+from stratalog.record.batch_row import MAX_ROW_COUNT, BatchRow
 from stratalog.record.builder import rebuild_batch
 from stratalog.record.compression import Codec
 from stratalog.record.copied_records import CopiedRecords
@@ -46,6 +47,48 @@ def whole_batches(data: Buffer) -> tuple[int, int]:
         position += header.size_in_bytes
         records_count += header.records_count
     return position, records_count
+
+
+def sound_batches(data: Buffer, end_offset: int) -> tuple[int, int]:
+    """See ``batch_kernels.sound_batches``."""
+    position, next_offset = 0, -1
+    while (header := _whole_batch(data, position)) is not None:
+        if header.next_offset > end_offset or not crc_matches(data, position, header):
+            break
+        position += header.size_in_bytes
+        next_offset = header.next_offset
+    return position, next_offset
+
+
+def walk_batches(
+    data: Buffer, position: int, data_position: int, next_offset: int, leader_epoch: int
+) -> list[BatchRow]:
+    """See ``batch_kernels.walk_batches``."""
+    assert position <= len(data), "positions lie in the data"
+    rows: list[BatchRow] = []
+    while len(rows) < MAX_ROW_COUNT and (header := _whole_batch(data, position)) is not None:
+        if header.base_offset < next_offset or header.leader_epoch < leader_epoch:
+            break
+        if not crc_matches(data, position, header):
+            break
+        is_noted = (
+            header.producer_id >= 0
+            or header.is_transactional
+            or header.is_control
+            or header.leader_epoch != leader_epoch
+        )
+        rows.append(
+            BatchRow(
+                data_position + position,
+                header.size_in_bytes,
+                header.last_offset,
+                header.max_timestamp,
+                is_noted,
+            )
+        )
+        position += header.size_in_bytes
+        next_offset, leader_epoch = header.next_offset, header.leader_epoch
+    return rows
 
 
 def scan_batches(data: Buffer, position: int, begin_limit: int, fingerprint: int) -> ScannedBatches:

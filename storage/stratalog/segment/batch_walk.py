@@ -1,11 +1,13 @@
 """Walking over the batches of a log file, header by header, without holding more of it than a chunk.
 
-Three walks, by what they may assume:
+The walks, by what they may assume:
 
 * `walk` trusts the file (its bytes were validated when they were appended) and looks at headers only; the
   bodies of batches that are larger than a chunk are not even read.
 * `walk_valid` trusts nothing: it stops before the first batch that is not whole, not a batch, not in order or
-  not what its checksum says, and so finds the end of what a crash left.
+  not what its checksum says, and so finds the end of what a crash left. `valid_rows` does the same for a
+  recovery, which has gigabytes to look at: a kernel walks, and a header becomes an object only where it says
+  more than an index asks.
 * `whole_batches` is the fetch path: it measures and checks batches in bytes that were just read, with no
   object made for any of them.
 """
@@ -21,6 +23,8 @@ from crc32c import crc32c
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
 from stratalog.record.batch import crc_matches
+from stratalog.record.batch_kernels import sound_batches, walk_batches
+from stratalog.record.batch_row import BatchRow
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     HEADER_SIZE,
@@ -108,13 +112,56 @@ def _header_or_none(chunk: bytes, position: int) -> BatchHeader | None:
         return None
 
 
+def valid_rows(
+    file: AppendFile, end_position: int, first_offset: int, leader_epoch: int
+) -> Iterator[tuple[BatchRow, BatchHeader | None]]:
+    """The batches from the beginning up to the first that is not valid, as `walk_valid` has it, or whose
+    leader epoch is below that of the batch before it; `leader_epoch` is that of the log so far.
+
+    A header comes with those that are noted: see `BatchRow.is_noted`. Raises OSError where the file cannot be
+    read.
+    """
+    chunk, chunk_position = b"", 0
+    position, next_offset = 0, first_offset
+    while True:
+        rows = walk_batches(chunk, position - chunk_position, chunk_position, next_offset, leader_epoch)
+        for row in rows:
+            if not row.is_noted:
+                yield row, None
+                continue
+            header = parse_header(chunk, row.position - chunk_position)
+            leader_epoch = header.leader_epoch
+            yield row, header
+        if rows:
+            position, next_offset = rows[-1].end_position, rows[-1].last_offset + 1
+            continue
+        # It stands before the end of the chunk or of what is valid; in the latter case there is no more to
+        # read.
+        needed_bytes = _bytes_of_batch(chunk, position - chunk_position)
+        if needed_bytes <= chunk_position + len(chunk) - position or position + needed_bytes > end_position:
+            return
+        size = min(max(_BODY_CHUNK_BYTES, needed_bytes), end_position - position)
+        chunk, chunk_position = file.read_at(position, size), position
+        if len(chunk) < needed_bytes:
+            return
+
+
+def _bytes_of_batch(chunk: bytes, position: int) -> int:
+    """How many bytes have to be there, so that there can be a batch at `position`."""
+    if len(chunk) - position < HEADER_SIZE:
+        return HEADER_SIZE
+    header = _header_or_none(chunk, position)
+    return 0 if header is None else header.size_in_bytes
+
+
 def whole_batches(data: bytes, end_offset: int) -> WholeBatches:
     """How much of `data`, which begins with a batch, is whole batches that end below `end_offset`.
 
     Raises CorruptRecordError where a batch is not what its checksum says.
     """
     view = memoryview(data)
-    position, next_offset = 0, -1
+    # What is sound is a kernel's; what it leaves is torn, beyond the end or damaged, and here it gets a name.
+    position, next_offset = sound_batches(data, end_offset)
     readable_bytes = len(data) - _FETCH_FIELDS.size
     while position <= readable_bytes:
         base_offset, batch_length, _, magic, crc, _, last_offset_delta = _FETCH_FIELDS.unpack_from(

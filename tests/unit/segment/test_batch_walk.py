@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile, Buffer
+from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import HEADER_SIZE
 from stratalog.record.record import Record
-from stratalog.segment.batch_walk import walk, walk_valid, whole_batches
+from stratalog.segment.batch_walk import valid_rows, walk, walk_valid, whole_batches
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+
+RECORD = Record(0, 1000, b"key", b"value")
 
 
 def batch(base_offset: int, count: int = 2, value_bytes: int = 30) -> bytes:
@@ -34,6 +37,10 @@ def test_both_walks_see_every_batch_whatever_its_size(sizes: list[int]) -> None:
     written = [batch(number, 1, size) for number, size in enumerate(sizes)]
     file = file_of(*written)
     positions = [sum(map(len, written[:number])) for number in range(len(written))]
+    rows = [row for row, _ in valid_rows(file, file.size(), 0, -1)]
+    assert [(row.position, row.size_bytes) for row in rows] == [
+        (position, len(one)) for position, one in zip(positions, written, strict=True)
+    ]
     for found in (list(walk(file, 0, file.size())), list(walk_valid(file, file.size(), 0))):
         assert [located.position for located in found] == positions
         assert [located.header.base_offset for located in found] == list(range(len(sizes)))
@@ -77,6 +84,9 @@ def test_the_valid_part_of_a_torn_file_is_its_whole_batches() -> None:
     for size in range(len(whole) + 1):
         expected = max(count for count in range(4) if sum(sizes[:count]) <= size)
         assert len(list(walk_valid(file_of(whole[:size]), size, 0))) == expected
+        assert len(list(valid_rows(file_of(whole[:size]), size, 0, -1))) == expected
+        # What lies behind the end that was given is not looked at, as far as it is there.
+        assert len(list(valid_rows(file_of(whole), size, 0, -1))) == expected
 
 
 @given(position=st.integers(0, 10_000), change=st.integers(1, 255), garbage=st.binary(max_size=200))
@@ -87,11 +97,13 @@ def test_the_valid_part_ends_where_a_byte_was_changed(position: int, change: int
     data[position] ^= change
     data += garbage
     found = list(walk_valid(file_of(data), len(data), 0))
+    rows = [row for row, _ in valid_rows(file_of(data), len(data), 0, -1)]
     ordinal = sum(position >= sum(map(len, written[: number + 1])) for number in range(3))
     start = sum(map(len, written[:ordinal]))
     # The base offset and the leader epoch of a batch are not covered by its checksum; all else is.
     if 12 <= position - start < 16:
         return
+    assert [row.position for row in rows] == [located.position for located in found]
     if position - start < 8:
         assert [located.position for located in found][:ordinal] == [0, len(written[0])][:ordinal]
         return
@@ -104,6 +116,31 @@ def test_offsets_that_do_not_ascend_end_the_valid_part() -> None:
     assert len(list(walk_valid(file_of(batch(5)), len(batch(5)), 6))) == 0
     # A hole is no fault: compaction leaves them.
     assert len(list(walk_valid(file_of(batch(0), batch(9)), len(batch(0) + batch(9)), 0))) == 2
+
+
+def test_headers_come_with_the_batches_that_say_more() -> None:
+    nobody, producer = batch(0), encode_batch([RECORD], base_offset=2, producer=BatchProducer(5, 0, 0))
+    later = [encode_batch([RECORD], base_offset=offset, leader_epoch=3) for offset in (3, 4)]
+    older = encode_batch([RECORD], base_offset=5, leader_epoch=2)
+    file = file_of(nobody, producer, *later, older)
+    found = list(valid_rows(file, file.size(), 0, -1))
+    assert [row.is_noted for row, _ in found] == [False, True, True, False]
+    noted = [header for _, header in found if header is not None]
+    assert [header.base_offset for header in noted] == [2, 3]
+    assert noted[0].producer_id == 5
+    assert noted[1].leader_epoch == 3
+    # In the epoch of the log so far there is nothing to be said of it; one before that ends the log.
+    assert [row.is_noted for row, _ in valid_rows(file_of(later[0]), len(later[0]), 0, 3)] == [False]
+    assert list(valid_rows(file_of(later[0]), len(later[0]), 0, 4)) == []
+
+
+def test_many_small_batches_come_in_several_goes() -> None:
+    one = encode_batch([Record(0, 0, None, b"")])
+    count = 31_000
+    file = file_of(*(offset.to_bytes(8, "big") + one[8:] for offset in range(count)))
+    assert file.size() > 2 << 20
+    found = [row.last_offset for row, _ in valid_rows(file, file.size(), 0, -1)]
+    assert found == list(range(count))
 
 
 def test_a_length_beyond_the_file_is_torn_and_not_read() -> None:

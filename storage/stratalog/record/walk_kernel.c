@@ -1,0 +1,45 @@
+/* Measure and prove: kernels that look at every batch of a row, of whatever kind, but not at its records. */
+#include "batch_kernels.h"
+
+#include "batch_frame.h"
+
+/* What the state of a log has to follow: somebody's sequence or transaction, a marker, another leader epoch. */
+static bool is_noted(const batch_frame *batch, int32_t leader_epoch)
+{
+    return batch->producer_id >= 0 || (batch->attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) != 0 ||
+           batch->leader_epoch != leader_epoch;
+}
+
+size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset, int64_t *next_offset)
+{
+    batch_frame batch;
+    size_t position = 0;
+    *next_offset = -1;
+    while (batch_at(data + position, size - position, &batch) && batch.next_offset <= end_offset &&
+           has_true_crc(&batch)) {
+        position += batch.size;
+        *next_offset = batch.next_offset;
+    }
+    return position;
+}
+
+size_t kernel_walk_batches(const uint8_t *data, size_t size, int64_t next_offset, int32_t leader_epoch,
+                           batch_row *rows, size_t room)
+{
+    batch_frame batch;
+    size_t position = 0, count = 0;
+    while (count < room && batch_at(data + position, size - position, &batch) && batch.base_offset >= next_offset &&
+           batch.leader_epoch >= leader_epoch && has_true_crc(&batch)) {
+        rows[count++] = (batch_row){
+            .position = position,
+            .size = batch.size,
+            .last_offset = batch.next_offset - 1,
+            .max_timestamp = batch.max_timestamp,
+            .is_noted = is_noted(&batch, leader_epoch),
+        };
+        position += batch.size;
+        next_offset = batch.next_offset;
+        leader_epoch = batch.leader_epoch;
+    }
+    return count;
+}
