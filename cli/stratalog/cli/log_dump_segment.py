@@ -39,7 +39,7 @@ def dump_segment(filesystem: FileSystem, log: LogFile, options: DumpOptions) -> 
             size_bytes,
             log.name_offset,
             from_offset=options.from_offset,
-            resume_positions=lambda position: _positions_behind(filesystem, log, position),
+            resume_positions=lambda: _indexed_positions(filesystem, log),
         ):
             if isinstance(found, InspectedBatch):
                 yield from _dump_batch(file, found, options)
@@ -49,7 +49,7 @@ def dump_segment(filesystem: FileSystem, log: LogFile, options: DumpOptions) -> 
         file.close()
 
 
-def _positions_behind(filesystem: FileSystem, log: LogFile, position: int) -> Iterator[int]:
+def _indexed_positions(filesystem: FileSystem, log: LogFile) -> Iterator[int]:
     """Where the offset index says that batches begin; nothing where there is none that can be used."""
     path = log.beside(OFFSET_INDEX_SUFFIX)
     try:
@@ -58,7 +58,7 @@ def _positions_behind(filesystem: FileSystem, log: LogFile, position: int) -> It
         index = OffsetIndex(log.name_offset, filesystem.read_file(path))
     except (CorruptRecordError, OSError):
         return
-    yield from (entry.position for entry in index if entry.position > position)
+    yield from (entry.position for entry in index)
 
 
 def _dump_batch(file: AppendFile, found: InspectedBatch, options: DumpOptions) -> Iterator[DumpItem]:

@@ -54,12 +54,12 @@ def inspect_batches(
     first_offset: int,
     *,
     from_offset: int = 0,
-    resume_positions: Callable[[int], Iterable[int]] = lambda _: (),
+    resume_positions: Callable[[], Iterable[int]] = lambda: (),
 ) -> Iterator[InspectedBatch | UnreachedBytes]:
     """The batches that hold offsets from `from_offset` on, of a segment that begins at `first_offset`.
 
-    Of those below, only the headers are looked at. `resume_positions`: of a position, where batches behind it
-    may begin, ascending. Raises OSError.
+    Of those below, only the headers are looked at. `resume_positions`: where batches may begin, ascending.
+    Raises OSError.
     """
     inspection = _Inspection(file, end_position, first_offset)
     position = 0
@@ -67,7 +67,7 @@ def inspect_batches(
         try:
             header = inspection.header_at(position)
         except CorruptRecordError as failure:
-            resume_position = inspection.first_sound(resume_positions(position))
+            resume_position = inspection.first_sound(position + 1, resume_positions())
             yield UnreachedBytes(position, resume_position, inspection.reason_at(position, failure))
             position = resume_position
             continue
@@ -87,8 +87,8 @@ def inspect_records(batch: bytes, header: BatchHeader, max_bytes: int) -> Iterat
     """
     payload = records_payload(batch, 0, header, max_bytes=max_bytes)
     data = bytes(payload)
+    append_time_ms = header.append_time_ms
     for frame in record_frames(data, header.records_count):
-        append_time_ms = header.append_time_ms
         yield Record(
             header.base_offset + frame.offset_delta,
             header.base_timestamp + frame.timestamp_delta if append_time_ms is None else append_time_ms,
@@ -151,11 +151,12 @@ class _Inspection:
             crc = crc32c(self._bytes_at(piece, min(_CHUNK_BYTES, end - piece)), crc)
         return crc == header.crc
 
-    def first_sound(self, positions: Iterable[int]) -> int:
-        """The first of `positions` with a batch whose checksum is right; the file's end without one."""
+    def first_sound(self, start_position: int, positions: Iterable[int]) -> int:
+        """The first of `positions`, from the start on, with a batch whose checksum is right; the file's end
+        without one."""
         for position in positions:
             try:
-                if self.crc_matches(position, self.header_at(position)):
+                if position >= start_position and self.crc_matches(position, self.header_at(position)):
                     return position
             except CorruptRecordError:
                 continue

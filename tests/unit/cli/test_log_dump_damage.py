@@ -30,6 +30,7 @@ from stratalog.record.header import (
     BATCH_LENGTH_POSITION,
     CRC_POSITION,
     LEADER_EPOCH_POSITION,
+    MAX_TIMESTAMP_POSITION,
 )
 from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -218,6 +219,17 @@ def test_zeros_behind_the_last_batch_are_told_from_damage() -> None:
     assert "magic" in place.reason
 
 
+def test_a_time_index_holds_the_highest_timestamp_so_far(tmp_path: Path) -> None:
+    times = [9, 5]
+    batch_bytes = [
+        encode_batch([Record(0, time, None, b"v")], base_offset=offset) for offset, time in enumerate(times)
+    ]
+    (tmp_path / f"{FIRST}.log").write_bytes(b"".join(batch_bytes))
+    [place] = corrupt(dump_bytes(f"{FIRST}.timeindex", struct.pack(">qi", 5, 1), beside=tmp_path))
+    assert place.reason == "a batch before it has the timestamp 9"
+    assert not corrupt(dump_bytes(f"{FIRST}.timeindex", struct.pack(">qi", 9, 0), beside=tmp_path))
+
+
 def test_an_index_without_a_segment_says_so() -> None:
     data = (CODECS / f"{FIRST}.index").read_bytes()
     places = corrupt(dump_bytes(f"{FIRST}.index", data))
@@ -246,12 +258,26 @@ def test_a_batch_that_is_too_large_is_proved_but_its_records_are_left_out(
     assert "larger than 1000 bytes" in place.reason
 
 
+def summed(batch: bytearray) -> bytes:
+    """The batch with the checksum that its bytes have now."""
+    batch[CRC_POSITION:ATTRIBUTES_POSITION] = crc32c(batch[ATTRIBUTES_POSITION:]).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def test_a_header_that_its_records_contradict_is_found_with_them() -> None:
+    batch = bytearray(encode_batch([Record(0, 5, None, b"v")]))
+    batch[MAX_TIMESTAMP_POSITION + 7] = 6
+    items = dump_bytes(f"{FIRST}.log", summed(batch))
+    assert [item.type for item in items if isinstance(item, DumpEntry)] == ["batch", "record"]
+    [place] = corrupt(items)
+    assert "highest timestamp" in place.reason
+
+
 def test_records_before_a_broken_one_are_shown() -> None:
     batch = bytearray(encode_batch([Record(0, 5, None, bytes([65 + number])) for number in range(3)]))
     last_record_bytes = 8
     batch[-last_record_bytes] = 0x7F
-    batch[CRC_POSITION:ATTRIBUTES_POSITION] = crc32c(batch[ATTRIBUTES_POSITION:]).to_bytes(4, "big")
-    items = dump_bytes(f"{FIRST}.log", bytes(batch))
+    items = dump_bytes(f"{FIRST}.log", summed(batch))
     values = [item.fields["value"] for item in items if isinstance(item, DumpEntry) and item.type == "record"]
     assert values == ["A", "B"]
     assert len(corrupt(items)) == 1
