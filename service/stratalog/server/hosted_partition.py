@@ -7,7 +7,9 @@ survives the local disk; the local log only follows. Everything else is the loca
 
 from __future__ import annotations
 
-from stratalog.base.errors import UnsupportedOperationError
+import logging
+
+from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
@@ -19,9 +21,13 @@ from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_signal import PartitionSignal
 from stratalog.server.partition_writer import PartitionWriter
 
+logger = logging.getLogger(__name__)
+
 
 class HostedPartition:
-    """Thread-safe: its parts are, none is ever replaced, and the flag only goes from False to True."""
+    """Thread-safe: its parts are, none is ever replaced, the flag only goes from False to True, and of two
+    threads that find the local log damaged either may be remembered: the other's reader finds it again.
+    """
 
     def __init__(
         self,
@@ -37,6 +43,8 @@ class HostedPartition:
         self.signal = signal
         self._reader = reader
         self._is_withdrawn = False
+        # Below it the local log turned out to be damaged.
+        self._intact_from_offset = 0
         self.topic_partition: TopicPartition = log.topic_partition
         self.topic_id_partition = TopicIdPartition(log.topic_id, log.topic_partition.partition)
 
@@ -99,7 +107,7 @@ class HostedPartition:
         # The local start is read first: it may move up to the tiered end meanwhile, never back, and the data
         # that it leaves behind is committed. A global start read later may be the larger one: take it for
         # both.
-        local_log_start_offset = self.log.local_log_start_offset
+        local_log_start_offset = max(self.log.local_log_start_offset, self._intact_from_offset)
         log_start_offset = self.log_start_offset
         return Watermarks(
             log_start_offset=log_start_offset,
@@ -109,7 +117,23 @@ class HostedPartition:
         )
 
     def read_local(self, offset: int, max_bytes: int, *, min_one_message: bool) -> FetchData:
-        return self.log.read(offset, max_bytes, min_one_message=min_one_message)
+        """From the local log; where that is damaged and the object store has the offset, from there, as all
+        that is tiered by then from now on.
+        """
+        try:
+            return self.log.read(offset, max_bytes, min_one_message=min_one_message)
+        except CorruptRecordError as damage:
+            tiered_end_offset = self.tiered_end_offset
+            if offset >= tiered_end_offset:
+                raise
+            logger.error(
+                "the local log of %s is damaged, what is below offset %d is served from the object store: %s",
+                self.topic_partition,
+                tiered_end_offset,
+                damage,
+            )
+            self._intact_from_offset = max(self._intact_from_offset, tiered_end_offset)
+            return self.read_tiered(offset, max_bytes)
 
     def read_tiered(self, offset: int, max_bytes: int) -> FetchData:
         return self._reader.read(self.topic_id_partition, offset, max_bytes)

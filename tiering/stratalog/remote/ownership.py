@@ -8,15 +8,21 @@ The claims in the shard's state tell since when nobody else has owned it: `trust
 first own claim behind the last foreign one, 0 where there was no foreign one. A directory that was copied
 knows only the claims from before, so it is told from the one that went on.
 
-A local log goes on only where all of this holds:
+A local log goes on only where both hold:
 
-* all its batches were written since then: its first one carries `trusted_epoch` or a later epoch;
-* it reaches the tiered end;
-* where it still has the batch of the end mark (the last that was tiered), it is the same one.
+* it was written to since then: its first or its last batch carries `trusted_epoch` or a later epoch (of a log
+  that has been tiered all its life both do, or neither);
+* it reaches the tiered end.
 
 Otherwise the whole local log of the partition is set aside, never deleted, and an empty one begins at the
-tiered end. What it held beyond the tiered end was acknowledged at levels that do not outlive a change of
-owner.
+tiered end. What the one held beyond the tiered end was acknowledged at levels that do not outlive a change of
+owner; the other held nothing there.
+
+A log that was written to since then, and still has the batch of the end mark (the last that was tiered), has
+it as it was tiered. Where it does not, or where its headers cannot be read, it was damaged, or came from
+somewhere else: what it holds was acknowledged here and nobody else has it, so nothing is touched, and a human
+decides. Only headers are looked at: no checksum covers the offsets and the epoch in them, and a damage of the
+records of a tiered batch decides nothing, since the store has them.
 
 A crash at any point is harmless: claims only accumulate, and setting aside is one rename. A process that
 dies when it has claimed the shard and has not looked at all logs leaves some from before; their epochs
@@ -33,10 +39,8 @@ from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
-from stratalog.log.isolation import Isolation
 from stratalog.log.log_manager import LogManager
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.header import parse_header
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.partition_state import PartitionState
 from stratalog.remote.shard_state import ShardClaim
@@ -137,13 +141,24 @@ def reconcile_log(
     """Compare a log that was just opened with the bucket; nothing has been appended to it since.
 
     The log that is returned begins at or below the tiered end, reaches it, and knows it. A log of a topic
-    that is not tiered is returned as it is. Raises OSError, DataDirectoryError.
+    that is not tiered is returned as it is. Raises DataDirectoryError, without a change, where the log is
+    damaged.
     """
     if not log.config.remote_storage_enable:
         return ReconciledLog(log, None, "")
     tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
     partition = metadata.state().partition(tip)
-    reason = _why_not(log, partition, claimed)
+    try:
+        reason = _why_not(log, partition, claimed)
+    except CorruptRecordError as damage:
+        raise DataDirectoryError(
+            "the local log is damaged, or is not the one that was tiered; restore it, or remove the segments"
+            " that end at or below the tiered end, or move the directory away to go on from there",
+            path=log.directory,
+            tiered_end_offset=partition.tiered_end_offset,
+            log_end_offset=log.log_end_offset,
+            reason=str(damage),
+        ) from damage
     path: str | None = None
     if reason:
         name, topic_id, config = log.topic_partition, log.topic_id, log.config
@@ -160,15 +175,17 @@ def reconcile_log(
 
 
 def _why_not(log: UnifiedLog, partition: PartitionState, claimed: ClaimedShard) -> str:
-    """Why the log cannot go on; empty where it can."""
+    """Why the log cannot go on; empty where it can. Raises CorruptRecordError where nobody can tell."""
     tiered_end_offset = partition.tiered_end_offset
     if _is_empty(log):
         return "" if log.log_end_offset == tiered_end_offset else "it is empty and ends elsewhere"
-    if _first_epoch(log) < claimed.trusted_epoch:
+    # Epochs are not negative: without a foreign owner they say nothing, and need not be readable.
+    if claimed.trusted_epoch > 0 and _newest_epoch(log) < claimed.trusted_epoch:
         return "another data directory has owned the shard since"
     if log.log_end_offset < tiered_end_offset:
         return "it ends before the tiered end"
-    return "" if _has_end_mark(log, partition) else "its last tiered batch is another one"
+    _require_end_mark(log, partition)
+    return ""
 
 
 def _trusted_epoch(epoch: int, earlier: Sequence[ShardClaim], own_claims: Container[UUID]) -> int:
@@ -181,30 +198,31 @@ def _trusted_epoch(epoch: int, earlier: Sequence[ShardClaim], own_claims: Contai
     return 0
 
 
-def _first_epoch(log: UnifiedLog) -> int:
-    """The leader epoch of the oldest batch in the local log, below which none of them is; -1 where it is
-    damaged.
+def _newest_epoch(log: UnifiedLog) -> int:
+    """The higher one of the leader epochs of the first and the last batch: one damaged field must not make a
+    log look old. Raises CorruptRecordError.
     """
-    try:
-        data = log.read(log.local_log_start_offset, 1, Isolation.LOG_END).batches
-        return parse_header(data).leader_epoch
-    except CorruptRecordError:
-        return -1
+    edges = (log.header_at(log.local_log_start_offset), log.header_at(log.log_end_offset - 1))
+    epochs = [header.leader_epoch for header in edges if header is not None]
+    if not epochs:
+        raise CorruptRecordError("the log has offsets and no batch", log_end_offset=log.log_end_offset)
+    return max(epochs)
 
 
-def _has_end_mark(log: UnifiedLog, partition: PartitionState) -> bool:
-    """Whether the log agrees with the bucket about the last batch that was tiered, as far as it still has
-    it.
-    """
+def _require_end_mark(log: UnifiedLog, partition: PartitionState) -> None:
+    """Raises CorruptRecordError where the log has another batch in place of the last that was tiered."""
     mark = partition.end_mark
     if mark is None or mark.base_offset < log.local_log_start_offset:
-        return True
-    try:
-        data = log.read(mark.base_offset, 1, Isolation.LOG_END).batches
-        header = parse_header(data)
-    except CorruptRecordError:
-        return False
-    return (header.base_offset, header.leader_epoch, header.crc) == (mark.base_offset, mark.epoch, mark.crc)
+        return
+    header = log.header_at(mark.base_offset)
+    found = None if header is None else (header.base_offset, header.leader_epoch, header.crc)
+    if found != (mark.base_offset, mark.epoch, mark.crc):
+        raise CorruptRecordError(
+            "the last tiered batch is another one in the local log",
+            base_offset=mark.base_offset,
+            tiered_crc=mark.crc,
+            local_crc=None if header is None else header.crc,
+        )
 
 
 def _is_empty(log: UnifiedLog) -> bool:

@@ -12,6 +12,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.ownership import ClaimsFile, ReconciledLog
@@ -23,6 +24,7 @@ from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.tiered_logs import TieredLogs
 
 NAME = TopicPartition("t", 0)
+DIRECTORY = "/data/t-0"
 
 
 class World:
@@ -34,6 +36,15 @@ class World:
         self.ids = SequentialIds(1)
         self.disk = MemoryFileSystem()
         self.other_disk = MemoryFileSystem()
+
+    def copy(self) -> World:
+        """Another world that goes on from here."""
+        other = World()
+        for found in self.store.list(""):
+            other.store.put(found.key, self.store.get(found.key).data)
+        other.disk = self.disk.after_crash(Survival(Kept.ALL, Kept.ALL))
+        other.ids = self.ids
+        return other
 
     def start(self, disk: MemoryFileSystem | None = None) -> TieredLogs:
         return TieredLogs(disk or self.disk, self.store, self.clock, self.ids)
@@ -149,24 +160,64 @@ def test_a_log_that_ends_before_the_tiered_end_is_set_aside() -> None:
     assert logs.tiered_records(found.log) == tiered
 
 
-@pytest.mark.parametrize("is_same", [True, False])
-def test_the_batch_of_the_end_mark_must_be_the_same(is_same: bool) -> None:
+def test_a_log_that_was_restored_as_it_was_goes_on() -> None:
     world = World()
     topic, _, _ = first_run(world)
     logs = world.start()
     log = logs.manager.open_log(NAME, topic.topic_id, logs_config(topic))
     batches = log.read(0, 1 << 20).batches + log.read(3, 1 << 20).batches
     log.truncate_fully_and_start_at(0)
-    if is_same:
-        log.append_as_follower(batches)
-    else:
-        # As many records, from the same owner, of another content: a log that was restored from somewhere
-        # else.
-        log.append_as_leader(one_batch(b"other", count=5), 1)
+    log.append_as_follower(batches)
     logs.close()
     found = reopened(world.start(), topic)
-    assert (found.reason == "") is is_same
-    assert found.log.log_end_offset == (5 if is_same else 3)
+    assert (found.reason, found.log.log_end_offset) == ("", 5)
+
+
+def test_a_log_of_this_owner_that_contradicts_the_store_is_a_matter_for_a_human() -> None:
+    """As many records, from the same owner, of another content: it was restored from somewhere else."""
+    world = World()
+    topic, _, _ = first_run(world)
+    logs = world.start()
+    log = logs.manager.open_log(NAME, topic.topic_id, logs_config(topic))
+    log.truncate_fully_and_start_at(0)
+    log.append_as_leader(one_batch(b"other", count=5), 1)
+    logs.close()
+    before = contents(world.disk)
+    logs = world.start()
+    with pytest.raises(DataDirectoryError, match="not the one that was tiered") as failure:
+        logs.open_topic(topic)
+    assert failure.value.fields["path"] == DIRECTORY
+    assert contents(world.disk) == before
+
+
+@pytest.mark.parametrize("had_other_owner", [False, True])
+def test_no_damage_is_taken_for_another_owner(had_other_owner: bool) -> None:
+    """Any byte of the log, tiered or not: what only this disk has is kept, or nothing was touched."""
+    world = World()
+    if had_other_owner:
+        world.start(world.other_disk).close()
+    topic, _, local = first_run(world)
+    is_served: set[bool] = set()
+    for base_offset in (0, 3):
+        path = f"{DIRECTORY}/{base_offset:020d}.log"
+        # One bit of every byte at least, another one from byte to byte.
+        for bit in range(0, 8 * world.disk.file_size(path), 7):
+            damaged = world.copy()
+            flip(damaged.disk, path, bit)
+            before = contents(damaged.disk)
+            logs = damaged.start()
+            assert (logs.claimed.trusted_epoch > 0) == had_other_owner
+            try:
+                found = logs.open_topic(topic)[NAME]
+            except DataDirectoryError:
+                assert contents(damaged.disk) == before, (path, bit)
+                is_served.add(False)
+                continue
+            assert (found.reason, found.set_aside_path) == ("", None), (path, bit)
+            if base_offset == 0:
+                assert decode_all(found.log.read(3, 1000).batches) == local, (path, bit)
+                is_served.add(True)
+    assert is_served == {False, True}, "damaged records that the store has do not keep the rest from readers"
 
 
 def test_a_log_without_the_tiered_part_goes_on() -> None:
@@ -209,6 +260,21 @@ def test_a_log_start_that_moved_meanwhile_is_learnt() -> None:
     (tip,) = logs.metadata.state().partitions
     logs.metadata.advance_log_start({tip: 2}, epoch=None, catalog_seq=None)
     assert reopened(logs, topic).log.log_start_offset == 2
+
+
+def flip(disk: MemoryFileSystem, path: str, bit: int) -> None:
+    data = bytearray(disk.read_file(path))
+    data[bit // 8] ^= 1 << bit % 8
+    file = disk.open_append(path)
+    file.truncate(0)
+    file.append([data])
+    file.close()
+
+
+def contents(disk: MemoryFileSystem) -> dict[str, bytes]:
+    """The segments of the partition."""
+    names = [name for name in disk.list_directory(DIRECTORY) if name.endswith(".log")]
+    return {name: disk.read_file(f"{DIRECTORY}/{name}") for name in names}
 
 
 def logs_config(topic: TopicEntry) -> LogConfig:
