@@ -221,6 +221,9 @@ class LocalLog:
                 if found is None:
                     continue
                 position = found
+            if position >= segment.size_bytes:
+                # The hint is right, and behind it there is a hole up to the next segment.
+                continue
             data, next_offset = segment.read(position, max_bytes, end_offset=end_offset, min_one=min_one)
             if not data:
                 return FetchData(b"", offset)

@@ -4,8 +4,10 @@ After a clean stop the files are what they were; only the end of the active segm
 other stop `LogRecovery` walks what was not known to be durable, and all behind a transaction index that
 cannot be one, because that is made again from the batches only.
 
-Before that the directory is tidied up: drops that were under way (`.deleted`) are finished, index files
-without a log are removed; anything that has another kind of name is left alone.
+Before that the directory is tidied up: segments that were about to be replaced are or are not, drops that
+were under way (`.deleted`) are finished, index files without a log are removed; anything that has another
+kind of name is left alone. A segment whose offsets are too far apart for its indexes is split, and what
+begins with it is walked.
 
 With the segments comes the state that follows from them. Leader epochs are read from their file, or found
 again in the batches where it is missing or damaged; then they are cut to the log that is there. Producers are
@@ -27,6 +29,9 @@ from stratalog.log.log_recovery import LoadProgress, LogRecovery, RecoveredLog, 
 from stratalog.log.log_state import LogState
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producer_state_manager import ProducerStateManager
+from stratalog.log.segment_split import split_segment
+from stratalog.log.segment_swap import settle_swaps
+from stratalog.record.header import MAX_OFFSET
 from stratalog.segment.batch_walk import walk
 from stratalog.segment.file_names import (
     DELETED_SUFFIX,
@@ -81,16 +86,22 @@ class LogLoader:
 
         Raises DataDirectoryError where fsynced bytes are damaged, CorruptRecordError, OSError.
         """
-        segments = self._find_segments()
-        state = self._new_state()
-        if not segments:
-            if not is_new:
-                # A process that was killed may have just dropped segments: they must not come back.
-                self._filesystem.sync_directory(self._directory)
-            local_log, report = self._begin(state, first_offset), RecoveryReport(was_clean=True)
-        else:
+        trusted_end_offset = MAX_OFFSET
+        while True:
+            segments, state = self._find_segments(), self._new_state()
+            if not segments:
+                if not is_new:
+                    # A process that was killed may have just dropped segments: they must not come back.
+                    self._filesystem.sync_directory(self._directory)
+                local_log, report = self._begin(state, first_offset), RecoveryReport(was_clean=True)
+                break
             state.producers.snapshot_files.remove_stray({segment.base_offset for segment in segments})
-            local_log, report = self._load(state, segments, was_clean=was_clean)
+            loaded = self._load(state, segments, trusted_end_offset, was_clean=was_clean)
+            if not isinstance(loaded, LogSegment):
+                local_log, report = loaded
+                break
+            split_segment(self._resources, self._directory, loaded)
+            trusted_end_offset = loaded.base_offset
         if not self._config.remote_storage_enable:
             log_start_offset = max(log_start_offset, local_log.segments.start_offset)
         end_offset = local_log.segments.end_offset
@@ -123,8 +134,12 @@ class LogLoader:
         unsynced = (self._directory, posixpath.dirname(self._directory))
         return LocalLog(self._resources, self._directory, [segment], unsynced=unsynced)
 
-    def _load(self, state: LogState, segments: list[LogSegment], *, was_clean: bool) -> RecoveredLog:
+    def _load(
+        self, state: LogState, segments: list[LogSegment], trusted_end_offset: int, *, was_clean: bool
+    ) -> RecoveredLog | LogSegment:
+        """The log; or a segment that has to be split first."""
         trusted_count = self._trusted_count(segments)
+        trusted_count = min(trusted_count, sum(s.base_offset < trusted_end_offset for s in segments))
         if was_clean and trusted_count == len(segments) and self._activate(segments[-1]):
             local_log = LocalLog(self._resources, self._directory, segments, unsynced=())
             if not state.epochs.entries:
@@ -142,8 +157,11 @@ class LogLoader:
         return recovery.recover(segments, trusted_count, self._now_ms)
 
     def _trusted_count(self, segments: list[LogSegment]) -> int:
-        """How many segments from the first on have a transaction index that can be one, or none."""
+        """How many segments from the first on may be what they say: their offsets go into indexes, and their
+        transaction index can be one."""
         for count, segment in enumerate(segments):
+            if not segment.fits(segment.end_offset - 1) and self._overflows(segment):
+                return count
             if not segment.has_aborted:
                 continue
             try:
@@ -156,8 +174,16 @@ class LogLoader:
                 return count
         return len(segments)
 
+    def _overflows(self, segment: LogSegment) -> bool:
+        """A batch is too far from the segment's base, and not only the next segment."""
+        try:
+            return any(not segment.fits(header.last_offset) for _, header in segment.batches())
+        except CorruptRecordError:
+            return False
+
     def _find_segments(self) -> list[LogSegment]:
         """All segments in order, none of them active yet, after the directory was tidied up."""
+        settle_swaps(self._filesystem, self._directory)
         names = self._filesystem.list_directory(self._directory)
         for name in names:
             if name.endswith(DELETED_SUFFIX) and parse_segment_name(name.removesuffix(DELETED_SUFFIX)):
@@ -197,13 +223,11 @@ class LogLoader:
             indexes = SegmentIndexes.load(self._filesystem, self._directory, segment.base_offset)
             last = indexes.offset_index.last
             with self._resources.files.use(segment.path) as file:
-                for located in walk(file, last.position if last else 0, segment.size_bytes):
-                    header = located.header
-                    if (
-                        last is not None
-                        and located.position == last.position
-                        and header.last_offset != last.offset
-                    ):
+                for position, header in walk(file, last.position if last else 0, segment.size_bytes):
+                    is_indexed = last is not None and position == last.position
+                    if is_indexed and last is not None and header.last_offset != last.offset:
+                        return False
+                    if not segment.fits(header.last_offset):
                         return False
                     end_offset = header.next_offset
                     indexes.resume_with(header.size_in_bytes, header.last_offset, header.max_timestamp)

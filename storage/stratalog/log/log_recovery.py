@@ -4,8 +4,9 @@ Below the recovery point everything was fsynced, so it is complete; from the seg
 point on nothing is certain, and this is done:
 
 1. Walk every batch, in order, with its checksum. The first one that is torn, nonsense, out of order or
-   altered ends the log; so does a segment that does not begin where the one before it ends, because what lay
-   between is lost. The file is cut there, and later segments are removed: their offsets would leave a hole.
+   altered ends the log; so does a segment that does not begin where the one before it ends, if what lay
+   between must have been lost. The file is cut there, and later segments are removed: their offsets would
+   leave a hole.
 2. Make the indexes of these segments again; what is in their files is not looked at. Leader epochs and
    producers follow the walk, from what is known of them at its beginning.
 3. Sync everything that is kept, with its names, and only then serve it: what has been read once must not
@@ -64,6 +65,8 @@ class _WalkedSegment(NamedTuple):
     lost_bytes: int
     end_offset: int
     indexes: SegmentIndexes
+    overflows: bool = False
+    """The walk ended at a batch that is valid, and too far from the segment's base."""
 
 
 class LogRecovery:
@@ -88,11 +91,14 @@ class LogRecovery:
         self._recovery_point = recovery_point
         self._on_progress = on_progress
 
-    def recover(self, segments: Sequence[LogSegment], trusted_count: int, now_ms: int) -> RecoveredLog:
+    def recover(
+        self, segments: Sequence[LogSegment], trusted_count: int, now_ms: int
+    ) -> RecoveredLog | LogSegment:
         """Keep what is durable and what is valid behind it, drop the rest, and sync what was kept.
 
-        `trusted_count`: so many of the first segments need no look at them if they are durable. Raises
-        DataDirectoryError where fsynced bytes are damaged, CorruptRecordError, OSError.
+        `trusted_count`: so many of the first segments need no look at them if they are durable. What is
+        returned instead is a segment that has to be split before. Raises DataDirectoryError where fsynced
+        bytes are damaged, CorruptRecordError, OSError.
         """
         durable_count = sum(segment.end_offset <= self._recovery_point for segment in segments[:-1])
         durable_count = min(durable_count, trusted_count)
@@ -103,6 +109,8 @@ class LogRecovery:
         self._state.reload_producers(segments[:durable_count], suspects[0].base_offset, now_ms)
         walked = self._walk_valid(suspects)
         last = walked[-1]
+        if last.overflows:
+            return last.segment
         if last.end_offset < self._recovery_point:
             raise DataDirectoryError(
                 "log bytes that had been fsynced are damaged or missing; move the partition's directory away "
@@ -128,7 +136,7 @@ class LogRecovery:
         hole."""
         walked: list[_WalkedSegment] = []
         for ordinal, segment in enumerate(segments):
-            if walked and walked[-1].end_offset != segment.base_offset:
+            if walked and self._has_lost(walked[-1], segment.base_offset):
                 break
             if self._on_progress is not None:
                 remaining_bytes = sum(later.size_bytes for later in segments[ordinal:])
@@ -138,14 +146,27 @@ class LogRecovery:
                 break
         return walked
 
+    def _has_lost(self, before: _WalkedSegment, base_offset: int) -> bool:
+        """What lay between a segment and the one that begins there is lost, and not a hole of old.
+
+        Below the recovery point nothing was lost: there, compaction has left the hole. Nor can a segment have
+        reached over a distance that its indexes do not take.
+        """
+        return (
+            before.end_offset != base_offset
+            and base_offset > self._recovery_point
+            and before.segment.fits(base_offset - 1)
+        )
+
     def _walk_segment(self, segment: LogSegment) -> _WalkedSegment:
         indexes = SegmentIndexes.empty(segment.base_offset)
-        valid_bytes, end_offset = 0, segment.base_offset
+        valid_bytes, end_offset, overflows = 0, segment.base_offset, False
         self._state.producers.take_snapshot(durable=False)
         with self._resources.files.use(segment.path) as file:
             for located in walk_valid(file, segment.size_bytes, segment.base_offset):
                 position, header = located
-                if not segment.fits(header.last_offset) or header.leader_epoch < self._state.latest_epoch:
+                overflows = not segment.fits(header.last_offset)
+                if overflows or header.leader_epoch < self._state.latest_epoch:
                     break
                 indexes.add(
                     position=position,
@@ -158,7 +179,8 @@ class LogRecovery:
                 if completed is not None and completed.is_aborted:
                     indexes.add_aborted(completed.index_entry)
                 valid_bytes, end_offset = position + header.size_in_bytes, header.next_offset
-        return _WalkedSegment(segment, valid_bytes, segment.size_bytes - valid_bytes, end_offset, indexes)
+        lost_bytes = segment.size_bytes - valid_bytes
+        return _WalkedSegment(segment, valid_bytes, lost_bytes, end_offset, indexes, overflows)
 
     def _drop(self, segments: Sequence[LogSegment]) -> None:
         # Newest first: a crash in between leaves a beginning of what is there now.

@@ -1,0 +1,141 @@
+"""Putting new segments in the place of others, so that a crash leaves the one or the other, whole.
+
+::
+
+    OFFSET.log.cleaned   new, being written: means nothing
+    OFFSET.log.swap      new, complete and durable: it replaces the segments that begin in its range
+    OFFSET.log.deleted   replaced
+
+The new files are synced as `.cleaned`, renamed to `.swap` newest first, then the old ones are renamed to
+`.deleted`, then the new ones get their names. A crash finds
+
+* a `.cleaned` file: the new ones are not complete, or not all renamed; those that are renamed lie above it,
+  so they go, too;
+* `.swap` files only: all of them are there, or the lower ones have their names already. What they replace
+  goes, and they get their names. But nothing goes for a file that is not whole: no write of ours leaves one,
+  so something else has been at it, and as long as there are old segments these are kept.
+
+The rules are Kafka's, whose directories are opened by them as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stratalog.base.filesystem import FileSystem
+from stratalog.segment.batch_walk import walk_valid
+from stratalog.segment.file_names import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+    parse_segment_name,
+    segment_path,
+)
+from stratalog.segment.log_segment import LogSegment
+
+
+class _SwapRange(NamedTuple):
+    """The offsets that the swap files stand for, and whether each is what was written."""
+
+    start_offset: int
+    end_offset: int
+    is_whole: bool
+
+
+def replace_segments(
+    filesystem: FileSystem, directory: str, new_base_offsets: Sequence[int], replaced: Sequence[LogSegment]
+) -> None:
+    """Put the segments whose files are there as `.cleaned`, synced, in the place of others. Durable when it
+    returns, with the old files renamed.
+
+    Raises OSError; `settle_swaps` then goes on with it, or takes it back.
+    """
+    for base_offset in sorted(new_base_offsets, reverse=True):
+        _rename(filesystem, directory, base_offset, CLEANED_SUFFIX, SWAP_SUFFIX)
+    filesystem.sync_directory(directory)
+    for segment in replaced:
+        segment.mark_deleted()
+    filesystem.sync_directory(directory)
+    for base_offset in sorted(new_base_offsets):
+        _rename(filesystem, directory, base_offset, SWAP_SUFFIX, "")
+    filesystem.sync_directory(directory)
+
+
+def settle_swaps(filesystem: FileSystem, directory: str) -> None:
+    """Finish or take back what a crash cut off. Durable when it returns, if there was anything. Raises
+    OSError."""
+    names = filesystem.list_directory(directory)
+    cleaned, swapped = _bases(names, CLEANED_SUFFIX), _bases(names, SWAP_SUFFIX)
+    if not cleaned and not swapped:
+        return
+    invalid = {base_offset for base_offset in swapped if cleaned and base_offset >= min(cleaned)}
+    # The swap files first: without the `.cleaned` ones they would be taken for complete.
+    for base_offset in invalid:
+        _unlink(filesystem, directory, base_offset, SWAP_SUFFIX)
+    filesystem.sync_directory(directory)
+    for base_offset in cleaned:
+        _unlink(filesystem, directory, base_offset, CLEANED_SUFFIX)
+    _settle(filesystem, directory, sorted(swapped - invalid), _bases(names, ""))
+    filesystem.sync_directory(directory)
+
+
+def _settle(filesystem: FileSystem, directory: str, swapped: Sequence[int], live: set[int]) -> None:
+    if not swapped:
+        return
+    found = _range_of(filesystem, directory, swapped)
+    replaced = sorted(base for base in live if found.start_offset <= base < found.end_offset)
+    if replaced and not found.is_whole:
+        for base_offset in swapped:
+            _unlink(filesystem, directory, base_offset, SWAP_SUFFIX)
+        return
+    for base_offset in replaced:
+        _unlink(filesystem, directory, base_offset, "")
+    for base_offset in swapped:
+        _rename(filesystem, directory, base_offset, SWAP_SUFFIX, "")
+
+
+def _range_of(filesystem: FileSystem, directory: str, swapped: Sequence[int]) -> _SwapRange:
+    # Where the data has its name already, only indexes are left, which are about to get theirs.
+    waiting = {
+        base_offset: path
+        for base_offset in swapped
+        if filesystem.exists(path := segment_path(directory, base_offset, LOG_SUFFIX) + SWAP_SUFFIX)
+    }
+    start_offset = end_offset = min(waiting, default=swapped[0])
+    is_whole = True
+    for base_offset, path in waiting.items():
+        # In any case what has the same name.
+        end_offset = max(end_offset, base_offset + 1)
+        end_position, size_bytes = 0, filesystem.file_size(path)
+        file = filesystem.open_read(path)
+        try:
+            for position, header in walk_valid(file, size_bytes, base_offset):
+                end_position = position + header.size_in_bytes
+                end_offset = max(end_offset, header.next_offset)
+        finally:
+            file.close()
+        is_whole = is_whole and end_position == size_bytes
+    return _SwapRange(start_offset, end_offset, is_whole)
+
+
+def _bases(names: Sequence[str], suffix: str) -> set[int]:
+    """Base offsets of the segments that have a file of that state."""
+    parsed = (parse_segment_name(name.removesuffix(suffix)) for name in names if name.endswith(suffix))
+    return {found[0] for found in parsed if found is not None}
+
+
+def _rename(filesystem: FileSystem, directory: str, base_offset: int, old: str, new: str) -> None:
+    # The data first: what a swap file replaces is asked only as long as the data has that name.
+    for suffix in SEGMENT_SUFFIXES:
+        path = segment_path(directory, base_offset, suffix)
+        if filesystem.exists(path + old):
+            filesystem.rename(path + old, path + new)
+
+
+def _unlink(filesystem: FileSystem, directory: str, base_offset: int, state: str) -> None:
+    for suffix in SEGMENT_SUFFIXES:
+        path = segment_path(directory, base_offset, suffix) + state
+        if filesystem.exists(path):
+            filesystem.unlink(path)

@@ -1,0 +1,188 @@
+"""Segments that replace others, and those that are split: a crash at any moment leaves the same records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stratalog.log.isolation import Isolation
+from stratalog.log.log_config import LogConfig
+from stratalog.log.segment_swap import replace_segments, settle_swaps
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
+from stratalog.record.record import Record
+from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX, segment_path
+from stratalog.segment.index_cache import IndexCache
+from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.open_files import OpenFiles
+from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
+from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.log_ledger import LogLedger, read_local
+from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+
+CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100)
+FAR = 2**31
+
+
+def write(disk: MemoryFileSystem | FaultyFileSystem, path: str, data: bytes) -> None:
+    file = disk.open_append(path)
+    file.truncate(0)
+    file.append([data])
+    file.sync()
+    file.close()
+
+
+def filled() -> tuple[MemoryFileSystem, list[Record], list[int]]:
+    """The disk of a log that was closed, its records and the bases of its segments."""
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk, CONFIG)
+    log = machine.start()
+    ledger = LogLedger()
+    for _ in range(30):
+        ledger.append(log, [ledger.batch(3)])
+    bases = [info.base_offset for info in log.segments()]
+    machine.stop()
+    assert len(bases) >= 5
+    return disk, list(ledger.acknowledged.values()), bases
+
+
+def segment(disk: MemoryFileSystem | FaultyFileSystem, base_offset: int) -> LogSegment:
+    path = segment_path(PARTITION_DIR, base_offset, ".log")
+    return LogSegment(
+        SegmentResources(disk, OpenFiles(disk), IndexCache()),
+        PARTITION_DIR,
+        base_offset,
+        end_offset=base_offset,
+        size_bytes=disk.file_size(path),
+        created_ms=0,
+        index_interval_bytes=100,
+        indexes=None,
+    )
+
+
+def merge(disk: MemoryFileSystem | FaultyFileSystem, bases: list[int]) -> None:
+    """Put one segment in the place of the second and third, and one of the fourth."""
+    second, third, fourth = (disk.read_file(segment_path(PARTITION_DIR, base, ".log")) for base in bases[1:4])
+    for base_offset, data in ((bases[1], second + third), (bases[3], fourth)):
+        write(disk, segment_path(PARTITION_DIR, base_offset, ".log") + CLEANED_SUFFIX, data)
+        write(disk, segment_path(PARTITION_DIR, base_offset, ".timeindex") + CLEANED_SUFFIX, b"")
+    disk.sync_directory(PARTITION_DIR)
+    old = [segment(disk, base) for base in bases[1:4]]
+    replace_segments(disk, PARTITION_DIR, [bases[1], bases[3]], old)
+
+
+def test_a_swap_that_dies_at_any_operation_leaves_all_records_in_old_segments_or_new_ones() -> None:
+    inner, records, bases = filled()
+    disk = FaultyFileSystem(inner)
+    merge(disk, bases)
+    operation_count = disk.operation_count
+    seen: set[tuple[int, ...]] = set()
+    for operation in range(1, operation_count + 1):
+        for part in (0.0, 1.0):
+            disk = FaultyFileSystem(filled()[0])
+            disk.crash_at(operation, part=part)
+            with pytest.raises(SimulatedCrash):
+                merge(disk, bases)
+            for survival in ALL_SURVIVALS[::2]:
+                found = disk.reopened(survival)
+                log = LogMachine(found, CONFIG).start()
+                assert read_local(log) == records
+                seen.add(tuple(info.base_offset for info in log.segments()))
+                assert not [n for n in found.list_directory(PARTITION_DIR) if n.endswith(("swap", "cleaned"))]
+                log.check()
+    assert seen == {tuple(bases), tuple(base for base in bases if base != bases[2])}
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:80] + b"?" + data[81:]])
+def test_a_damaged_swap_file_replaces_nothing_that_is_there(damage: Callable[[bytes], bytes]) -> None:
+    disk, records, bases = filled()
+    path = segment_path(PARTITION_DIR, bases[1], ".log")
+    write(disk, path + SWAP_SUFFIX, damage(disk.read_file(path)))
+    assert read_local(LogMachine(disk, CONFIG).start()) == records
+
+
+def test_a_directory_without_swap_files_is_only_looked_at() -> None:
+    disk = FaultyFileSystem(filled()[0])
+    settle_swaps(disk, PARTITION_DIR)
+    assert disk.trace == [f"list_directory {PARTITION_DIR}"]
+
+
+def far_batches() -> list[bytes]:
+    """Of one segment that begins at 0, as old brokers merged them: an aborted transaction, and offsets beyond
+    2^31."""
+
+    def batch(base_offset: int, sequence: int, *, txn: bool) -> bytes:
+        producer = BatchProducer(5, 0, sequence, txn)
+        now_ms = LogMachine().clock.now_ms()
+        record = Record(0, now_ms, b"k", b"%d" % base_offset)
+        return encode_batch([record], base_offset=base_offset, leader_epoch=1, producer=producer)
+
+    marker = EndTransactionMarker(ControlType.ABORT, 0)
+    return [
+        batch(7, 0, txn=False),
+        batch(FAR - 10, 1, txn=True),
+        batch(FAR + 100, 2, txn=True),
+        marker.to_batch(5, 0, 10, base_offset=FAR + 101, leader_epoch=1),
+        batch(2 * FAR - 20, 3, txn=False),
+        batch(5 * FAR, 4, txn=False),
+    ]
+
+
+def far_disk(*, is_sealed: bool, index_bytes: bytes = b"") -> MemoryFileSystem:
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk, LogConfig())
+    log = machine.start()
+    if is_sealed:
+        log.append_as_follower(encode_batch([Record(0, 1, None, b"x")], base_offset=3, leader_epoch=1))
+        log.append_as_follower(encode_batch([Record(0, 1, None, b"y")], base_offset=9 * FAR, leader_epoch=1))
+    machine.stop()
+    path = segment_path(PARTITION_DIR, 0, ".log")
+    write(disk, path, b"".join(far_batches()))
+    index = TransactionIndex(0)
+    index.append(AbortedTransaction(5, FAR - 10, FAR + 101, FAR + 102))
+    write(disk, segment_path(PARTITION_DIR, 0, ".txnindex"), index_bytes or index.to_bytes())
+    for suffix in (".index", ".timeindex"):
+        disk.unlink(segment_path(PARTITION_DIR, 0, suffix))
+    return disk
+
+
+def verify_far(log: UnifiedLog, *, is_sealed: bool) -> None:
+    log.check()
+    offsets = [record.offset for record in read_local(log)]
+    assert offsets == [7, FAR - 10, FAR + 100, 2 * FAR - 20, 5 * FAR] + [9 * FAR] * is_sealed
+    assert [info.base_offset for info in log.segments()] == [0, FAR - 9, 5 * FAR] + [9 * FAR] * is_sealed
+    [aborted] = log.read(FAR - 10, 1, Isolation.TXN_COMMITTED).aborted_transactions
+    assert (aborted.first_offset, aborted.last_offset) == (FAR - 10, FAR + 101)
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_segment_whose_offsets_are_too_far_apart_is_split(is_sealed: bool) -> None:
+    inner = far_disk(is_sealed=is_sealed)
+    disk = FaultyFileSystem(inner)
+    machine = LogMachine(disk, LogConfig())
+    verify_far(machine.start(), is_sealed=is_sealed)
+    machine.stop()
+    again = machine.start()
+    assert again.recovery_report.was_clean
+    verify_far(again, is_sealed=is_sealed)
+
+
+@pytest.mark.parametrize("index_bytes", [b"", b"damaged"])
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_split_that_dies_at_any_operation_is_done_by_the_next_process(
+    is_sealed: bool, index_bytes: bytes
+) -> None:
+    disk = FaultyFileSystem(far_disk(is_sealed=is_sealed, index_bytes=index_bytes))
+    LogMachine(disk, LogConfig()).start()
+    for operation in range(1, disk.operation_count + 1):
+        disk = FaultyFileSystem(far_disk(is_sealed=is_sealed, index_bytes=index_bytes))
+        disk.crash_at(operation, part=0.5)
+        with pytest.raises(SimulatedCrash):
+            LogMachine(disk, LogConfig()).start()
+        for survival in ALL_SURVIVALS[::2]:
+            verify_far(LogMachine(disk.reopened(survival), LogConfig()).start(), is_sealed=is_sealed)
