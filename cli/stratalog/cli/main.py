@@ -28,6 +28,7 @@ COMMANDS = {
     "log": ("stratalog.cli.log_commands:log", "Look at partitions: offsets, segments, slices."),
     "tier": ("stratalog.cli.tier_commands:tier", "Look at the object store, and upload now."),
     "compaction": ("stratalog.cli.compaction_commands:compaction", "Compact tiered data now."),
+    "import": ("stratalog.cli.import_command:import_", "Take topics over from a stopped Kafka broker."),
     "demo": ("stratalog.cli.demo.command:demo", "Replay real data through everything and check it."),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from stratalog.cli.config_option import config_option
 from stratalog.cli.connection import json_option, server_option, with_client
 from stratalog.cli.output import counted, message_document, print_json, print_table
 
@@ -13,26 +14,10 @@ def topic() -> None:
     """Create, list, describe and delete topics."""
 
 
-def _config(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    config: dict[str, str] = {}
-    for value in values:
-        name, separator, setting = value.partition("=")
-        if not separator or not name:
-            raise click.BadParameter(f"{value!r} is not KEY=VALUE, for example retention.ms=-1")
-        config[name.strip()] = setting.strip()
-    return config
-
-
 @topic.command()
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(min=1), help="Default: as the server says.")
-@click.option(
-    "--config",
-    callback=_config,
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Kafka's names, for example cleanup.policy=compact; may be repeated.",
-)
+@config_option
 @json_option
 @server_option
 def create(name: str, partitions: int | None, config: dict[str, str], as_json: bool, server: str) -> None:

@@ -21,6 +21,8 @@ from stratalog.base.types import TopicPartition
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
+HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
+"""A broker's; the high watermark here follows from the recovery point and the store."""
 _VERSION = 0
 
 

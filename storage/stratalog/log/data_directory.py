@@ -24,6 +24,7 @@ from stratalog.log.meta_properties import (
     DIRECTORY_ID,
     META_FILE,
     META_VERSION,
+    STORE_ID,
     VERSION,
     format_meta_properties,
     parse_meta_properties,
@@ -32,7 +33,6 @@ from stratalog.log.meta_properties import (
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 DELETE_REASON = "delete"
-_STORE_ID = "store.id"
 # The longest name that all usual file systems take.
 _MAX_NAME_BYTES = 255
 
@@ -68,7 +68,7 @@ class DataDirectory:
     @property
     def bound_store_id(self) -> str | None:
         """The store that it is tied to."""
-        return self._properties.get(_STORE_ID)
+        return self._properties.get(STORE_ID)
 
     def bind_store(self, store_id: str) -> None:
         """Tie the directory to a store for good. Raises DataDirectoryError where it is tied to another one,
@@ -82,7 +82,7 @@ class DataDirectory:
                 wanted_store_id=store_id,
             )
         if bound_id is None:
-            self._write_properties({**self._properties, _STORE_ID: store_id})
+            self._write_properties({**self._properties, STORE_ID: store_id})
 
     def take_clean_shutdown(self) -> bool:
         """Whether the last process closed every log. Asked once: from now on a crash counts as a crash.

@@ -26,6 +26,7 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.data_directory import DELETE_REASON, DataDirectory
+from stratalog.log.import_mark import read_import_mark
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_loader import LogLoader
 from stratalog.log.log_recovery import LoadProgress
@@ -276,6 +277,15 @@ class LogManager:
                 partition=partition.partition,
             )
         return log
+
+    def import_epoch(self, partition: TopicPartition) -> int | None:
+        """The epoch under which the partition's directory was taken over from a broker; None where it was
+        not. Raises DataDirectoryError."""
+        path = self._directory.partition_path(partition)
+        try:
+            return read_import_mark(self._filesystem, path)
+        except OSError as failure:
+            raise self._disk_error(failure, path) from failure
 
     def logs(self) -> tuple[UnifiedLog, ...]:
         """All open logs, in order."""

@@ -19,6 +19,7 @@ META_FILE = "meta.properties"
 META_VERSION = "1"
 VERSION = "version"
 DIRECTORY_ID = "directory.id"
+STORE_ID = "store.id"
 
 
 def format_meta_properties(properties: Mapping[str, str]) -> str:

@@ -11,7 +11,8 @@ knows only the claims from before, so it is told from the one that went on.
 A local log goes on only where both hold:
 
 * it was written to since then: its first or its last batch carries `trusted_epoch` or a later epoch (of a log
-  that has been tiered all its life both do, or neither);
+  that has been tiered all its life both do, or neither). Those that were imported carry the epochs of a
+  broker, and count as written under the epoch of the import;
 * it reaches the tiered end.
 
 Otherwise the whole local log of the partition is set aside, never deleted, and an empty one begins at the
@@ -148,8 +149,9 @@ def reconcile_log(
         return ReconciledLog(log, None, "")
     tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
     partition = metadata.state().partition(tip)
+    import_epoch = log_manager.import_epoch(log.topic_partition)
     try:
-        reason = _why_not(log, partition, claimed)
+        reason = _why_not(log, partition, claimed, -1 if import_epoch is None else import_epoch)
     except CorruptRecordError as damage:
         raise DataDirectoryError(
             "the local log is damaged, or is not the one that was tiered; restore it, or remove the segments"
@@ -174,13 +176,15 @@ def reconcile_log(
     return ReconciledLog(log, path, reason)
 
 
-def _why_not(log: UnifiedLog, partition: PartitionState, claimed: ClaimedShard) -> str:
-    """Why the log cannot go on; empty where it can. Raises CorruptRecordError where nobody can tell."""
+def _why_not(log: UnifiedLog, partition: PartitionState, claimed: ClaimedShard, import_epoch: int) -> str:
+    """Why the log cannot go on; empty where it can. `import_epoch`: -1 where it was not imported. Raises
+    CorruptRecordError where nobody can tell.
+    """
     tiered_end_offset = partition.tiered_end_offset
     if _is_empty(log):
         return "" if log.log_end_offset == tiered_end_offset else "it is empty and ends elsewhere"
     # Epochs are not negative: without a foreign owner they say nothing, and need not be readable.
-    if claimed.trusted_epoch > 0 and _newest_epoch(log) < claimed.trusted_epoch:
+    if claimed.trusted_epoch > 0 and max(import_epoch, _newest_epoch(log)) < claimed.trusted_epoch:
         return "another data directory has owned the shard since"
     if log.log_end_offset < tiered_end_offset:
         return "it ends before the tiered end"

@@ -1,0 +1,229 @@
+"""`stratalog import kafka`: topics of a stopped broker become topics of a store and of a data directory."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import click
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.randomness import SystemIdGenerator, system_random
+from stratalog.base.types import TopicPartition
+from stratalog.cli.config_option import config_option
+from stratalog.cli.connection import json_option
+from stratalog.cli.output import Cell, counted, print_json, print_table
+
+if TYPE_CHECKING:
+    from stratalog.log.kafka_log_directory import SourceTopic
+    from stratalog.remote.import_plan import ImportPlan
+    from stratalog.remote.topic_importer import ImportedTopic, ImportReport
+
+
+@click.group(name="import")
+def import_() -> None:
+    """Take topics over from somewhere else."""
+
+
+@import_.command()
+@click.argument("log_dir", type=click.Path(exists=True, file_okay=False))
+@click.option(
+    "--data-dir",
+    envvar="STRATALOG_DATA_DIR",
+    show_envvar=True,
+    required=True,
+    metavar="DIR",
+    help="The server's data directory; the server must not run. Made where it is missing.",
+)
+@click.option(
+    "--store",
+    "store_url",
+    envvar="STRATALOG_STORE",
+    show_envvar=True,
+    default="",
+    metavar="URL",
+    help="The server's store. Default: the directory DATA_DIR.store beside the data directory.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME",
+    help="Only this one; may be repeated. Default: all but Kafka's own.",
+)
+@config_option
+@click.option(
+    "--copy",
+    "copies_all",
+    is_flag=True,
+    help="Copy every file. Default: segments that nobody writes any more are linked, which takes no space,"
+    " but a broker that goes on with LOG_DIR may truncate them.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be imported, and change nothing.")
+@json_option
+def kafka(
+    log_dir: str,
+    data_dir: str,
+    store_url: str,
+    topics: tuple[str, ...],
+    config: dict[str, str],
+    copies_all: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Take topics over from LOG_DIR, the log directory of a stopped Kafka broker, which is not changed.
+
+    Topics keep their names and ids, partitions their offsets, log starts, leader epochs and producers. A log
+    directory holds no configuration of topics: give it with --config; without retention.ms records are kept
+    for ever. Whoever has owned the store until now is fenced, as by the start of a server.
+
+    Interrupted, it may be repeated: a topic is there whole, or not at all.
+    """
+    from stratalog.objectstore.open_store import open_store
+    from stratalog.remote.topic_importer import ImportSettings, TopicImporter
+    from stratalog.server.settings import default_store_url
+    from stratalog.server.thread_scheduler import ThreadScheduler
+
+    filesystem, clock, ids = PosixFileSystem(), SystemClock(), SystemIdGenerator()
+    settings = ImportSettings(
+        log_dir=os.path.realpath(log_dir),
+        data_dir=os.path.realpath(data_dir),
+        topics=topics,
+        config=config,
+        shares_files=not copies_all,
+        owner=f"{socket.gethostname()}:{os.getpid()}",
+    )
+    store = open_store(store_url or default_store_url(data_dir), filesystem=filesystem, clock=clock, ids=ids)
+    scheduler = ThreadScheduler(1)
+    try:
+        importer = TopicImporter(filesystem, store, clock, scheduler, ids, system_random(), settings)
+        if dry_run:
+            _print_plan(importer.plan(), as_json, links=not copies_all)
+        else:
+            _print_report(importer.run(_tell_nobody if as_json else _tell), as_json)
+    finally:
+        scheduler.close()
+        store.close()
+
+
+def _tell(partition: TopicPartition) -> None:
+    click.echo(f"opened {partition}", err=True)
+
+
+def _tell_nobody(_partition: TopicPartition) -> None:
+    pass
+
+
+def _print_plan(plan: ImportPlan, as_json: bool, *, links: bool) -> None:
+    if as_json:
+        topics = [_source_document(topic, links) for topic in plan.topics]
+        print_json({**_plan_document(plan), "topics": topics})
+        return
+    rows: list[tuple[Cell, ...]] = [
+        (
+            str(partition.topic_partition),
+            partition.log_start_offset,
+            partition.high_watermark,
+            partition.segment_count,
+            partition.size_bytes,
+            partition.linked_bytes if links else 0,
+        )
+        for topic in plan.topics
+        for partition in topic.partitions
+    ]
+    print_table(("PARTITION", "START", "HIGH WATERMARK", "SEGMENTS", "BYTES", "TO BE LINKED"), rows)
+    _print_remarks(plan)
+    click.echo(f"would import {counted(len(plan.topics), 'topic')}; nothing was changed")
+
+
+def _print_report(report: ImportReport, as_json: bool) -> None:
+    if as_json:
+        document = {**_plan_document(report.plan), "topics": list(map(_imported_document, report.topics))}
+        print_json(document)
+        return
+    partitions = [partition for topic in report.topics for partition in topic.partitions]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            str(partition.topic_partition),
+            partition.log.log_start_offset,
+            partition.log.log_end_offset,
+            partition.log.recovery.recovered_bytes,
+            partition.log.recovery.truncated_bytes,
+        )
+        for partition in partitions
+    ]
+    print_table(("PARTITION", "START", "END", "RECOVERED BYTES", "TRUNCATED BYTES"), rows)
+    _print_remarks(report.plan)
+    for partition in partitions:
+        if partition.uncertain_count:
+            click.echo(
+                f"note: {partition.topic_partition} has {counted(partition.uncertain_count, 'offset')} above"
+                " the broker's high watermark; they were kept, and other brokers may not have had them"
+            )
+    click.echo(f"imported {counted(len(report.topics), 'topic')}")
+
+
+def _print_remarks(plan: ImportPlan) -> None:
+    """What whoever reads the numbers has to know."""
+    for name, reason in plan.passed_over:
+        click.echo(f"passed over {name}: {reason}")
+    if plan.leftovers:
+        click.echo("note: an earlier import was cut off; what it left is replaced")
+    if not plan.was_clean:
+        click.echo(
+            "note: the broker was not stopped cleanly; logs are recovered, which may cut torn ends off"
+        )
+    if plan.is_retention_assumed:
+        click.echo(
+            "note: a log directory holds no configuration; these topics keep their records for ever"
+            " (retention.ms=-1), and have defaults besides; --config says otherwise"
+        )
+
+
+def _plan_document(plan: ImportPlan) -> dict[str, object]:
+    return {
+        "was_clean": plan.was_clean,
+        "config": dict(plan.config),
+        "passed_over": [over._asdict() for over in plan.passed_over],
+        "leftovers": list(map(str, plan.leftovers)),
+    }
+
+
+def _source_document(topic: SourceTopic, links: bool) -> dict[str, object]:
+    return {
+        "topic": topic.name,
+        "topic_id": None if topic.topic_id is None else str(topic.topic_id),
+        "partitions": [
+            {
+                "partition": partition.topic_partition.partition,
+                "log_start_offset": partition.log_start_offset,
+                "recovery_point": partition.recovery_point,
+                "high_watermark": partition.high_watermark,
+                "segments": partition.segment_count,
+                "size_bytes": partition.size_bytes,
+                "linked_bytes": partition.linked_bytes if links else 0,
+            }
+            for partition in topic.partitions
+        ],
+    }
+
+
+def _imported_document(topic: ImportedTopic) -> dict[str, object]:
+    return {
+        "topic": topic.name,
+        "topic_id": str(topic.topic_id),
+        "partitions": [
+            {
+                "partition": partition.topic_partition.partition,
+                "log_start_offset": partition.log.log_start_offset,
+                "log_end_offset": partition.log.log_end_offset,
+                "high_watermark": partition.high_watermark,
+                "leader_epoch": partition.log.latest_epoch,
+                "recovered_bytes": partition.log.recovery.recovered_bytes,
+                "truncated_bytes": partition.log.recovery.truncated_bytes,
+            }
+            for partition in topic.partitions
+        ],
+    }

@@ -1,0 +1,205 @@
+"""Takes partitions of a broker's log directory into a data directory, so that a crash leaves them out or in.
+
+Four steps, for all partitions of an import together:
+
+1. `stage`: in `DATA_DIR/import`, a data directory of its own, put the broker's files, with its checkpoints
+   and its marker of a clean shutdown. Files that nobody writes any more are shared with the broker's
+   directory (another name for the same file), all others are copied: a server appends to the last segment,
+   and cuts what lies above the recovery point.
+2. `open`: let a log manager of the staging directory load them, which recovers what the broker did not close,
+   and close them again. What cannot be opened is found here, and not by a server that does not start.
+3. `place`: write their recovery points and starts into the data directory's checkpoints, mark each directory
+   as imported, give it its name in the data directory.
+4. The caller makes the topics known. Until then nobody looks at these directories, and `remove_leftovers` of
+   the next import removes them.
+
+A crash in 1 or 2 leaves the staging directory, which the next import empties; one in 3 leaves lines in
+checkpoints, of which no new log believes anything, and directories with the mark.
+
+The files that are shared are never written here: they are sealed, and durable. Who starts the broker again on
+its own directory must know that it may truncate them; `shares_files=False` is for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.scheduler import Scheduler
+from stratalog.base.types import TopicPartition
+from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
+from stratalog.log.data_directory import DataDirectory
+from stratalog.log.import_mark import write_import_mark
+from stratalog.log.kafka_log_directory import SourcePartition, SourceTopic
+from stratalog.log.leader_epoch_cache import LeaderEpochCache
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_manager import LogManager, LogManagerSettings
+from stratalog.log.log_recovery import RecoveryReport
+from stratalog.log.partition_metadata import write_partition_metadata
+from stratalog.log.unified_log import UnifiedLog
+
+STAGING_DIRECTORY = "import"
+"""No partition's name: these end with a number."""
+
+
+class StagedLog(NamedTuple):
+    """A log that was opened, recovered where needed, and closed."""
+
+    log_start_offset: int
+    log_end_offset: int
+    latest_epoch: int
+    """Of its batches; -1 where there is none."""
+    recovery: RecoveryReport
+
+
+class ImportStaging:
+    """Belongs to one thread, which has the data directory's lock."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        clock: Clock,
+        scheduler: Scheduler,
+        ids: IdGenerator,
+        directory: DataDirectory,
+        *,
+        shares_files: bool = True,
+    ) -> None:
+        self._filesystem = filesystem
+        self._clock = clock
+        self._scheduler = scheduler
+        self._ids = ids
+        self._directory = directory
+        self._path = f"{directory.path}/{STAGING_DIRECTORY}"
+        self._shares_files = shares_files
+
+    def stage(self, topics: Sequence[SourceTopic], *, was_clean: bool) -> None:
+        """Link and copy the files. `was_clean`: the broker has closed all logs. Every topic has its id.
+
+        Durable when it returns. Raises OSError.
+        """
+        self._filesystem.remove_tree(self._path)
+        self._filesystem.make_directories(self._path)
+        recovery_points: dict[TopicPartition, int] = {}
+        start_offsets: dict[TopicPartition, int] = {}
+        for topic in topics:
+            assert topic.topic_id is not None
+            for source in topic.partitions:
+                target = f"{self._path}/{source.topic_partition}"
+                self._filesystem.make_directories(target)
+                for file in source.files:
+                    self._take(f"{source.path}/{file.name}", f"{target}/{file.name}", share=file.is_settled)
+                write_partition_metadata(self._filesystem, target, topic.topic_id)
+                recovery_points[source.topic_partition] = source.recovery_point
+                if source.log_start_offset:
+                    start_offsets[source.topic_partition] = source.log_start_offset
+        self._checkpoint(self._path, RECOVERY_POINT_FILE).write(recovery_points)
+        self._checkpoint(self._path, LOG_START_OFFSET_FILE).write(start_offsets)
+        if was_clean:
+            staging = DataDirectory(self._filesystem, self._path, self._ids.uuid())
+            staging.mark_clean_shutdown()
+            staging.release()
+
+    def _take(self, source: str, target: str, *, share: bool) -> None:
+        if share and self._shares_files:
+            try:
+                self._filesystem.link(source, target)
+            except OSError:
+                # Another device, or a file of somebody else. What is wrong besides, copying finds as well.
+                pass
+            else:
+                return
+        self._filesystem.copy_file(source, target)
+        file = self._filesystem.open_append(target)
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    def open(
+        self,
+        topics: Sequence[SourceTopic],
+        config: LogConfig,
+        on_opened: Callable[[TopicPartition], None] = lambda _: None,
+    ) -> dict[TopicPartition, StagedLog]:
+        """Load all staged logs as a server would, and close them. Raises DataDirectoryError for the
+        partition of the broker that cannot be opened, OSError.
+        """
+        manager = LogManager.open(
+            self._filesystem,
+            self._clock,
+            self._scheduler,
+            self._ids,
+            LogManagerSettings(data_dir=self._path),
+        )
+        logs: list[UnifiedLog] = []
+        try:
+            for topic in topics:
+                assert topic.topic_id is not None
+                for source in topic.partitions:
+                    try:
+                        logs.append(manager.open_log(source.topic_partition, topic.topic_id, config))
+                    except (DataDirectoryError, CorruptRecordError) as failure:
+                        raise _refused(source, failure) from failure
+                    on_opened(source.topic_partition)
+        finally:
+            manager.close()
+        return {log.topic_partition: self._described(log) for log in logs}
+
+    def _described(self, log: UnifiedLog) -> StagedLog:
+        # Closed, so that the file has them all.
+        epochs = LeaderEpochCache.load(self._filesystem, log.directory)
+        return StagedLog(
+            log.log_start_offset,
+            log.log_end_offset,
+            -1 if epochs.latest_epoch is None else epochs.latest_epoch,
+            log.recovery_report,
+        )
+
+    def remove_leftovers(self, partitions: Collection[TopicPartition]) -> None:
+        """Remove what an import that was cut off has left of these; the caller knows that they belong to no
+        topic. Raises OSError."""
+        for partition in partitions:
+            self._filesystem.remove_tree(self._directory.partition_path(partition))
+        if partitions:
+            self._filesystem.sync_directory(self._directory.path)
+
+    def discard(self) -> None:
+        """Remove what was staged, as far as possible: the next import removes the rest."""
+        try:
+            self._filesystem.remove_tree(self._path)
+        except OSError:
+            pass
+
+    def place(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """Move the staged logs into the data directory; `epochs`: under which each is imported. Durable when
+        it returns. Raises OSError.
+        """
+        has_other_logs = bool(self._directory.partitions())
+        for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE):
+            checkpoint = self._checkpoint(self._directory.path, name)
+            # What an older log of that name has left is not to be believed of this one.
+            kept = {key: offset for key, offset in checkpoint.read().items() if key not in epochs}
+            checkpoint.write(kept | self._checkpoint(self._path, name).read())
+        for partition, epoch in epochs.items():
+            staged = f"{self._path}/{partition}"
+            write_import_mark(self._filesystem, staged, epoch)
+            self._filesystem.rename(staged, self._directory.partition_path(partition))
+        self._filesystem.sync_directory(self._directory.path)
+        self._filesystem.remove_tree(self._path)
+        if not has_other_logs:
+            # All logs that are here were closed, by `open`.
+            self._directory.mark_clean_shutdown()
+
+    def _checkpoint(self, directory: str, name: str) -> OffsetCheckpoint:
+        return OffsetCheckpoint(self._filesystem, f"{directory}/{name}")
+
+
+def _refused(source: SourcePartition, failure: DataDirectoryError | CorruptRecordError) -> DataDirectoryError:
+    """The same of the broker's directory: nobody knows the staged one."""
+    fields = {**failure.fields, "path": source.path}
+    return DataDirectoryError(f"this partition of the broker cannot be opened: {failure.message}", **fields)

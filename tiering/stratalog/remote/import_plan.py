@@ -1,0 +1,135 @@
+"""What an import of a broker's log directory would do, decided before anything is touched.
+
+A topic is taken over under its own name and id; so neither may be known here: not in the catalog (a deleted
+topic stays there for 30 days), not in its shards, not in the data directory. Directories that an import has
+left which was cut off are no topic's, and are removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.kafka_log_directory import INTERNAL_TOPICS, KafkaLogDirectory, PassedOver, SourceTopic
+from stratalog.log.log_config import UNLIMITED, LogConfig
+from stratalog.remote.catalog_state import CatalogState
+from stratalog.remote.shard_state import ShardState
+from stratalog.remote.store_layout import shard_of
+from stratalog.remote.topic_entry import require_partition_count, require_topic_name
+
+RETENTION_MS = "retention.ms"
+
+
+class PresentPartition(NamedTuple):
+    """A partition that has a directory in the data directory."""
+
+    topic_partition: TopicPartition
+    topic_id: UUID | None
+    is_imported: bool
+
+
+class ImportTarget(NamedTuple):
+    """What is there already."""
+
+    catalog: CatalogState
+    shards: Sequence[ShardState]
+    present: Sequence[PresentPartition]
+
+    def shard_of(self, partition: TopicIdPartition) -> int:
+        return shard_of(partition, len(self.shards))
+
+
+class ImportPlan(NamedTuple):
+    """What will be imported, and what will not."""
+
+    topics: tuple[SourceTopic, ...]
+    config: Mapping[str, str]
+    """Overrides of each of the topics."""
+    was_clean: bool
+    """The broker has closed its logs; where not, they are recovered."""
+    passed_over: tuple[PassedOver, ...]
+    leftovers: tuple[TopicPartition, ...]
+    """What an import that was cut off has left of these topics."""
+
+    @property
+    def is_retention_assumed(self) -> bool:
+        """Nobody said how long to keep the records, so they are kept for ever."""
+        return self.config.get(RETENTION_MS) == str(UNLIMITED)
+
+
+def plan_import(
+    source: KafkaLogDirectory, wanted: Sequence[str], config: Mapping[str, str], target: ImportTarget
+) -> ImportPlan:
+    """Plan the import of the topics that are `wanted`; none: all but Kafka's own.
+
+    `config`: overrides; retention is unlimited where it says nothing. Raises UnknownTopicOrPartitionError,
+    TopicAlreadyExistsError, InvalidRequestError for a name that no topic may have beside the others,
+    InvalidConfigError, UnsupportedOperationError, DataDirectoryError, OSError.
+    """
+    config = {RETENTION_MS: str(UNLIMITED), **config}
+    LogConfig.from_overrides(config)
+    found = source.partitions_by_topic
+    for name in wanted:
+        if name not in found:
+            raise UnknownTopicOrPartitionError(
+                "the log directory has no partition of this topic; correct the name", topic=name
+            )
+    names = [name for name in found if (name in wanted if wanted else name not in INTERNAL_TOPICS)]
+    if not names:
+        raise UnknownTopicOrPartitionError(
+            "the log directory has no topic to import; correct the path, or name a topic", path=source.path
+        )
+    passed_over = list(source.passed_over)
+    if not wanted:
+        passed_over += [
+            PassedOver(f"{name}-{number}", "it is of a topic of Kafka's own; name the topic to import it")
+            for name in found
+            if name in INTERNAL_TOPICS
+            for number in found[name]
+        ]
+    topics = tuple(source.topic(name) for name in names)
+    for topic in topics:
+        _require_new(topic, target, [*target.catalog.topics(), *names])
+    leftovers = tuple(
+        present.topic_partition for present in target.present if present.topic_partition.topic in names
+    )
+    return ImportPlan(topics, config, source.was_clean, tuple(passed_over), leftovers)
+
+
+def _require_new(topic: SourceTopic, target: ImportTarget, taken: Sequence[str]) -> None:
+    require_topic_name(topic.name, taken)
+    require_partition_count(len(topic.partitions))
+    if topic.name in target.catalog.topics():
+        raise _exists(topic, "the store has a topic of that name already; delete it, or leave this one out")
+    if topic.topic_id is not None and topic.topic_id in target.catalog.entries:
+        raise _exists(topic, "the store has, or had not long ago, a topic of that id; leave this one out")
+    for present in target.present:
+        if present.is_imported and present.topic_partition.topic == topic.name:
+            # Of an import that was cut off: the catalog does not know the name.
+            continue
+        if present.topic_partition.topic == topic.name or (
+            topic.topic_id is not None and present.topic_id == topic.topic_id
+        ):
+            raise _exists(
+                topic,
+                "the data directory has logs of a topic of that name or id; move them away, or leave this"
+                " topic out",
+                directory=str(present.topic_partition),
+            )
+    if topic.topic_id is None:
+        return
+    for partition in topic.partitions:
+        tip = TopicIdPartition(topic.topic_id, partition.topic_partition.partition)
+        state = target.shards[target.shard_of(tip)]
+        known = state.partition(tip)
+        # A log start is what an import that was cut off leaves.
+        is_used = known.slices or known.tiered_end_offset > partition.log_start_offset
+        if is_used or topic.topic_id in state.dropped_topics:
+            raise _exists(topic, "the store has records of a topic of that id; leave this one out")
+
+
+def _exists(topic: SourceTopic, message: str, **fields: object) -> TopicAlreadyExistsError:
+    return TopicAlreadyExistsError(message, topic=topic.name, topic_id=topic.topic_id, **fields)

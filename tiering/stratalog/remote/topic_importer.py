@@ -1,0 +1,333 @@
+"""Makes topics of a stopped broker's log directory topics of a store and of a data directory.
+
+No server may run on the data directory: its lock is taken. In this order:
+
+1. Lock both directories, open the store, plan. What is refused is refused here, with nothing changed.
+2. Stage the logs and open them, see `import_staging`.
+3. Claim the shards concerned, with epochs above all that the broker gave. As with the start of a server, a
+   former owner is fenced from here on.
+4. Place the logs, marked with the epoch.
+5. Move log starts in the shards to where the logs begin: a partition that a shard does not know begins at
+   0.
+6. Create the topics in the catalog, with their own ids. This is the commit: before it, nobody knows the
+   topic.
+
+A crash before 6 leaves what the next import removes, and in the shards log starts of topics that nobody
+knows; one in the middle of 6 leaves the first topics whole and the others out.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import random
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import (
+    DataDirectoryError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+    TopicAlreadyExistsError,
+)
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.scheduler import Scheduler
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.data_directory import DataDirectory, parse_partition_name
+from stratalog.log.import_mark import read_import_mark
+from stratalog.log.import_staging import ImportStaging, StagedLog
+from stratalog.log.kafka_log_directory import KafkaLogDirectory, SourceTopic
+from stratalog.log.log_config import LogConfig
+from stratalog.log.partition_metadata import read_partition_metadata
+from stratalog.objectstore.probe import require_conditional_writes
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.catalog import Catalog
+from stratalog.remote.catalog_state import CatalogState
+from stratalog.remote.commit import Writer
+from stratalog.remote.import_plan import ImportPlan, ImportTarget, PresentPartition, plan_import
+from stratalog.remote.metadata_log import MetadataLog
+from stratalog.remote.object_directory import read_directory
+from stratalog.remote.ownership import claim_shard
+from stratalog.remote.shard_state import ShardState
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import IDENTITY_KEY, StoreLayout, shard_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportSettings:
+    """Immutable. Paths are absolute."""
+
+    log_dir: str
+    data_dir: str
+    topics: tuple[str, ...] = ()
+    """None: all that are there, but Kafka's own."""
+    config: Mapping[str, str]
+    """Of each topic that is imported; a broker's log directory has none."""
+    shares_files: bool = True
+    """Files that nobody writes any more get a second name instead of a copy."""
+    owner: str
+    """Whom the store's metadata name as the one who did it."""
+
+
+class ImportedPartition(NamedTuple):
+    """What became of a partition."""
+
+    topic_partition: TopicPartition
+    log: StagedLog
+    high_watermark: int | None
+    """The broker's."""
+
+    @property
+    def uncertain_count(self) -> int:
+        """Offsets that the broker had not shown to anybody yet, other brokers may not have had them."""
+        return 0 if self.high_watermark is None else max(0, self.log.log_end_offset - self.high_watermark)
+
+
+class ImportedTopic(NamedTuple):
+    """What became of a topic."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[ImportedPartition, ...]
+
+
+class ImportReport(NamedTuple):
+    """What was imported."""
+
+    plan: ImportPlan
+    topics: tuple[ImportedTopic, ...]
+
+
+class TopicImporter:
+    """One use; belongs to one thread."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        store: ObjectStore,
+        clock: Clock,
+        scheduler: Scheduler,
+        ids: IdGenerator,
+        random_source: random.Random,
+        settings: ImportSettings,
+    ) -> None:
+        """Raises InvalidRequestError where one directory lies in the other."""
+        _require_apart(settings.log_dir, settings.data_dir)
+        self._filesystem = filesystem
+        self._store = store
+        self._clock = clock
+        self._scheduler = scheduler
+        self._ids = ids
+        self._random = random_source
+        self._settings = settings
+        self._writer = Writer("import", settings.owner)
+
+    def plan(self) -> ImportPlan:
+        """What `run` would do. Changes nothing, creates nothing, and locks only the broker's directory.
+
+        Raises what `plan_import` does, DataDirectoryInUseError where the broker runs, StoreError.
+        """
+        with self._disk_errors(), ExitStack() as undo:
+            source = KafkaLogDirectory(self._filesystem, self._settings.log_dir)
+            undo.callback(source.release)
+            return self._plan(source, self._read_target())
+
+    def run(self, on_opened: Callable[[TopicPartition], None] = lambda _: None) -> ImportReport:
+        """Import; `on_opened` is told of each partition whose log has been opened and found good.
+
+        Raises what `plan` does with nothing imported, DataDirectoryError (FencedError, StoreError) where it
+        could not be finished: repeat it then.
+        """
+        settings = self._settings
+        with self._disk_errors(), ExitStack() as undo:
+            source = KafkaLogDirectory(self._filesystem, settings.log_dir)
+            undo.callback(source.release)
+            directory = DataDirectory(self._filesystem, settings.data_dir, self._ids.uuid())
+            undo.callback(directory.release)
+            identity = StoreIdentity.open_or_create(self._store, self._ids)
+            require_conditional_writes(self._store, self._ids)
+            directory.bind_store(str(identity.store_id))
+            catalog = self._open_catalog(identity, read_only=False)
+            shards = [self._open_shard(identity, shard) for shard in range(identity.shard_count)]
+            target = ImportTarget(catalog.state(), [shard.state() for shard in shards], self._present())
+            plan = self._plan(source, target)
+            topics = [_with_id(topic, self._ids) for topic in plan.topics]
+            staging = ImportStaging(
+                self._filesystem,
+                self._clock,
+                self._scheduler,
+                self._ids,
+                directory,
+                shares_files=settings.shares_files,
+            )
+            staging.remove_leftovers(plan.leftovers)
+            try:
+                staging.stage(topics, was_clean=plan.was_clean)
+                staged = staging.open(topics, LogConfig.from_overrides(plan.config), on_opened)
+            except Exception:
+                staging.discard()
+                raise
+            self._commit(plan, topics, staged, staging, catalog, shards)
+            return ImportReport(plan, tuple(_imported(topic, staged) for topic in topics))
+
+    @contextmanager
+    def _disk_errors(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as failure:
+            raise DataDirectoryError(
+                "a file cannot be read or written; see to the disk and import again",
+                path=failure.filename2 or failure.filename or self._settings.data_dir,
+                reason=failure.strerror or str(failure),
+            ) from failure
+
+    def _commit(
+        self,
+        plan: ImportPlan,
+        topics: list[SourceTopic],
+        staged: Mapping[TopicPartition, StagedLog],
+        staging: ImportStaging,
+        catalog: Catalog,
+        shards: list[MetadataLog],
+    ) -> None:
+        logs_by_shard: dict[int, dict[TopicIdPartition, StagedLog]] = {}
+        epochs: dict[TopicPartition, int] = {}
+        names: dict[TopicIdPartition, TopicPartition] = {}
+        for topic in topics:
+            for tip, name in _partitions(topic):
+                names[tip] = name
+                logs_by_shard.setdefault(shard_of(tip, len(shards)), {})[tip] = staged[name]
+        claimed: dict[int, int] = {}
+        for shard, logs in sorted(logs_by_shard.items()):
+            claimed[shard] = claim_shard(
+                self._filesystem,
+                self._ids,
+                shards[shard],
+                self._settings.data_dir,
+                shard=shard,
+                owner=self._settings.owner,
+                at_least=1 + max(log.latest_epoch for log in logs.values()),
+            ).epoch
+            epochs |= {names[tip]: claimed[shard] for tip in logs}
+        staging.place(epochs)
+        if LogConfig.from_overrides(plan.config).remote_storage_enable:
+            for shard, logs in sorted(logs_by_shard.items()):
+                starts = {tip: log.log_start_offset for tip, log in logs.items()}
+                shards[shard].advance_log_start(starts, epoch=claimed[shard], catalog_seq=None)
+                _require_starts(shards[shard].state(), starts)
+        for topic in topics:
+            self._create(catalog, topic, plan.config)
+
+    def _create(self, catalog: Catalog, topic: SourceTopic, config: Mapping[str, str]) -> None:
+        """The id makes it safe to try again after an unknown outcome."""
+        create = partial(catalog.create, topic.name, len(topic.partitions), config, topic_id=topic.topic_id)
+        try:
+            create()
+        except StoreUnavailableError:
+            create()
+
+    def _plan(self, source: KafkaLogDirectory, target: ImportTarget) -> ImportPlan:
+        return plan_import(source, self._settings.topics, self._settings.config, target)
+
+    def _read_target(self) -> ImportTarget:
+        """Without creating anything, for a plan."""
+        try:
+            self._store.get(IDENTITY_KEY)
+        except ObjectNotFoundError:
+            return ImportTarget(CatalogState(), [ShardState()], self._present())
+        identity = StoreIdentity.open(self._store)
+        catalog = self._open_catalog(identity, read_only=True)
+        shards = [
+            self._open_shard(identity, shard, read_only=True).state() for shard in range(identity.shard_count)
+        ]
+        return ImportTarget(catalog.state(), shards, self._present())
+
+    def _present(self) -> list[PresentPartition]:
+        path = self._settings.data_dir
+        if not self._filesystem.exists(path):
+            return []
+        found: list[PresentPartition] = []
+        for name in self._filesystem.list_directory(path):
+            partition = parse_partition_name(name)
+            if partition is not None and self._filesystem.is_directory(f"{path}/{name}"):
+                found.append(
+                    PresentPartition(
+                        partition,
+                        read_partition_metadata(self._filesystem, f"{path}/{name}"),
+                        read_import_mark(self._filesystem, f"{path}/{name}") is not None,
+                    )
+                )
+        return found
+
+    def _open_catalog(self, identity: StoreIdentity, *, read_only: bool) -> Catalog:
+        return Catalog.open(
+            self._store, self._clock, self._random, self._ids, identity, self._writer, read_only=read_only
+        )
+
+    def _open_shard(self, identity: StoreIdentity, shard: int, *, read_only: bool = False) -> MetadataLog:
+        return MetadataLog.open(
+            self._store,
+            self._clock,
+            self._random,
+            self._ids,
+            identity,
+            shard,
+            self._writer,
+            partial(read_directory, self._store, StoreLayout(shard)),
+            read_only=read_only,
+        )
+
+
+def _require_apart(log_dir: str, data_dir: str) -> None:
+    if posixpath.commonpath([log_dir, data_dir]) in (log_dir, data_dir):
+        raise InvalidRequestError(
+            "the log directory and the data directory must not lie in each other; choose another data"
+            " directory",
+            log_dir=log_dir,
+            data_dir=data_dir,
+        )
+
+
+def _require_starts(state: ShardState, starts: Mapping[TopicIdPartition, int]) -> None:
+    """Invariant: nobody else has moved them, because nobody knows the topic yet."""
+    for tip, offset in starts.items():
+        known = state.partition(tip)
+        if known.log_start_offset != offset or known.tiered_end_offset != offset:
+            raise TopicAlreadyExistsError(
+                "the store has another beginning of this partition, from an import of other files; leave the"
+                " topic out",
+                topic_id=tip.topic_id,
+                partition=tip.partition,
+                log_start_offset=offset,
+                store_log_start_offset=known.log_start_offset,
+            )
+
+
+def _with_id(topic: SourceTopic, ids: IdGenerator) -> SourceTopic:
+    return topic if topic.topic_id is not None else topic._replace(topic_id=ids.uuid())
+
+
+def _partitions(topic: SourceTopic) -> list[tuple[TopicIdPartition, TopicPartition]]:
+    assert topic.topic_id is not None
+    names = [partition.topic_partition for partition in topic.partitions]
+    return [(TopicIdPartition(topic.topic_id, name.partition), name) for name in names]
+
+
+def _imported(topic: SourceTopic, staged: Mapping[TopicPartition, StagedLog]) -> ImportedTopic:
+    assert topic.topic_id is not None
+    return ImportedTopic(
+        topic.name,
+        topic.topic_id,
+        tuple(
+            ImportedPartition(
+                partition.topic_partition, staged[partition.topic_partition], partition.high_watermark
+            )
+            for partition in topic.partitions
+        ),
+    )
