@@ -69,11 +69,21 @@ async def test_a_port_has_one_server_and_a_wrong_one_claims_nothing(tmp_path: Pa
 
 
 async def test_a_data_directory_belongs_to_one_store(tmp_path: Path) -> None:
+    another = f"file://{tmp_path}/another"
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t")
-    with pytest.raises(DataDirectoryError, match="store"):
-        async with service_bench(tmp_path, store_url=f"file://{tmp_path}/another"):
+    with pytest.raises(DataDirectoryError, match="there is none here") as failure:
+        async with service_bench(tmp_path, store_url=another):
             raise AssertionError(MUST_NOT_START)
+    assert failure.value.fields["wanted_store"] == another
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "data.store"]
+    async with service_bench(tmp_path / "other", store_url=another):
+        pass
+    before = sorted((tmp_path / "another").rglob("*"))
+    with pytest.raises(DataDirectoryError, match="belongs to another object store"):
+        async with service_bench(tmp_path, store_url=another):
+            raise AssertionError(MUST_NOT_START)
+    assert sorted((tmp_path / "another").rglob("*")) == before
     async with service_bench(tmp_path) as bench:
         assert len(await bench.client.admin.list_topics()) == 1
 
@@ -103,6 +113,12 @@ def test_a_setting_that_cannot_work_is_one_line(tmp_path: Path, options: tuple[s
         for name, value in environment.items():
             patch.setenv(name, value)
         assert part in only_error(run_server(*defaults, *options))
+
+
+def test_a_store_in_the_data_directory_is_one_line_and_makes_neither(tmp_path: Path) -> None:
+    options = ("--data-dir", f"{tmp_path}/data", "--store", f"file://{tmp_path}/data/inner")
+    assert "one inside the other" in only_error(run_server(*options, "--listen", "127.0.0.1:0"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_option_is_a_usage_error() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from stratalog.base.errors import InvalidConfigError
+from stratalog.objectstore.open_store import store_directory
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -37,7 +38,8 @@ class ServerSettings:
 
     store_url: str = ""
     """`file:///dir`, `s3://bucket/prefix` or `memory://`. Empty: a directory beside the data directory,
-    `DATA_DIR.store`, so that losing or wiping the data directory leaves the store alone.
+    `DATA_DIR.store`, so that losing or wiping the data directory leaves the store alone. Never inside it, nor
+    around it.
     """
 
     max_request_bytes: int = 32 * MIB
@@ -149,6 +151,7 @@ class ServerSettings:
                 allowed=">= 0",
             )
         listen_address(self.listen)
+        _require_apart(self.data_dir, self.effective_store_url)
 
     @property
     def effective_store_url(self) -> str:
@@ -173,6 +176,22 @@ def default_store_url(data_dir: str) -> str:
     it.
     """
     return "file://" + quote(os.path.abspath(data_dir) + ".store")
+
+
+def _require_apart(data_dir: str, store_url: str) -> None:
+    """The data directory may be lost, and with it all that is in it: the store must not be."""
+    store_dir = store_directory(store_url)
+    if store_dir is None:
+        return
+    places = os.path.realpath(store_dir), os.path.realpath(data_dir)
+    if os.path.commonpath(places) in places:
+        raise InvalidConfigError(
+            "the store and the data directory must not lie one inside the other: the data directory may be"
+            " lost, the store may not",
+            name="store",
+            value=store_url,
+            data_dir=data_dir,
+        )
 
 
 def listen_address(listen: str) -> tuple[str, int]:

@@ -3,9 +3,9 @@
 Opening, in this order, because each step protects the next:
 
 1. Lock the data directory. Nobody else writes the local logs from here on.
-2. Read or create the store's identity; probe that the store keeps its promise on conditional writes; bind the
-   data directory to this store. A directory that belongs to another store stops here, before anything is
-   claimed.
+2. Read the store's identity, and create it where the data directory belongs to no store yet; probe that the
+   store keeps its promise on conditional writes; bind the data directory to this store. A directory that
+   belongs to another store stops here, before anything is written to either.
 3. Read the catalog and the shards' metadata, and claim every shard. A former owner is fenced from here on.
 4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, and
    publish the topics.
@@ -28,6 +28,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from stratalog.base.clock import Clock
+from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator, system_random
 from stratalog.base.scheduler import Scheduler
@@ -132,7 +133,7 @@ class StorageEngineBuilder:
             settings = LogManagerSettings(data_dir=self._data_dir)
             logs = LogManager.open(self._filesystem, self._clock, self._scheduler, self._ids, settings)
             undo.callback(logs.close)
-            identity = StoreIdentity.open_or_create(self._store, self._ids)
+            identity = self._open_identity(logs)
             require_conditional_writes(self._store, self._ids)
             logs.bind_store(str(identity.store_id))
             engine = self._assemble(logs, identity, host, opening, on_fenced)
@@ -145,6 +146,25 @@ class StorageEngineBuilder:
             len(self._registry.topics()),
         )
         return engine
+
+    def _open_identity(self, logs: LogManager) -> StoreIdentity:
+        """Only a directory that belongs to no store yet may make one: a wrong URL leaves nothing behind.
+        Raises DataDirectoryError.
+        """
+        bound_id = logs.bound_store_id
+        if bound_id is None:
+            return StoreIdentity.open_or_create(self._store, self._ids)
+        identity = StoreIdentity.find(self._store)
+        if identity is None:
+            raise DataDirectoryError(
+                "this data directory belongs to an object store, and there is none here; use that store, or"
+                " another directory",
+                path=self._data_dir,
+                store_id=bound_id,
+                wanted_store=self._store.url,
+            )
+        logs.bind_store(str(identity.store_id))
+        return identity
 
     def _assemble(
         self,

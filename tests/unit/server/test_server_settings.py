@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from stratalog.base.errors import InvalidConfigError
@@ -20,6 +22,19 @@ def test_a_directory_with_odd_characters_is_quoted() -> None:
 
 def test_a_store_that_is_named_wins() -> None:
     assert ServerSettings(data_dir="d", store_url="s3://bucket/p").effective_store_url == "s3://bucket/p"
+
+
+@pytest.mark.parametrize(
+    "store", ["inner", "inner/deeper", "", "..", "../link/inner", "../odd%20name/../data/x"]
+)
+def test_the_store_lies_beside_the_data_directory(tmp_path: Path, store: str) -> None:
+    data_dir = tmp_path / "data"
+    (tmp_path / "link").symlink_to(data_dir)
+    with pytest.raises(InvalidConfigError, match="one inside the other") as caught:
+        ServerSettings(data_dir=str(data_dir), store_url=f"file://{data_dir}/{store}")
+    assert caught.value.fields["name"] == "store"
+    for beside in ("data.store", "data2", "other/data"):
+        ServerSettings(data_dir=str(data_dir), store_url=f"file://{tmp_path}/{beside}")
 
 
 @pytest.mark.parametrize(

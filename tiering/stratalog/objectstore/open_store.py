@@ -44,12 +44,19 @@ def open_store(
         raise InvalidConfigError(
             "this store's url takes no query", name="store", value=url.partition("?")[0], allowed=_ALLOWED
         )
-    if parts.scheme == "file" and parts.netloc in ("", "localhost") and unquote(parts.path).rstrip("/"):
-        return LocalObjectStore(
-            filesystem or PosixFileSystem(), clock, ids or SystemIdGenerator(), unquote(parts.path)
-        )
+    directory = store_directory(url)
+    if directory is not None:
+        return LocalObjectStore(filesystem or PosixFileSystem(), clock, ids or SystemIdGenerator(), directory)
     if url == "memory://":
         return MemoryObjectStore(clock)
     raise InvalidConfigError(
         "this is not the url of an object store", name="store", value=url[:200], allowed=_ALLOWED
     )
+
+
+def store_directory(url: str) -> str | None:
+    """The directory on this machine that `url` names; None where it names another kind of store."""
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    is_local = parts.scheme == "file" and parts.netloc in ("", "localhost") and path.rstrip("/") != ""
+    return path if is_local else None

@@ -44,14 +44,27 @@ class StoreIdentity:
 
     @staticmethod
     def open(store: ObjectStore) -> StoreIdentity:
-        """Read the identity. Raises StoreNotUsableError where there is none, or it needs newer software."""
-        try:
-            return _parse(store.get(IDENTITY_KEY).data)
-        except ObjectNotFoundError as error:
+        """Read the identity. Raises StoreNotUsableError where there is none, or it needs newer software,
+        StoreCorruptError where only the identity is missing.
+        """
+        identity = StoreIdentity.find(store)
+        if identity is None:
             raise StoreNotUsableError(
                 "there is no stratalog store here; correct the URL, or start a server with it to create one",
                 store=store.url,
-            ) from error
+            )
+        return identity
+
+    @staticmethod
+    def find(store: ObjectStore) -> StoreIdentity | None:
+        """Read the identity; None where there is no store. Raises StoreNotUsableError where it needs newer
+        software, StoreCorruptError where only the identity is missing.
+        """
+        try:
+            return _parse(store.get(IDENTITY_KEY).data)
+        except ObjectNotFoundError:
+            _require_empty(store)
+            return None
 
     @staticmethod
     def open_or_create(store: ObjectStore, ids: IdGenerator, shard_count: int | None = None) -> StoreIdentity:
@@ -61,10 +74,7 @@ class StoreIdentity:
         StoreCorruptError where only the identity is missing, StoreUnavailableError.
         """
         assert shard_count is None or 1 <= shard_count <= MAX_SHARD_COUNT, "settings are checked at the edge"
-        try:
-            identity = _parse(store.get(IDENTITY_KEY).data)
-        except ObjectNotFoundError:
-            identity = _create(store, StoreIdentity(ids.uuid(), shard_count or 1))
+        identity = StoreIdentity.find(store) or _create(store, StoreIdentity(ids.uuid(), shard_count or 1))
         if shard_count is not None and identity.shard_count != shard_count:
             raise StoreNotUsableError(
                 "the number of shards is fixed when a store is created; ask for the number that it has",

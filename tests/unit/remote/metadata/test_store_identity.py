@@ -37,7 +37,7 @@ def test_created_once_and_read_ever_after() -> None:
     created = StoreIdentity.open_or_create(store, SequentialIds(1), 3)
     assert created.shard_count == 3
     assert StoreIdentity.open_or_create(store, SequentialIds(2)) == created
-    assert StoreIdentity.open(store) == created
+    assert StoreIdentity.open(store) == StoreIdentity.find(store) == created
 
 
 def test_one_shard_by_default() -> None:
@@ -56,6 +56,7 @@ def test_a_reader_does_not_create() -> None:
     store = memory_store()
     with pytest.raises(StoreNotUsableError, match="no stratalog store"):
         StoreIdentity.open(store)
+    assert StoreIdentity.find(store) is None
     assert list(store.list("")) == []
 
 
@@ -65,6 +66,8 @@ def test_a_lost_identity_is_not_replaced(key: str) -> None:
     store.put(key, b"{}")
     with pytest.raises(StoreCorruptError, match="restore"):
         StoreIdentity.open_or_create(store, SequentialIds(1))
+    with pytest.raises(StoreCorruptError, match="restore"):
+        StoreIdentity.find(store)
 
 
 @pytest.mark.parametrize(
