@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import errno
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from stratalog.base.errors import DataDirectoryError
+from stratalog.base.clock import SystemClock
+from stratalog.base.errors import DataDirectoryError, PreconditionFailedError
 from stratalog.base.filesystem import AppendFile
 from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.server.tier_manager import UPLOAD_TRY_COUNT
+from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.service_bench import ServiceBench, service_bench
+from stratalog.testing.store_faults import Operation
 
 SMALL_SEGMENTS = {"segment.bytes": "2000", "local.retention.ms": "0"}
 
@@ -115,3 +121,34 @@ async def test_a_partition_that_fails_holds_up_no_other(tmp_path: Path) -> None:
     # The stop says once more that a log could not be closed cleanly.
     with pytest.raises(DataDirectoryError, match="offline"):
         await upload_beside_a_broken_partition(tmp_path)
+
+
+@pytest.mark.parametrize("deletion_count", [1, 2, 3])
+async def test_an_upload_goes_on_where_records_are_deleted_meanwhile(
+    tmp_path: Path, deletion_count: int
+) -> None:
+    """Each of the first objects is on its way when records beyond the tiered end are deleted."""
+    bench: ServiceBench
+    offsets = list(range(1, deletion_count + 1))
+
+    def delete_meanwhile(operation: Operation) -> None:
+        if operation.verb == "PUT" and "/data/" in operation.key and offsets:
+            engine = bench.server.engine
+            engine.tiers.delete_records(engine.registry.partition("t", 0), offsets.pop(0))
+
+    store = FaultyObjectStore(MemoryObjectStore(SystemClock()), Random(0), before=delete_meanwhile)
+    async with service_bench(tmp_path, store=store) as bench:
+        await bench.client.admin.create_topic("t")
+        for number in range(5):
+            await bench.append("t", [b"%d" % number])
+        if deletion_count < UPLOAD_TRY_COUNT:
+            assert (await bench.client.admin.upload(["t"])).slices == 1
+        else:
+            with pytest.raises(PreconditionFailedError, match="not_at_tiered_end"):
+                await bench.client.admin.upload(["t"])
+            await bench.client.admin.upload(["t"])
+        assert offsets == []
+        [log] = await bench.client.admin.describe_log("t")
+        assert (log.log_start_offset, log.tiered_end_offset) == (deletion_count, 5)
+        [records] = await bench.read_all("t")
+        assert [record.offset for record in records] == list(range(deletion_count, 5))

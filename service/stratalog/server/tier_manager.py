@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import operator
 import threading
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
@@ -45,6 +46,8 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 NEVER_MS = -1
+UPLOAD_TRY_COUNT = 3
+"""Passes of an upload that somebody waits for, each of which found that the metadata had moved meanwhile."""
 HIGH_WATERMARK = -1
 """As an offset to delete before: everything that there is."""
 
@@ -67,6 +70,18 @@ class Uploaded(NamedTuple):
     slice_count: int = 0
     data_bytes: int = 0
     local_segments_deleted: int = 0
+
+    def plus(self, other: Uploaded) -> Uploaded:
+        return Uploaded(*map(operator.add, self, other))
+
+
+class _Pass(NamedTuple):
+    """What a pass of the uploader did, and what kept single partitions out of it."""
+
+    uploaded: Uploaded
+    failures: list[LogStoreError]
+    refusals: list[LogStoreError]
+    """By the metadata, which had moved: the next pass looks at it anew."""
 
 
 class UploadStatus(NamedTuple):
@@ -107,15 +122,21 @@ class TierManager:
         """Roll the active segments of the named topics (none: all) and upload what is rolled.
 
         A partition that fails holds up no other: all are tried, then the first failure is raised. Raises
-        UnknownTopicOrPartitionError, FencedError, StoreError, DataDirectoryError.
+        UnknownTopicOrPartitionError, FencedError, StoreError, DataDirectoryError; PreconditionFailedError
+        where the metadata moved under each of a few tries.
         """
         partitions = [partition for partition in self._partitions(topics) if partition.is_tiered]
         failures: list[LogStoreError] = []
         for partition in partitions:
             partition.shard.leader_epoch()
             _collect(failures, partition.log.roll)
-        uploaded, upload_failures = self._upload(partitions)
-        failures += upload_failures
+        uploaded = Uploaded()
+        for _ in range(UPLOAD_TRY_COUNT):
+            last = self._upload(partitions)
+            uploaded = uploaded.plus(last.uploaded)
+            if not last.refusals:
+                break
+        failures += last.failures + last.refusals
         deleted_count = 0
         if delete_local:
             for partition in partitions:
@@ -127,8 +148,8 @@ class TierManager:
 
     def upload_pass(self) -> None:
         """Upload what is rolled. The periodic task; failures of partitions are logged and tried again."""
-        _, failures = self._upload([partition for partition in self._partitions(()) if partition.is_tiered])
-        for failure in failures:
+        done = self._upload([partition for partition in self._partitions(()) if partition.is_tiered])
+        for failure in done.failures + done.refusals:
             logger.warning("a partition could not be uploaded, it is tried again: %s", failure)
 
     def local_retention_pass(self) -> None:
@@ -260,9 +281,11 @@ class TierManager:
             return list(self._registry.partitions())
         return [partition for name in topics for partition in self._registry.topic(name).partitions]
 
-    def _upload(self, partitions: Collection[HostedPartition]) -> tuple[Uploaded, list[LogStoreError]]:
+    def _upload(self, partitions: Collection[HostedPartition]) -> _Pass:
         """Fsync what is rolled and upload it; the failures of single partitions are returned."""
-        uploaded, failures = Uploaded(), list[LogStoreError]()
+        uploaded = Uploaded()
+        failures: list[LogStoreError] = []
+        refusals: list[LogStoreError] = []
         # The bucket never holds what the disk could lose, and appends at `os` leave the fsync to this.
         partitions = [
             one for one in partitions if _collect(failures, partial(_flush_rolled, one.log)) is not None
@@ -272,7 +295,7 @@ class TierManager:
                 candidates = [_candidate(self._catalog, one) for one in partitions if one.shard is tier.shard]
                 report = tier.uploader.upload(candidates, epoch=tier.shard.leader_epoch())
                 failures += [failed.error for failed in report.failed]
-                failures += [
+                refusals += [
                     PreconditionFailedError(
                         "the metadata refused an uploaded slice, the next pass tries again: "
                         + refused.reason,
@@ -281,11 +304,7 @@ class TierManager:
                     )
                     for refused in report.refused
                 ]
-                uploaded = Uploaded(
-                    uploaded.object_count + report.object_count,
-                    uploaded.slice_count + report.slice_count,
-                    uploaded.data_bytes + report.data_bytes,
-                )
+                uploaded = uploaded.plus(Uploaded(report.object_count, report.slice_count, report.data_bytes))
         except FencedError:
             for tier in self._tiers:
                 tier.shard.refresh()
@@ -293,8 +312,8 @@ class TierManager:
         except Exception as error:
             self._note(uploaded, error)
             raise
-        self._note(uploaded, failures[0] if failures else None)
-        return uploaded, failures
+        self._note(uploaded, next(iter(failures + refusals), None))
+        return _Pass(uploaded, failures, refusals)
 
     def _note(self, uploaded: Uploaded, error: Exception | None) -> None:
         with self._lock:
