@@ -1,0 +1,232 @@
+"""A machine that dies at every single operation of an import: on its disk, and before or after each request
+to the store.
+
+Whatever is left, each topic is either there whole or unknown, then the next import brings it; the broker's
+files are what they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+
+from stratalog.base.errors import LogStoreError, StoreNotUsableError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.log.isolation import Isolation
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.batch import decode_all
+from stratalog.record.record import Record
+from stratalog.remote.catalog import Catalog
+from stratalog.remote.commit import Writer
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.topic_importer import ImportSettings, TopicImporter
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.manual_scheduler import ManualScheduler
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.store_faults import Fault, FaultsAt
+from stratalog.testing.tiered_logs import TieredLogs
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.1" / "data"
+RECOMPRESSED, TXN = TopicPartition("g1-recompressed", 0), TopicPartition("g1-txn", 0)
+SURVIVALS = (
+    Survival(Kept.NONE, Kept.NONE),
+    Survival(Kept.NONE, Kept.ALL),
+    Survival(Kept.NOISE, Kept.HALF),
+    Survival(Kept.ALL, Kept.ALL),
+)
+ONLY_LOOKING = frozenset(
+    {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
+    | {"open_read", "close", "free_bytes", "try_lock", "try_lock_shared"}
+)
+
+
+class Machine:
+    """A disk with a broker's log directory on it, and a store."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryObjectStore(self.clock)
+        self.disk = FaultyFileSystem(broker_disk())
+        self.ids = SequentialIds()
+
+    def run(self, topics: tuple[str, ...] = (), *, store: ObjectStore | None = None) -> None:
+        settings = ImportSettings(
+            log_dir="/kafka", data_dir="/data", topics=topics, config={}, owner="somebody"
+        )
+        scheduler = ManualScheduler(self.clock)
+        TopicImporter(
+            self.disk, store or self.store, self.clock, scheduler, self.ids, random.Random(0), settings
+        ).run()
+
+    def serve(self) -> dict[TopicPartition, list[Record]]:
+        """Start the storage of a server on what is there, read everything, stop."""
+        logs = TieredLogs(self.disk, self.store, self.clock, self.ids)
+        found: dict[TopicPartition, list[Record]] = {}
+        for topic in logs.catalog.topics().values():
+            for partition, reconciled in logs.open_topic(topic).items():
+                assert reconciled.set_aside_path is None, reconciled.reason
+                log = reconciled.log
+                log.check()
+                found[partition] = records_of(log)
+        logs.close()
+        return found
+
+    @property
+    def topics(self) -> set[str]:
+        try:
+            identity = StoreIdentity.open(self.store)
+        except StoreNotUsableError:
+            return set()
+        writer = Writer("test", "test")
+        catalog = Catalog.open(
+            self.store, self.clock, random.Random(0), self.ids, identity, writer, read_only=True
+        )
+        return set(catalog.topics())
+
+
+def records_of(log: UnifiedLog) -> list[Record]:
+    offset, records = log.log_start_offset, list[Record]()
+    while offset < log.log_end_offset:
+        data = log.read(offset, 1 << 20, Isolation.LOG_END)
+        records += decode_all(data.batches)
+        offset = data.next_offset
+    return [record for record in records if record.offset >= log.log_start_offset]
+
+
+def broker_disk() -> MemoryFileSystem:
+    """All of it durable."""
+    disk = MemoryFileSystem()
+    for partition in (TXN, RECOMPRESSED):
+        copy(GOLDEN / str(partition), disk, f"/kafka/{partition}")
+    copy(GOLDEN, disk, "/kafka")
+    return disk
+
+
+def copy(source: Path, disk: MemoryFileSystem, target: str) -> None:
+    disk.make_directories(target)
+    for path in source.iterdir():
+        if path.is_file():
+            file = disk.open_append(f"{target}/{path.name}")
+            file.append([path.read_bytes()])
+            file.sync()
+            file.close()
+    for directory in ("/", "/kafka", target):
+        disk.sync_directory(directory)
+
+
+def broker_files(disk: FileSystem) -> dict[str, bytes | None]:
+    assert isinstance(disk, FaultyFileSystem)
+    return {path: data for path, data in disk.inner.contents().items() if path.startswith("/kafka")}
+
+
+def whole_import() -> tuple[Machine, dict[TopicPartition, list[Record]]]:
+    machine = Machine()
+    machine.run()
+    return machine, machine.serve()
+
+
+COMPLETE, EXPECTED = whole_import()
+BROKER_FILES = broker_files(FaultyFileSystem(broker_disk()))
+
+
+def require_whole_or_not_at_all(machine: Machine) -> None:
+    """Then import what is missing, and find all of it."""
+    assert broker_files(machine.disk) == BROKER_FILES
+    known = machine.topics
+    missing = tuple(sorted({"g1-recompressed", "g1-txn"} - known))
+    if missing:
+        machine.run(missing)
+    assert machine.serve() == EXPECTED, f"known before: {known}"
+    assert broker_files(machine.disk) == BROKER_FILES
+
+
+def test_an_import_brings_everything() -> None:
+    assert {name: (records[0].offset, len(records)) for name, records in EXPECTED.items()} == {
+        RECOMPRESSED: (37, 163),
+        TXN: (0, 224),
+    }
+    assert broker_files(COMPLETE.disk) == BROKER_FILES
+    assert not COMPLETE.disk.exists("/data/import")
+
+
+def changes() -> list[tuple[int, str]]:
+    machine = Machine()
+    machine.run()
+    return [
+        (number, what)
+        for number, what in enumerate(machine.disk.trace, 1)
+        if what.partition(" ")[0] not in ONLY_LOOKING
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("survival", SURVIVALS, ids=lambda survival: f"{survival[0].name}-{survival[1].name}")
+def test_a_crash_at_any_operation_on_the_disk(survival: Survival) -> None:
+    operations = changes()
+    assert len(operations) > 100
+    for number, what in operations:
+        for part in (0.0, 0.5) if what.startswith("append") else (0.0,):
+            machine = Machine()
+            machine.disk.crash_at(number, part=part)
+            with contextlib.suppress(SimulatedCrash):
+                machine.run()
+            assert machine.disk.operation_count == number, "the same operations in every run"
+            machine.disk = machine.disk.reopened(survival)
+            try:
+                require_whole_or_not_at_all(machine)
+            except Exception as failure:
+                raise AssertionError(f"died at {number}, {what}, part {part}, {survival}") from failure
+
+
+def test_a_crash_before_or_after_any_request_to_the_store() -> None:
+    trace = StoreTrace()
+    machine = Machine()
+    machine.run(store=FaultyObjectStore(machine.store, random.Random(0), trace=trace))
+    count = len(trace.entries)
+    assert count > 10
+    for number in range(count):
+        for fault in (Fault.STOPS_BEFORE, Fault.STOPS_AFTER):
+            machine = Machine()
+            store = FaultyObjectStore(machine.store, random.Random(0), FaultsAt({number: fault}))
+            # A listing that nobody reads to its end has no end to stop after.
+            with contextlib.suppress(ActorStopped):
+                machine.run(store=store)
+            machine.disk = machine.disk.reopened(Survival(Kept.NONE, Kept.NONE))
+            require_whole_or_not_at_all(machine)
+
+
+@pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_AND_IS_REFUSED])
+def test_a_store_that_fails_at_any_write(fault: Fault) -> None:
+    trace = StoreTrace()
+    machine = Machine()
+    machine.run(store=FaultyObjectStore(machine.store, random.Random(0), trace=trace))
+    writes = [entry.operation.number for entry in trace.entries if entry.operation.verb == "PUT"]
+    for number in writes:
+        machine = Machine()
+        store = FaultyObjectStore(machine.store, random.Random(0), FaultsAt({number: fault}))
+        with contextlib.suppress(LogStoreError):
+            machine.run(store=store)
+        machine.disk = machine.disk.killed()
+        require_whole_or_not_at_all(machine)
+
+
+def test_a_disk_that_fails_at_any_operation_leaves_a_topic_whole_or_out() -> None:
+    for number, what in changes():
+        machine = Machine()
+        machine.disk.fail_at(number)
+        with contextlib.suppress(LogStoreError):
+            machine.run()
+        machine.disk = machine.disk.killed()
+        try:
+            require_whole_or_not_at_all(machine)
+        except Exception as failure:
+            raise AssertionError(f"failed at {number}, {what}") from failure
