@@ -45,7 +45,11 @@ PLAIN = LogConfig(
     retention_bytes=2500,
     retention_ms=-1,
 )
-
+TRANSACTIONAL = LogConfig(
+    segment_bytes=1400, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1
+)
+# The records are older than any clock here.
+NEVER = 2**60
 
 Work = Callable[[LogMachine, LogLedger], None]
 
@@ -119,16 +123,67 @@ def truncating_work(machine: LogMachine, ledger: LogLedger) -> None:
     ledger.append(log, [ledger.batch(8), ledger.batch(8)])
 
 
+def transactional_work(machine: LogMachine, ledger: LogLedger) -> None:
+    """Producers in turn, transactions over segments, truncations into them, snapshots, owners in turn."""
+    now_ms = machine.clock.now_ms()
+    log = machine.start()
+    for number in range(8):
+        ledger.append(
+            log,
+            [
+                ledger.producer_batch(1, 4, is_transactional=True),
+                ledger.producer_batch(2, 3, is_transactional=number % 2 == 0),
+                ledger.batch(1),
+            ],
+        )
+        ledger.leader_epoch += number % 3
+        if number % 3 == 2:
+            ledger.end_transaction(log, 2, committed=number == 2, now_ms=now_ms)
+        if number == 4:
+            ledger.end_transaction(log, 1, committed=False, now_ms=now_ms)
+            ledger.flush(log)
+            machine.checkpoint()
+    ledger.truncate_to(log, log.log_end_offset - 11)
+    ledger.append(log, [ledger.producer_batch(1, 2, is_transactional=True)])
+    ledger.flush(log)
+    ledger.truncate_to(log, 21)
+    ledger.append(log, [ledger.producer_batch(2, 2, is_transactional=False), ledger.batch(9)])
+    ledger.end_transaction(log, 1, committed=False, now_ms=now_ms)
+    log.roll()
+    ledger.append(log, [ledger.producer_batch(1, 2, is_transactional=True)])
+    machine.stop()
+    ledger.durable_end_offset = log.log_end_offset
+    log = machine.start()
+    ledger.append(log, [ledger.producer_batch(1, 2, is_transactional=True), ledger.batch(2)])
+    ledger.end_transaction(log, 1, committed=True, now_ms=now_ms)
+    ledger.flush(log)
+    log.increment_log_start_offset(log.segments()[2].base_offset)
+    ledger.note_starts(log)
+    log.delete_old_segments()
+    ledger.note_starts(log)
+    ledger.append(log, [ledger.producer_batch(2, 1, is_transactional=True)])
+
+
 WORKS = pytest.mark.parametrize(
     ("work", "config"),
-    [(tiered_work, TIERED), (plain_work, PLAIN), (truncating_work, PLAIN), (truncating_work, TIERED)],
-    ids=["tiered", "plain", "truncating", "truncating-tiered"],
+    [
+        (tiered_work, TIERED),
+        (plain_work, PLAIN),
+        (truncating_work, PLAIN),
+        (truncating_work, TIERED),
+        (transactional_work, TRANSACTIONAL),
+    ],
+    ids=["tiered", "plain", "truncating", "truncating-tiered", "transactional"],
 )
+
+
+def new_machine(disk: FaultyFileSystem, config: LogConfig) -> LogMachine:
+    return LogMachine(disk, config, producer_id_expiration_ms=NEVER)
 
 
 def count_operations(work: Work, config: LogConfig) -> list[str]:
     disk = FaultyFileSystem()
-    machine = LogMachine(disk, config)
+    machine = new_machine(disk, config)
     ledger = LogLedger()
     work(machine, ledger)
     assert machine.manager is not None
@@ -162,7 +217,7 @@ def test_dying_at_every_operation_loses_nothing_that_was_flushed(work: Work, con
         disk.crash_at(operation, part=part)
         ledger = LogLedger()
         with pytest.raises(SimulatedCrash):
-            work(LogMachine(disk, config), ledger)
+            work(new_machine(disk, config), ledger)
         verified: list[dict[str, bytes | None]] = []
         for survival in SURVIVALS:
             found = disk.reopened(survival)
@@ -180,16 +235,16 @@ def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *
     `goes_on`: and append to it, too.
     """
     found = ledger.copy()
-    log = LogMachine(disk, config).start()
+    log = new_machine(disk, config).start()
     assert log.high_watermark == log.log_end_offset
     found.verify(log, after_crash=True)
     again = disk.reopened(NOTHING_KEPT)
-    log = LogMachine(again, config).start()
+    log = new_machine(again, config).start()
     assert read_local(log) == list(found.acknowledged.values())
     if goes_on:
         found.append(log, [found.batch(3)])
         found.flush(log)
-        found.verify(LogMachine(again.reopened(NOTHING_KEPT), config).start(), after_crash=True)
+        found.verify(new_machine(again.reopened(NOTHING_KEPT), config).start(), after_crash=True)
 
 
 @WORKS
@@ -199,7 +254,7 @@ def test_a_disk_that_fails_once_leaves_no_half_truths(work: Work, config: LogCon
     for operation in range(1, len(count_operations(work, config)) + 1):
         disk = FaultyFileSystem()
         disk.fail_at(operation, part=0.5)
-        machine = LogMachine(disk, config)
+        machine = new_machine(disk, config)
         ledger = LogLedger()
         try:
             work(machine, ledger)

@@ -7,17 +7,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError
+from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError, OutOfOrderSequenceError
 from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.batch import decode_all
 from stratalog.record.record import Record
-from stratalog.testing.log_ledger import LogLedger, read_local
+from stratalog.testing.log_ledger import LogLedger, decode_with_markers, read_local
 from stratalog.testing.log_machine import LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 COUNTS = st.integers(1, 6)
+PRODUCERS = st.integers(1, 3)
+NEVER = 2**60
 FRACTIONS = st.floats(0, 1)
 CONFIGS = st.builds(
     LogConfig,
@@ -39,7 +40,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     def begin(self, config: LogConfig, start_offset: int) -> None:
         self.disk = MemoryFileSystem()
         self.config = config
-        self.machine = LogMachine(self.disk, config)
+        self.machine = LogMachine(self.disk, config, producer_id_expiration_ms=NEVER)
         self.ledger = LogLedger()
         self.log: UnifiedLog = self.machine.start(start_offset=start_offset)
         # The empty log is kept as a fact; without a record in it, a crash may take the fact away.
@@ -59,7 +60,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         requests = [self.ledger.batch(count) for count in counts]
         if garbage is not None:
             # A request that is refused takes no offset, and its neighbours do not notice.
-            outcomes = self.log.append_group([requests[0][:-1], garbage], leader_epoch=3)
+            outcomes = self.log.append_group([requests[0][:-1], garbage], leader_epoch=99)
             assert all(isinstance(outcome, LogStoreError) for outcome in outcomes)
         assert not any(
             isinstance(outcome, LogStoreError) for outcome in self.ledger.append(self.log, requests)
@@ -68,6 +69,55 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     @rule(timestamp_ms=st.integers(0, 2_000_000))
     def append_at(self, timestamp_ms: int) -> None:
         self.ledger.append(self.log, [self.ledger.batch(2, timestamp_ms=timestamp_ms)])
+
+    @rule(
+        producers=st.lists(PRODUCERS, min_size=1, max_size=3, unique=True),
+        count=COUNTS,
+        is_transactional=st.booleans(),
+        comes_twice=st.booleans(),
+    )
+    def append_idempotent(
+        self, producers: list[int], count: int, is_transactional: bool, comes_twice: bool
+    ) -> None:
+        requests = [
+            self.ledger.producer_batch(producer, count, is_transactional=is_transactional)
+            for producer in producers
+        ]
+        stored = self.ledger.append(self.log, requests)
+        assert not any(isinstance(outcome, LogStoreError) for outcome in stored)
+        if comes_twice:
+            self.send_again()
+
+    @rule()
+    def send_again(self) -> None:
+        """What came last of each producer is recognised, whatever has happened to the log since."""
+        end_offset = self.log.log_end_offset
+        for note, last_offset in self.ledger.view.newest.values():
+            info = self.log.append_as_leader(note.request, 99)
+            assert info == (last_offset - note.record_count + 1, last_offset, 0, True)
+        assert self.log.log_end_offset == end_offset
+
+    @rule(producer=PRODUCERS)
+    def send_too_early(self, producer: int) -> None:
+        is_known = producer in self.ledger.view.newest
+        request = self.ledger.producer_batch(producer, 2, is_transactional=False, skipped_count=1)
+        if is_known:
+            [outcome] = self.ledger.append(self.log, [request])
+            assert isinstance(outcome, OutOfOrderSequenceError)
+
+    @rule(producer=PRODUCERS, committed=st.booleans())
+    def end_transaction(self, producer: int, committed: bool) -> None:
+        now_ms = self.machine.clock.now_ms()
+        assert self.ledger.end_transaction(self.log, producer, committed=committed, now_ms=now_ms) is None
+
+    @rule(step=st.integers(1, 3))
+    def take_over(self, step: int) -> None:
+        """Another owner appends from now on."""
+        self.ledger.leader_epoch += step
+
+    @rule(delta=st.integers(-1, 40))
+    def truncate(self, delta: int) -> None:
+        self.ledger.truncate_to(self.log, max(0, self.log.log_end_offset - delta))
 
     @rule()
     def flush(self) -> None:
@@ -86,7 +136,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
             return
         offset = start_offset + round(fraction * (end_offset - start_offset))
         data = self.log.read(offset, max_bytes)
-        found = [record for record in decode_all(data.batches) if record.offset >= offset]
+        found = [record for record in decode_with_markers(data.batches) if record.offset >= offset]
         assert found == [record for record in self.records if offset <= record.offset < data.next_offset]
         assert bool(found) == (offset < end_offset)
         # More than was asked for comes only where one batch alone is larger.
@@ -126,7 +176,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
             offset = source.end_offset
             assert offset <= min(self.log.recovery_point, self.log.last_stable_offset)
             data = self.log.read_segment(source, source.first_position, source.size_bytes)
-            copied = [record for record in decode_all(data) if record.offset >= source.base_offset]
+            copied = [record for record in decode_with_markers(data) if record.offset >= source.base_offset]
             assert copied == [r for r in self.records if source.base_offset <= r.offset < source.end_offset]
         if self.config.remote_storage_enable and candidates:
             self.log.update_tiered_end_offset(offset)
@@ -167,7 +217,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
 
     def _start_after_crash(self) -> None:
         tiered_end_offset = self.log.tiered_end_offset
-        self.machine = LogMachine(self.disk, self.config)
+        self.machine = LogMachine(self.disk, self.config, producer_id_expiration_ms=NEVER)
         self.log = self.machine.start()
         self._tell_what_the_store_knows(tiered_end_offset)
         self.ledger.verify(self.log, after_crash=True)
@@ -185,7 +235,11 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         live = {info.base_offset for info in self.log.segments() if not info.is_active}
         self.machine.stop()
         for path, data in self.disk.contents().items():
-            if data and path.endswith("index") and int(path.split("/")[-1].split(".")[0]) in live:
+            if (
+                data
+                and path.endswith((".index", ".timeindex"))
+                and int(path.split("/")[-1].split(".")[0]) in live
+            ):
                 changed = bytearray(data)
                 changed[round(position * (len(data) - 1))] ^= 0x55
                 file = self.disk.open_append(path)
@@ -200,6 +254,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     def equal(self) -> None:
         self.log.check()
         assert read_local(self.log, 1500) == self.records
+        self.ledger.verify_producers(self.log)
         assert self.machine.manager is not None
         self.machine.manager.check()
 

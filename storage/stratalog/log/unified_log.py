@@ -463,10 +463,13 @@ class UnifiedLog:
         if count == len(self._local.segments):
             # There is always an active segment, and it is never dropped: begin a new one, empty, first.
             self._roll()
+        snapshot_files = self._state.producers.snapshot_files
         with self._availability.offline_on_failure():
+            # What is remembered of the batches that go is only there.
+            snapshot_files.sync(snapshot_files.take_unsynced())
             dropped = self._local.drop_oldest(count)
             start_offset = self._local.segments.start_offset
-            self._state.producers.snapshot_files.remove_before(start_offset)
+            snapshot_files.remove_before(start_offset)
         if not self.config.remote_storage_enable:
             self._offsets.log_start_offset = max(self.log_start_offset, start_offset)
             self._follow_log_start()

@@ -12,9 +12,12 @@ from stratalog.base.errors import LogStoreError
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.batch import decode_all
+from stratalog.record.batch import batches, decode, decode_all
+from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
+from stratalog.testing.producer_ledger import BatchNote, ProducerLedger, ProducerView, read_committed
 
 _READ_BYTES = 1 << 20
 
@@ -28,8 +31,14 @@ class LogLedger:
         self.attempted: dict[int, list[Record]] = {}
         """By offset: what may have been written there, acknowledged or not, refused excepted."""
         self.durable_end_offset = 0
+        self.leader_epoch = 1
+        """Of the next append. The log takes no lower one than its last."""
         self.log_start_offset = 0
         self.local_start_offset = 0
+        self.producers = ProducerLedger()
+        self._dropped: dict[int, Record] = {}
+        # By value: the how manyth of its batch.
+        self._indexes: dict[bytes | None, int] = {}
         self._sequence = 0
         self._value_bytes = value_bytes
 
@@ -39,25 +48,77 @@ class LogLedger:
         copied.acknowledged = dict(self.acknowledged)
         copied.attempted = {offset: list(records) for offset, records in self.attempted.items()}
         copied.durable_end_offset = self.durable_end_offset
+        copied.leader_epoch = self.leader_epoch
         copied.log_start_offset = self.log_start_offset
         copied.local_start_offset = self.local_start_offset
+        copied.producers.notes = dict(self.producers.notes)
+        copied._dropped = dict(self._dropped)
+        copied._indexes = dict(self._indexes)
         copied._sequence = self._sequence
         return copied
 
     def batch(self, count: int, *, timestamp_ms: int | None = None) -> bytes:
-        """A producer's batch of new records. Timestamps go to and fro unless one is given for all."""
+        """A batch of new records. Timestamps go to and fro unless one is given for all."""
+        return encode_batch(self._records(count, timestamp_ms=timestamp_ms))
+
+    def _records(self, count: int, *, timestamp_ms: int | None = None) -> list[Record]:
         records: list[Record] = []
-        for _ in range(count):
+        for index in range(count):
             self._sequence += 1
             age_ms = (self._sequence * 7919) % 1000
             timestamp = 1_000_000 + 10 * self._sequence - age_ms if timestamp_ms is None else timestamp_ms
             value = f"{self._sequence}:".encode().ljust(self._value_bytes, b"x")
+            self._indexes[value] = index
             records.append(Record(0, timestamp, b"key", value))
-        return encode_batch(records)
+        return records
 
-    def append(
-        self, log: UnifiedLog, requests: Sequence[bytes], leader_epoch: int = 1
-    ) -> list[AppendInfo | LogStoreError]:
+    @property
+    def view(self) -> ProducerView:
+        """What the log must know of its producers."""
+        everything = self._dropped | self.acknowledged
+        return self.producers.view(record for _, record in sorted(everything.items()))
+
+    def producer_batch(
+        self, producer_id: int, count: int, *, is_transactional: bool, skipped_count: int = 0
+    ) -> bytes:
+        """The producer's next batch; one that comes too early where some records before it are skipped."""
+        view = self.view
+        sequence = skipped_count
+        if producer_id in view.newest:
+            sequence += view.newest[producer_id][0].last_sequence + 1
+        is_transactional = is_transactional or producer_id in view.open_transactions
+        records = self._records(count)
+        request = encode_batch(records, producer=BatchProducer(producer_id, 0, sequence, is_transactional))
+        note = BatchNote(producer_id, request, sequence + count - 1, count, is_transactional)
+        self.producers.notes |= {record.value: note for record in records}
+        return request
+
+    def end_transaction(
+        self, log: UnifiedLog, producer_id: int, *, committed: bool, now_ms: int
+    ) -> LogStoreError | None:
+        """Append the marker. The error is returned, not raised."""
+        self._sequence += 1
+        # Coordinators come and go, so that every marker is another one.
+        control_type = ControlType.COMMIT if committed else ControlType.ABORT
+        marker = EndTransactionMarker(control_type, self._sequence)
+        [record] = decode(marker.to_batch(producer_id, 0, 0))
+        self.producers.notes[record.value] = BatchNote(producer_id, is_abort=not committed)
+        offset = log.log_end_offset
+        marked = record._replace(offset=offset, timestamp_ms=now_ms)
+        self.attempted.setdefault(offset, []).append(marked)
+        try:
+            info = log.append_end_transaction_marker(
+                producer_id, 0, self._sequence, committed=committed, leader_epoch=self.leader_epoch
+            )
+        except LogStoreError as failure:
+            self._forget([record])
+            return failure
+        assert info.base_offset == info.last_offset == offset
+        self.acknowledged[offset] = marked
+        self.attempted[offset] = [marked]
+        return None
+
+    def append(self, log: UnifiedLog, requests: Sequence[bytes]) -> list[AppendInfo | LogStoreError]:
         """`append_group`, written down. Errors are returned, not raised."""
         next_offset = log.log_end_offset
         for request in requests:
@@ -66,7 +127,7 @@ class LogLedger:
                 offset = next_offset + delta
                 self.attempted.setdefault(offset, []).append(record._replace(offset=offset))
             next_offset += len(records)
-        outcomes = log.append_group(requests, leader_epoch)
+        outcomes = log.append_group(requests, self.leader_epoch)
         for request, outcome in zip(requests, outcomes, strict=True):
             records = decode_all(request)
             if isinstance(outcome, LogStoreError):
@@ -99,10 +160,27 @@ class LogLedger:
         self.durable_end_offset = self.local_start_offset = 0
         self.log_start_offset = min(self.log_start_offset, offset)
         log.truncate_fully_and_start_at(offset)
+        self._dropped = {}
         self.acknowledged = {}
         self.attempted = {}
         self.durable_end_offset = self.local_start_offset = offset
         self.log_start_offset = log.log_start_offset
+
+    def truncate_to(self, log: UnifiedLog, offset: int) -> None:
+        """Until it returns, the log may still be what it was, or a beginning of it."""
+        if offset < log.local_log_start_offset:
+            # Nothing local is left; the log begins anew.
+            self.restart_at(log, offset)
+            return
+        end_offset = min(offset, log.log_end_offset)
+        if end_offset < log.log_end_offset:
+            # Batches go as a whole.
+            end_offset -= self._indexes.get(self.acknowledged[end_offset].value, 0)
+        self.durable_end_offset = min(self.durable_end_offset, end_offset)
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        assert log.truncate_to(offset) == end_offset
+        self.acknowledged = {at: record for at, record in self.acknowledged.items() if at < end_offset}
+        self.attempted = {at: records for at, records in self.attempted.items() if at < end_offset}
 
     def verify(self, log: UnifiedLog, *, after_crash: bool) -> None:
         """The log holds what it must and nothing that it must not. Afterwards the ledger describes this very
@@ -115,6 +193,7 @@ class LogLedger:
         if not after_crash:
             assert end_offset == max(self.acknowledged, default=start_offset - 1) + 1
         records = read_local(log)
+        self._dropped |= {at: one for at, one in self.acknowledged.items() if at < start_offset}
         assert [record.offset for record in records] == list(range(start_offset, end_offset)), (
             "offsets are not dense"
         )
@@ -129,6 +208,34 @@ class LogLedger:
             self.durable_end_offset = end_offset
             self.acknowledged = {record.offset: record for record in records}
             self.attempted = {record.offset: [record] for record in records}
+        self.verify_producers(log)
+
+    def verify_producers(self, log: UnifiedLog) -> None:
+        """The log knows of its producers what follows from its records, and readers of committed records get
+        these."""
+        view = self.view
+        entries = {entry.producer_id: entry for entry in log.producers()}
+        assert {
+            producer_id: (entry.batches[-1].last_sequence, entry.batches[-1].last_offset)
+            for producer_id, entry in entries.items()
+            if entry.batches
+        } == {
+            producer_id: (note.last_sequence, offset) for producer_id, (note, offset) in view.newest.items()
+        }
+        opened = {
+            producer_id: entry.current_txn_first_offset
+            for producer_id, entry in entries.items()
+            if entry.current_txn_first_offset is not None
+        }
+        assert opened == view.open_transactions
+        stable_offset = view.last_stable_offset(log.log_start_offset, log.high_watermark)
+        assert log.last_stable_offset == stable_offset
+        everything = (self._dropped | self.acknowledged).items()
+        committed = self.producers.committed([record for _, record in sorted(everything)], stable_offset)
+        start_offset = log.local_log_start_offset
+        expected = [record for record in committed if record.offset >= start_offset]
+        for max_bytes in (1, _READ_BYTES):
+            assert read_committed(log, max_bytes) == expected
 
     def _verify_times(self, log: UnifiedLog, records: Sequence[Record]) -> None:
         visible = [record for record in records if record.offset < log.high_watermark]
@@ -143,12 +250,18 @@ class LogLedger:
 
 
 def read_local(log: UnifiedLog, max_bytes: int = _READ_BYTES) -> list[Record]:
-    """Every record from the local log start to the log end, in order, read as a consumer would."""
+    """Every record from the local log start to the log end, markers included, in order, read as a consumer
+    would."""
     offset = log.local_log_start_offset
     records: list[Record] = []
     while offset < log.log_end_offset:
         data = log.read(offset, max_bytes, Isolation.LOG_END)
         assert data.next_offset > offset, "a reader would stand still"
-        records += [record for record in decode_all(data.batches) if record.offset >= offset]
+        records += [record for record in decode_with_markers(data.batches) if record.offset >= offset]
         offset = data.next_offset
     return records
+
+
+def decode_with_markers(data: bytes) -> list[Record]:
+    """The records of all batches, those of control batches included."""
+    return [record for position, _ in batches(data) for record in decode(data, position)]

@@ -24,7 +24,12 @@ class LogMachine:
     """A disk, a clock, and at most one process. Used by one thread."""
 
     def __init__(
-        self, disk: FileSystem | None = None, config: LogConfig | None = None, *, max_open: int = 8
+        self,
+        disk: FileSystem | None = None,
+        config: LogConfig | None = None,
+        *,
+        max_open: int = 8,
+        producer_id_expiration_ms: int = 24 * 60 * 60 * 1000,
     ) -> None:
         self.disk: FileSystem = disk if disk is not None else MemoryFileSystem()
         self.config = config if config is not None else LogConfig()
@@ -32,6 +37,7 @@ class LogMachine:
         self.scheduler = ManualScheduler(self.clock, collect_failures=True)
         self.manager: LogManager | None = None
         self._max_open = max_open
+        self._producer_id_expiration_ms = producer_id_expiration_ms
 
     def open(self) -> LogManager:
         """Start a process, without its log."""
@@ -41,6 +47,7 @@ class LogMachine:
             max_open_files=self._max_open,
             index_cache_bytes=4 * 1024,
             file_delete_delay_ms=1000,
+            producer_id_expiration_ms=self._producer_id_expiration_ms,
         )
         self.manager = LogManager.open(self.disk, self.clock, self.scheduler, SequentialIds(), settings)
         return self.manager

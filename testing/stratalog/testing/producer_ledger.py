@@ -1,0 +1,114 @@
+"""What the producers of one log did, written down by the values of their records, which no two records share.
+
+Whatever is read from the log later is recognised by these, so what the log must know of its producers follows
+from a plain list of records: which sequence number came last, which transactions are open, and which were
+aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from stratalog.log.isolation import Isolation
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch import batches, decode
+from stratalog.record.record import Record
+
+
+class BatchNote(NamedTuple):
+    """A producer's batch, or the marker that ended its transaction."""
+
+    producer_id: int
+    request: bytes = b""
+    """As it was sent; empty for a marker."""
+    last_sequence: int = -1
+    record_count: int = 1
+    is_transactional: bool = False
+    is_abort: bool = False
+
+    @property
+    def is_marker(self) -> bool:
+        return not self.request
+
+
+class ProducerView(NamedTuple):
+    """What follows from a list of records."""
+
+    newest: dict[int, tuple[BatchNote, int]]
+    """Of each producer the last batch and its last offset."""
+    open_transactions: dict[int, int]
+    """By producer, where it began."""
+    ended: list[tuple[int, int, int, bool]]
+    """Producer, first offset, marker's offset, and whether it was aborted."""
+
+    def last_stable_offset(self, log_start_offset: int, high_watermark: int) -> int:
+        """A transaction counts as ended once its marker is below the high watermark."""
+        unstable = list(self.open_transactions.values())
+        unstable += [first for _, first, last, _ in self.ended if last >= high_watermark]
+        return min(high_watermark, max(log_start_offset, min(unstable, default=high_watermark)))
+
+    def is_aborted(self, producer_id: int, offset: int) -> bool:
+        return any(
+            is_aborted and producer == producer_id and first <= offset <= last
+            for producer, first, last, is_aborted in self.ended
+        )
+
+
+class ProducerLedger:
+    """Used by one thread. Notes are never taken back: they say what was sent, not what is stored."""
+
+    def __init__(self) -> None:
+        self.notes: dict[bytes | None, BatchNote] = {}
+        """By the value of each of their records."""
+
+    def view(self, records: Iterable[Record]) -> ProducerView:
+        """What follows from these records, in the order of their offsets."""
+        view = ProducerView({}, {}, [])
+        for record in records:
+            note = self.notes.get(record.value)
+            if note is None:
+                continue
+            if note.is_marker:
+                first_offset = view.open_transactions.pop(note.producer_id, None)
+                if first_offset is not None:
+                    view.ended.append((note.producer_id, first_offset, record.offset, note.is_abort))
+                continue
+            view.newest[note.producer_id] = note, record.offset
+            if note.is_transactional:
+                view.open_transactions.setdefault(note.producer_id, record.offset)
+        return view
+
+    def committed(self, records: Iterable[Record], end_offset: int) -> list[Record]:
+        """What readers of committed records get of these."""
+        listed = list(records)
+        view = self.view(listed)
+        found: list[Record] = []
+        for record in listed:
+            note = self.notes.get(record.value)
+            is_hidden = note is not None and (
+                note.is_marker or (note.is_transactional and view.is_aborted(note.producer_id, record.offset))
+            )
+            if record.offset < end_offset and not is_hidden:
+                found.append(record)
+        return found
+
+
+def read_committed(log: UnifiedLog, max_bytes: int) -> list[Record]:
+    """The committed records of the local log, as Kafka's consumer finds them: a producer's are left out from
+    where an aborted transaction of its begins to its next marker."""
+    offset, records = log.local_log_start_offset, list[Record]()
+    while offset < log.last_stable_offset:
+        data = log.read(offset, max_bytes, Isolation.TXN_COMMITTED)
+        assert data.next_offset > offset, "a reader would stand still"
+        begins = sorted(data.aborted_transactions, key=lambda aborted: aborted.first_offset)
+        aborting: set[int] = set()
+        for position, header in batches(data.batches):
+            while begins and begins[0].first_offset <= header.last_offset:
+                aborting.add(begins.pop(0).producer_id)
+            if header.is_control:
+                aborting.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborting):
+                records += [one for one in decode(data.batches, position) if one.offset >= offset]
+        offset = data.next_offset
+    return records
