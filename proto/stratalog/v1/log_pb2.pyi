@@ -47,6 +47,26 @@ DURABILITY_OBJECT: Durability.ValueType  # 3
 """Committed in the object store: survives the loss of the machine."""
 Global___Durability: _TypeAlias = Durability  # noqa: Y015
 
+class _IsolationLevel:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _IsolationLevelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_IsolationLevel.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ISOLATION_LEVEL_READ_UNCOMMITTED: _IsolationLevel.ValueType  # 0
+    """Up to the high watermark, whatever becomes of transactions."""
+    ISOLATION_LEVEL_READ_COMMITTED: _IsolationLevel.ValueType  # 1
+    """Up to the last stable offset, below which every transaction is decided. Aborted ones are in the answer."""
+
+class IsolationLevel(_IsolationLevel, metaclass=_IsolationLevelEnumTypeWrapper):
+    """How far a reader sees, and what it is told to leave out."""
+
+ISOLATION_LEVEL_READ_UNCOMMITTED: IsolationLevel.ValueType  # 0
+"""Up to the high watermark, whatever becomes of transactions."""
+ISOLATION_LEVEL_READ_COMMITTED: IsolationLevel.ValueType  # 1
+"""Up to the last stable offset, below which every transaction is decided. Aborted ones are in the answer."""
+Global___IsolationLevel: _TypeAlias = IsolationLevel  # noqa: Y015
+
 class _OffsetSpec:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -57,7 +77,7 @@ class _OffsetSpecEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OffsetSpec
     OFFSET_SPEC_EARLIEST: _OffsetSpec.ValueType  # 1
     """First readable offset in any tier (Kafka's -2)."""
     OFFSET_SPEC_LATEST: _OffsetSpec.ValueType  # 2
-    """The high watermark (-1)."""
+    """The high watermark, or with READ_COMMITTED the last stable offset (-1)."""
     OFFSET_SPEC_MAX_TIMESTAMP: _OffsetSpec.ValueType  # 3
     """The record with the largest timestamp (-3)."""
     OFFSET_SPEC_EARLIEST_LOCAL: _OffsetSpec.ValueType  # 4
@@ -75,7 +95,7 @@ OFFSET_SPEC_UNSPECIFIED: OffsetSpec.ValueType  # 0
 OFFSET_SPEC_EARLIEST: OffsetSpec.ValueType  # 1
 """First readable offset in any tier (Kafka's -2)."""
 OFFSET_SPEC_LATEST: OffsetSpec.ValueType  # 2
-"""The high watermark (-1)."""
+"""The high watermark, or with READ_COMMITTED the last stable offset (-1)."""
 OFFSET_SPEC_MAX_TIMESTAMP: OffsetSpec.ValueType  # 3
 """The record with the largest timestamp (-3)."""
 OFFSET_SPEC_EARLIEST_LOCAL: OffsetSpec.ValueType  # 4
@@ -222,11 +242,14 @@ class AppendResponse(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
     DURABILITY_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    DUPLICATE_FIELD_NUMBER: _builtins.int
     base_offset: _builtins.int
     last_offset: _builtins.int
     log_start_offset: _builtins.int
     durability: Global___Durability.ValueType
     """The level that held when this was sent."""
+    duplicate: _builtins.bool
+    """The request came before, from the same idempotent producer. Nothing was stored now, the offsets are those of then."""
     @_builtins.property
     def error(self) -> Global___ErrorInfo:
         """Only in a stream that asked for it, and then in its last answer: why the request failed. The offsets are -1."""
@@ -239,10 +262,11 @@ class AppendResponse(_message.Message):
         log_start_offset: _builtins.int = ...,
         durability: Global___Durability.ValueType = ...,
         error: Global___ErrorInfo | None = ...,
+        duplicate: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "durability", b"durability", "error", b"error", "last_offset", b"last_offset", "log_start_offset", b"log_start_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "duplicate", b"duplicate", "durability", b"durability", "error", b"error", "last_offset", b"last_offset", "log_start_offset", b"log_start_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -286,11 +310,13 @@ class FetchRequest(_message.Message):
     MAX_WAIT_MS_FIELD_NUMBER: _builtins.int
     MIN_BYTES_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
+    ISOLATION_FIELD_NUMBER: _builtins.int
     max_wait_ms: _builtins.int
     """0: answer at once."""
     min_bytes: _builtins.int
     max_bytes: _builtins.int
     """Over all partitions; 0: the server's default. At least one batch is returned even if it is larger."""
+    isolation: Global___IsolationLevel.ValueType
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchPartition]: ...
     def __init__(
@@ -300,14 +326,44 @@ class FetchRequest(_message.Message):
         max_wait_ms: _builtins.int = ...,
         min_bytes: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
+        isolation: Global___IsolationLevel.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isolation", b"isolation", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
+
+@_typing.final
+class AbortedTransaction(_message.Message):
+    """A transaction whose records readers of committed records leave out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    LAST_OFFSET_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    first_offset: _builtins.int
+    """Where its first record is or was, which may lie below the answer's batches."""
+    last_offset: _builtins.int
+    """Where its marker is or was (inclusive), which may lie behind them."""
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
+        last_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "last_offset", b"last_offset", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AbortedTransaction: _TypeAlias = AbortedTransaction  # noqa: Y015
 
 @_typing.final
 class FetchedPartition(_message.Message):
@@ -322,11 +378,12 @@ class FetchedPartition(_message.Message):
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     LAST_STABLE_OFFSET_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    ABORTED_TRANSACTIONS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     batches: _builtins.bytes
     """Whole record batches. The first one may begin before, and the last one may end behind what was asked for:
-    skip records outside [fetch_offset, next_fetch_offset).
+    skip records outside [fetch_offset, next_fetch_offset). Control batches hold no records of users: skip them, too.
     """
     next_fetch_offset: _builtins.int
     """Where to go on. Larger than fetch_offset without batches where compaction left nothing in between."""
@@ -337,6 +394,12 @@ class FetchedPartition(_message.Message):
     @_builtins.property
     def error(self) -> Global___ErrorInfo:
         """Set where this partition could not be read; the others are not affected."""
+
+    @_builtins.property
+    def aborted_transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AbortedTransaction]:
+        """Only with READ_COMMITTED: skip the transactional batches of these producers between these offsets. Complete for the
+        batches of this answer, and for no others.
+        """
 
     def __init__(
         self,
@@ -350,10 +413,11 @@ class FetchedPartition(_message.Message):
         high_watermark: _builtins.int = ...,
         last_stable_offset: _builtins.int = ...,
         error: Global___ErrorInfo | None = ...,
+        aborted_transactions: _abc.Iterable[Global___AbortedTransaction] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "local_log_start_offset", b"local_log_start_offset", "log_start_offset", b"log_start_offset", "next_fetch_offset", b"next_fetch_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_transactions", b"aborted_transactions", "batches", b"batches", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "local_log_start_offset", b"local_log_start_offset", "log_start_offset", b"log_start_offset", "next_fetch_offset", b"next_fetch_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -415,16 +479,20 @@ class ListOffsetsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     QUERIES_FIELD_NUMBER: _builtins.int
+    ISOLATION_FIELD_NUMBER: _builtins.int
+    isolation: Global___IsolationLevel.ValueType
+    """Where the log ends for the latest offset, for the largest timestamp and for queries by timestamp."""
     @_builtins.property
     def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetQuery]: ...
     def __init__(
         self,
         *,
         queries: _abc.Iterable[Global___OffsetQuery] | None = ...,
+        isolation: Global___IsolationLevel.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["queries", b"queries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isolation", b"isolation", "queries", b"queries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
