@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability
+from stratalog.log.isolation import Isolation
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.pending_append import Appended
@@ -18,6 +19,10 @@ _DURABILITIES = {
     Durability.OS: log_pb2.DURABILITY_OS,
     Durability.DISK: log_pb2.DURABILITY_DISK,
     Durability.OBJECT: log_pb2.DURABILITY_OBJECT,
+}
+_ISOLATIONS: dict[int, Isolation] = {
+    log_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED: Isolation.HIGH_WATERMARK,
+    log_pb2.ISOLATION_LEVEL_READ_COMMITTED: Isolation.TXN_COMMITTED,
 }
 
 
@@ -31,6 +36,16 @@ def durability(level: log_pb2.Durability.ValueType) -> Durability | None:
         raise InvalidRequestError(
             "the acks level is unknown, use OS, DISK or OBJECT", acks=int(level)
         ) from None
+
+
+def isolation(level: log_pb2.IsolationLevel.ValueType) -> Isolation:
+    """How far the request may see. Raises InvalidRequestError."""
+    found = _ISOLATIONS.get(level)
+    if found is None:
+        raise InvalidRequestError(
+            "the isolation level is unknown, use READ_UNCOMMITTED or READ_COMMITTED", isolation=int(level)
+        )
+    return found
 
 
 def plain_records(records: Sequence[log_pb2.Record], now_ms: int) -> bytes:
@@ -64,6 +79,7 @@ def append_response(appended: Appended) -> log_pb2.AppendResponse:
         last_offset=appended.last_offset,
         log_start_offset=appended.log_start_offset,
         durability=_DURABILITIES[appended.durability],
+        duplicate=appended.is_duplicate,
     )
 
 

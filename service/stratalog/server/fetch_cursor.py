@@ -4,6 +4,9 @@ A cursor moves forward only. Reads go to the local log, or to the object store b
 two meet without a gap because local segments are deleted only after their data is committed in the object
 store. That deletion can happen between the look at the local log start and the read: the read then fails, and
 the cursor looks again.
+
+What is in the object store lies below the last stable offset, so a read there needs no isolation level; a
+reader of committed records is told of the aborted transactions by both tiers.
 """
 
 from __future__ import annotations
@@ -12,17 +15,10 @@ from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicPartition
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
+from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.server.partition_signal import PartitionSignal
-
-
-class FetchData(Protocol):
-    """What one read returns: whole batches, and where to go on."""
-
-    @property
-    def batches(self) -> bytes: ...
-
-    @property
-    def next_offset(self) -> int: ...
 
 
 class Watermarks(NamedTuple):
@@ -32,6 +28,10 @@ class Watermarks(NamedTuple):
     local_log_start_offset: int
     high_watermark: int
     last_stable_offset: int
+
+    def end_offset(self, isolation: Isolation) -> int:
+        """Where a fetch of that isolation ends."""
+        return self.last_stable_offset if isolation is Isolation.TXN_COMMITTED else self.high_watermark
 
 
 class ReadablePartition(Protocol):
@@ -49,9 +49,20 @@ class ReadablePartition(Protocol):
 
     def watermarks(self) -> Watermarks: ...
 
-    def read_local(self, offset: int, max_bytes: int, *, min_one_message: bool) -> FetchData: ...
+    def read_local(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData: ...
 
     def read_tiered(self, offset: int, max_bytes: int) -> FetchData: ...
+
+
+class Collected(NamedTuple):
+    """What a cursor has for an answer."""
+
+    chunks: list[bytes]
+    size_bytes: int
+    """Of all chunks together."""
+    aborted_transactions: tuple[AbortedTransaction, ...]
 
 
 class FetchCursor:
@@ -60,9 +71,11 @@ class FetchCursor:
     """
 
     __slots__ = (
+        "aborted_transactions",
         "chunks",
         "error",
         "is_full",
+        "isolation",
         "max_bytes",
         "partition",
         "position",
@@ -77,6 +90,7 @@ class FetchCursor:
         partition: ReadablePartition | LogStoreError,
         fetch_offset: int,
         max_bytes: int,
+        isolation: Isolation = Isolation.HIGH_WATERMARK,
     ) -> None:
         self.topic_partition = topic_partition
         self.partition = None if isinstance(partition, LogStoreError) else partition
@@ -85,8 +99,11 @@ class FetchCursor:
         """Where the answer that is being collected begins."""
         self.position = fetch_offset
         self.max_bytes = max_bytes
+        self.isolation = isolation
         self.chunks: list[bytes] = []
         self.size_bytes = 0
+        self.aborted_transactions: dict[AbortedTransaction, None] = {}
+        """Those of what was read, each once, in the order in which they were met."""
         self.is_full = False
         """Data was there that did not fit any more; whoever makes room says so."""
 
@@ -117,7 +134,7 @@ class FetchCursor:
                 log_end_offset=self.partition.log_end_offset,
             )
             return None
-        if self.position >= marks.high_watermark:
+        if self.position >= marks.end_offset(self.isolation):
             return None
         return self.position >= marks.local_log_start_offset
 
@@ -152,7 +169,9 @@ class FetchCursor:
             return 0
         if is_local:
             try:
-                data = self.partition.read_local(self.position, max_bytes, min_one_message=is_first)
+                data = self.partition.read_local(
+                    self.position, max_bytes, self.isolation, min_one_message=is_first
+                )
             except OffsetOutOfRangeError:
                 # The local log start moved past the position meanwhile. If not, the failure is what it says.
                 if self.locate() is not False:
@@ -167,14 +186,17 @@ class FetchCursor:
         if data.batches:
             self.chunks.append(data.batches)
             self.size_bytes += len(data.batches)
+            if self.isolation is Isolation.TXN_COMMITTED:
+                self.aborted_transactions |= dict.fromkeys(data.aborted_transactions)
         self.position = data.next_offset
         return len(data.batches)
 
-    def take(self) -> tuple[list[bytes], int]:
-        """The data collected since the last call and its size; the next answer begins where this one ends."""
-        taken = self.chunks, self.size_bytes
+    def take(self) -> Collected:
+        """What was collected since the last call; the next answer begins where this one ends."""
+        taken = Collected(self.chunks, self.size_bytes, tuple(self.aborted_transactions))
         self.chunks = []
         self.size_bytes = 0
+        self.aborted_transactions = {}
         self.start = self.position
         return taken
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.server.fetch_cursor import FetchCursor
 from stratalog.server.status import error_info
 from stratalog.v1 import log_pb2
@@ -37,8 +38,8 @@ def encode_fetch_response(cursors: Iterable[FetchCursor]) -> bytes:
     """A serialised `FetchResponse` with what the cursors have collected; they go on from there."""
     parts: list[bytes] = []
     for cursor in cursors:
-        chunks, size_bytes = cursor.take()
-        head = _without_batches(cursor).SerializeToString()
+        chunks, size_bytes, aborted_transactions = cursor.take()
+        head = _without_batches(cursor, aborted_transactions).SerializeToString()
         if size_bytes:
             head += _BATCHES_TAG + varint(size_bytes)
         parts += (_PARTITIONS_TAG, varint(len(head) + size_bytes), head, *chunks)
@@ -56,12 +57,20 @@ def varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-def _without_batches(cursor: FetchCursor) -> log_pb2.FetchedPartition:
+def _without_batches(
+    cursor: FetchCursor, aborted_transactions: Iterable[AbortedTransaction]
+) -> log_pb2.FetchedPartition:
     answer = log_pb2.FetchedPartition(
         topic=cursor.topic_partition.topic,
         partition=cursor.topic_partition.partition,
         next_fetch_offset=cursor.position,
     )
+    for aborted in aborted_transactions:
+        answer.aborted_transactions.add(
+            producer_id=aborted.producer_id,
+            first_offset=aborted.first_offset,
+            last_offset=aborted.last_offset,
+        )
     if cursor.partition is not None:
         marks = cursor.partition.watermarks()
         answer.log_start_offset = marks.log_start_offset

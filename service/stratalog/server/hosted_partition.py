@@ -11,12 +11,15 @@ import logging
 
 from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
+from stratalog.log.append_info import AppendInfo
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.partition_state import PartitionState
 from stratalog.remote.remote_reader import RemoteReader
 from stratalog.segment.timestamp_offset import TimestampOffset
-from stratalog.server.fetch_cursor import FetchData, Watermarks, unknown_partition
+from stratalog.server.fetch_cursor import Watermarks, unknown_partition
 from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_signal import PartitionSignal
 from stratalog.server.partition_writer import PartitionWriter
@@ -109,19 +112,23 @@ class HostedPartition:
         # both.
         local_log_start_offset = max(self.log.local_log_start_offset, self._intact_from_offset)
         log_start_offset = self.log_start_offset
+        # Each of these is read before the one that it may not exceed.
+        last_stable_offset = self.log.last_stable_offset
         return Watermarks(
             log_start_offset=log_start_offset,
             local_log_start_offset=max(local_log_start_offset, log_start_offset),
             high_watermark=self.log.high_watermark,
-            last_stable_offset=self.log.last_stable_offset,
+            last_stable_offset=last_stable_offset,
         )
 
-    def read_local(self, offset: int, max_bytes: int, *, min_one_message: bool) -> FetchData:
+    def read_local(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData:
         """From the local log; where that is damaged and the object store has the offset, from there, as all
         that is tiered by then from now on.
         """
         try:
-            return self.log.read(offset, max_bytes, min_one_message=min_one_message)
+            return self.log.read(offset, max_bytes, isolation, min_one_message=min_one_message)
         except CorruptRecordError as damage:
             tiered_end_offset = self.tiered_end_offset
             if offset >= tiered_end_offset:
@@ -143,6 +150,26 @@ class HostedPartition:
 
     def tiered_max_timestamp(self) -> TimestampOffset | None:
         return self._reader.max_timestamp(self.topic_id_partition)
+
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, committed: bool
+    ) -> AppendInfo:
+        """End the producer's transaction here, for its coordinator, and wake who waits for that. As durable
+        as the topic's records when it returns. Touches the disk: call it on a pool.
+
+        Raises FencedError, ProducerFencedError, CoordinatorFencedError, DataDirectoryError.
+        """
+        marker = self.log.append_end_transaction_marker(
+            producer_id,
+            producer_epoch,
+            coordinator_epoch,
+            committed=committed,
+            leader_epoch=self.shard.leader_epoch(),
+        )
+        if self.log.min_durability is not Durability.OS:
+            self.log.flush()
+        self.signal.notify()
+        return marker
 
     def effective_durability(self, requested: Durability | None) -> Durability:
         """The stronger of the request's level and the topic's. Raises UnsupportedOperationError."""

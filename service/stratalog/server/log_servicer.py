@@ -18,6 +18,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import InvalidRequestError, LogStoreError, RecordTooLargeError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import TopicPartition
+from stratalog.log.isolation import Isolation
 from stratalog.server import convert
 from stratalog.server.append_decoding import DecodedAppend, decode_append_request
 from stratalog.server.append_pipeline import AppendPipeline, Submission
@@ -120,7 +121,7 @@ class LogServicer:
             raise InvalidRequestError(
                 "a request asks for too many offsets, use several requests", allowed=MAX_OFFSET_QUERY_COUNT
             )
-        answer = partial(self._lookup.answer_all, list(request.queries))
+        answer = partial(self._lookup.answer_all, list(request.queries), convert.isolation(request.isolation))
         # A search by time may read an index from the object store, so it belongs to the cold pool; where a
         # store hangs, the start and the end of a partition are still told.
         is_cold = any(map(_searches_by_time, request.queries))
@@ -165,7 +166,8 @@ class LogServicer:
             )
         if min(request.max_bytes, request.max_wait_ms, request.min_bytes) < 0:
             raise InvalidRequestError("max_bytes, min_bytes and max_wait_ms of a fetch are not negative")
-        cursors = [self._cursor(partition) for partition in request.partitions]
+        isolation = convert.isolation(request.isolation)
+        cursors = [self._cursor(partition, isolation) for partition in request.partitions]
         max_bytes = min(
             request.max_bytes or self._settings.default_fetch_bytes, self._settings.max_fetch_bytes
         )
@@ -175,7 +177,7 @@ class LogServicer:
         context.add_done_callback(on_done)
         return session
 
-    def _cursor(self, request: log_pb2.FetchPartition) -> FetchCursor:
+    def _cursor(self, request: log_pb2.FetchPartition, isolation: Isolation) -> FetchCursor:
         topic_partition = TopicPartition(request.topic, request.partition)
         if request.max_bytes < 0:
             raise InvalidRequestError("max_bytes of a partition is not negative", max_bytes=request.max_bytes)
@@ -186,7 +188,7 @@ class LogServicer:
             partition = self._partitions.partition(request.topic, request.partition)
         except LogStoreError as error:
             return FetchCursor(topic_partition, error, request.fetch_offset, max_bytes)
-        return FetchCursor(topic_partition, partition, request.fetch_offset, max_bytes)
+        return FetchCursor(topic_partition, partition, request.fetch_offset, max_bytes, isolation)
 
     def _max_wait_s(self, request: log_pb2.FetchRequest) -> float:
         return min(request.max_wait_ms, self._settings.max_fetch_wait_ms) / 1000

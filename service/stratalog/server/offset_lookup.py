@@ -4,6 +4,8 @@ By timestamp the answer is the first record, in the order of offsets, whose time
 wanted one. The object store is asked for what lies below the local log start, the local log for the rest, so
 one bounded look into each tier is enough, and a range that lies in both is searched once. Local segments can
 be deleted between the two looks: then neither saw their range, and both look again.
+
+The isolation level says where the local log ends; what is in the object store lies below either end.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import InvalidRequestError
+from stratalog.log.isolation import Isolation
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.partition_registry import PartitionRegistry
 from stratalog.server.status import error_info, log_if_unexpected
@@ -37,32 +40,34 @@ class OffsetLookup:
     def __init__(self, partitions: PartitionRegistry) -> None:
         self._partitions = partitions
 
-    def answer_all(self, queries: Sequence[log_pb2.OffsetQuery]) -> list[log_pb2.OffsetAnswer]:
+    def answer_all(
+        self, queries: Sequence[log_pb2.OffsetQuery], isolation: Isolation
+    ) -> list[log_pb2.OffsetAnswer]:
         """An answer for each query, in order; a failure is inside its answer."""
-        return [self._answer(query) for query in queries]
+        return [self._answer(query, isolation) for query in queries]
 
-    def _answer(self, query: log_pb2.OffsetQuery) -> log_pb2.OffsetAnswer:
+    def _answer(self, query: log_pb2.OffsetQuery, isolation: Isolation) -> log_pb2.OffsetAnswer:
         answer = log_pb2.OffsetAnswer(
             topic=query.topic, partition=query.partition, offset=NO_OFFSET, timestamp_ms=NO_TIMESTAMP
         )
         try:
-            found = self._find(self._partitions.partition(query.topic, query.partition), query)
-            answer.offset, answer.timestamp_ms = found
+            partition = self._partitions.partition(query.topic, query.partition)
+            answer.offset, answer.timestamp_ms = self._find(partition, query, isolation)
         except Exception as error:  # noqa: BLE001 - a failure is inside its answer
             log_if_unexpected(error, "ListOffsets")
             answer.error.CopyFrom(error_info(error))
         return answer
 
-    def _find(self, partition: HostedPartition, query: log_pb2.OffsetQuery) -> Found:
+    def _find(self, partition: HostedPartition, query: log_pb2.OffsetQuery, isolation: Isolation) -> Found:
         if query.WhichOneof("at") == "timestamp_ms":
-            return at_timestamp(partition, query.timestamp_ms)
+            return at_timestamp(partition, query.timestamp_ms, isolation)
         find = _BY_SPEC.get(query.spec)
         if find is None:
             raise InvalidRequestError("a query names an offset or a timestamp", spec=int(query.spec))
-        return find(partition)
+        return find(partition, isolation)
 
 
-def at_timestamp(partition: HostedPartition, timestamp_ms: int) -> Found:
+def at_timestamp(partition: HostedPartition, timestamp_ms: int, isolation: Isolation) -> Found:
     """The first record at or above the log start whose timestamp is at least `timestamp_ms`."""
     if timestamp_ms < 0:
         raise InvalidRequestError(
@@ -74,15 +79,13 @@ def at_timestamp(partition: HostedPartition, timestamp_ms: int) -> Found:
             tiered = partition.tiered_offset_for_timestamp(timestamp_ms)
             if tiered is not None and tiered.offset < local_log_start_offset:
                 return Found(tiered.offset, tiered.timestamp_ms)
-        local = partition.log.offset_for_timestamp(timestamp_ms)
-        if local is None or local.offset >= partition.log.high_watermark:
-            return NOT_FOUND
-        return Found(local.offset, local.timestamp_ms)
+        local = partition.log.offset_for_timestamp(timestamp_ms, isolation)
+        return NOT_FOUND if local is None else Found(local.offset, local.timestamp_ms)
 
     return _in_both_tiers(partition, look)
 
 
-def max_timestamp(partition: HostedPartition) -> Found:
+def max_timestamp(partition: HostedPartition, isolation: Isolation) -> Found:
     """The first record with the largest timestamp of either tier."""
 
     def look(local_log_start_offset: int) -> Found:
@@ -91,8 +94,8 @@ def max_timestamp(partition: HostedPartition) -> Found:
             tiered = partition.tiered_max_timestamp()
             if tiered is not None:
                 candidates.append(Found(tiered.offset, tiered.timestamp_ms))
-        local = partition.log.max_timestamp()
-        if local is not None and local.offset < partition.log.high_watermark:
+        local = partition.log.max_timestamp(isolation)
+        if local is not None:
             candidates.append(Found(local.offset, local.timestamp_ms))
         return max(candidates, key=lambda found: (found.timestamp_ms, -found.offset), default=NOT_FOUND)
 
@@ -110,23 +113,19 @@ def _in_both_tiers(partition: HostedPartition, look: Callable[[int], Found]) -> 
             return found
 
 
-def _latest_tiered(partition: HostedPartition) -> Found:
-    """The inclusive form: -1 where nothing is committed in the object store."""
-    return Found(partition.tiered_end_offset - 1)
-
-
-def _earliest_pending_upload(partition: HostedPartition) -> Found:
-    return Found(partition.log.earliest_pending_upload_offset) if partition.is_tiered else NOT_FOUND
-
-
-_BY_SPEC: dict[int, Callable[[HostedPartition], Found]] = {
-    log_pb2.OFFSET_SPEC_EARLIEST: lambda partition: Found(partition.log_start_offset),
-    log_pb2.OFFSET_SPEC_LATEST: lambda partition: Found(partition.log.high_watermark),
+_BY_SPEC: dict[int, Callable[[HostedPartition, Isolation], Found]] = {
+    log_pb2.OFFSET_SPEC_EARLIEST: lambda partition, _: Found(partition.log_start_offset),
+    log_pb2.OFFSET_SPEC_LATEST: lambda partition, isolation: Found(
+        partition.watermarks().end_offset(isolation)
+    ),
     log_pb2.OFFSET_SPEC_MAX_TIMESTAMP: max_timestamp,
-    log_pb2.OFFSET_SPEC_EARLIEST_LOCAL: lambda partition: Found(
+    log_pb2.OFFSET_SPEC_EARLIEST_LOCAL: lambda partition, _: Found(
         partition.watermarks().local_log_start_offset
     ),
-    log_pb2.OFFSET_SPEC_LATEST_TIERED: _latest_tiered,
-    log_pb2.OFFSET_SPEC_EARLIEST_PENDING_UPLOAD: _earliest_pending_upload,
-    log_pb2.OFFSET_SPEC_COMPACTED_UPTO: lambda partition: Found(partition.compacted_upto),
+    # The inclusive form: -1 where nothing is committed in the object store.
+    log_pb2.OFFSET_SPEC_LATEST_TIERED: lambda partition, _: Found(partition.tiered_end_offset - 1),
+    log_pb2.OFFSET_SPEC_EARLIEST_PENDING_UPLOAD: lambda partition, _: Found(
+        partition.log.earliest_pending_upload_offset if partition.is_tiered else NO_OFFSET
+    ),
+    log_pb2.OFFSET_SPEC_COMPACTED_UPTO: lambda partition, _: Found(partition.compacted_upto),
 }

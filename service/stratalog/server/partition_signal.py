@@ -1,4 +1,4 @@
-"""Wakes those who wait for a partition's high watermark, or its log start, to move.
+"""Wakes those who wait for a partition's high watermark, last stable offset or log start to move.
 
 Writers work on threads, waiters on the event loop. ``notify`` may be called from any thread and costs one hop
 to the loop, and none where nobody waits or a hop is under way already. A waiter enters *before* it looks at

@@ -154,7 +154,8 @@ class PartitionWriter:
                 outcomes.append((append, result))
             else:
                 level = max(append.durability, min_durability)
-                appended = Appended(result.base_offset, result.last_offset, log_start_offset, level)
+                base_offset, last_offset, _, is_duplicate = result
+                appended = Appended(base_offset, last_offset, log_start_offset, level, is_duplicate)
                 outcomes.append((append, appended))
         return outcomes
 

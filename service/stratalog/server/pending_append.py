@@ -19,6 +19,8 @@ class Appended(NamedTuple):
     last_offset: int
     log_start_offset: int
     durability: Durability
+    is_duplicate: bool = False
+    """It had been stored before, with these offsets."""
 
 
 class AppendSession:

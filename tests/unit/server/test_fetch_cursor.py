@@ -12,6 +12,8 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicPartition
 from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
+from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.server.fetch_cursor import FetchCursor, Watermarks
 from stratalog.server.partition_signal import PartitionSignal
 
@@ -23,6 +25,8 @@ class FakePartition:
 
     def __init__(self, *, start: int = 0, local_start: int = 0, tiered_end: int = 0, end: int = 100) -> None:
         self.start, self.local_start, self.tiered_end, self.end = start, local_start, tiered_end, end
+        self.last_stable_offset = end
+        self.aborted: tuple[AbortedTransaction, ...] = ()
         self.reads: list[str] = []
         self.refusal: LogStoreError | None = None
         self.failure: LogStoreError | None = None
@@ -41,9 +45,11 @@ class FakePartition:
             raise self.refusal
 
     def watermarks(self) -> Watermarks:
-        return Watermarks(self.start, self.local_start, self.end, self.end)
+        return Watermarks(self.start, self.local_start, self.end, self.last_stable_offset)
 
-    def read_local(self, offset: int, max_bytes: int, *, min_one_message: bool) -> FetchData:
+    def read_local(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData:
         self.reads.append("local")
         if self.deleted_before_the_read:
             self.local_start, self.deleted_before_the_read = self.deleted_before_the_read, 0
@@ -51,7 +57,8 @@ class FakePartition:
             raise self.failure
         if offset < self.local_start:
             raise OffsetOutOfRangeError("below the local log", offset=offset)
-        return self._data(offset, max_bytes, self.end, min_one_message)
+        end = self.watermarks().end_offset(isolation)
+        return self._data(offset, max_bytes, end, min_one_message)
 
     def read_tiered(self, offset: int, max_bytes: int) -> FetchData:
         self.reads.append("tiered")
@@ -61,13 +68,19 @@ class FakePartition:
 
     def _data(self, offset: int, max_bytes: int, end: int, min_one: bool) -> FetchData:
         count = min(max_bytes // RECORD_BYTES or int(min_one), end - offset)
-        return FetchData(bytes(count * RECORD_BYTES), offset + count)
+        aborted = tuple(
+            one for one in self.aborted if one.first_offset < offset + count and one.last_offset >= offset
+        )
+        return FetchData(bytes(count * RECORD_BYTES), offset + count, aborted)
 
 
 def cursor_over(
-    partition: FakePartition | LogStoreError, offset: int = 0, max_bytes: int = 1000
+    partition: FakePartition | LogStoreError,
+    offset: int = 0,
+    max_bytes: int = 1000,
+    isolation: Isolation = Isolation.HIGH_WATERMARK,
 ) -> FetchCursor:
-    return FetchCursor(TopicPartition("t", 0), partition, offset, max_bytes)
+    return FetchCursor(TopicPartition("t", 0), partition, offset, max_bytes, isolation)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +122,7 @@ def test_reading_moves_on_over_both_tiers_to_the_end() -> None:
     while cursor.locate() is not None:
         cursor.read(1000 - cursor.size_bytes, is_first=False)
     assert (cursor.position, cursor.size_bytes, partition.reads) == (100, 550, ["tiered", "local"])
-    chunks, size_bytes = cursor.take()
+    chunks, size_bytes, _ = cursor.take()
     assert (sum(map(len, chunks)), size_bytes, cursor.size_bytes, cursor.start) == (550, 550, 0, 100)
 
 
@@ -152,3 +165,34 @@ def test_a_partition_that_was_never_found_has_its_error_from_the_start() -> None
     error = OffsetOutOfRangeError("x")
     cursor = cursor_over(error)
     assert (cursor.error, cursor.locate(), cursor.has_news) == (error, None, True)
+
+
+def test_a_reader_of_committed_records_stops_at_the_last_stable_offset_of_the_moment() -> None:
+    partition = FakePartition()
+    partition.last_stable_offset = 30
+    cursor = cursor_over(partition, 20, isolation=Isolation.TXN_COMMITTED)
+    assert cursor.read(1000, is_first=True) == 100
+    assert (cursor.position, cursor.locate(), cursor.is_full) == (30, None, False)
+    partition.last_stable_offset = 40
+    assert cursor.locate() is True
+    assert cursor_over(partition, 60, isolation=Isolation.TXN_COMMITTED).error is None, "it may wait there"
+    assert cursor_over(partition, 60).locate() is True
+
+
+def test_aborted_transactions_of_both_tiers_are_told_once_an_answer_and_only_to_who_asked() -> None:
+    first, second, third = (
+        AbortedTransaction(1, 5, 20, 20),
+        AbortedTransaction(2, 30, 60, 60),
+        AbortedTransaction(3, 52, 75, 75),
+    )
+    partition = FakePartition(local_start=50, tiered_end=50)
+    partition.aborted = (first, second, third)
+    cursor = cursor_over(partition, isolation=Isolation.TXN_COMMITTED)
+    uncommitted = cursor_over(partition)
+    for reader in (cursor, uncommitted):
+        while reader.position < 54:
+            reader.read(200, is_first=True)
+    assert uncommitted.take().aborted_transactions == ()
+    assert cursor.take().aborted_transactions == (first, second, third)
+    assert cursor.read(10, is_first=True) == RECORD_BYTES
+    assert cursor.take().aborted_transactions == (third,)

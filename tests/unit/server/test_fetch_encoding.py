@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import OffsetOutOfRangeError
 from stratalog.base.types import TopicPartition
-from stratalog.server.fetch_cursor import FetchCursor, FetchData, Watermarks
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
+from stratalog.segment.transaction_index import AbortedTransaction
+from stratalog.server.fetch_cursor import FetchCursor, Watermarks
 from stratalog.server.fetch_encoding import encode_fetch_response, varint
 from stratalog.server.partition_signal import PartitionSignal
 from stratalog.v1 import log_pb2
@@ -33,7 +36,9 @@ class FixedPartition:
     def watermarks(self) -> Watermarks:
         return self._marks
 
-    def read_local(self, offset: int, max_bytes: int, *, min_one_message: bool) -> FetchData:
+    def read_local(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData:
         raise AssertionError
 
     def read_tiered(self, offset: int, max_bytes: int) -> FetchData:
@@ -46,22 +51,24 @@ CURSORS = st.tuples(
     st.builds(Watermarks, OFFSETS, OFFSETS, OFFSETS, OFFSETS),
     st.lists(st.binary(min_size=1, max_size=400), max_size=3),
     OFFSETS,
+    st.lists(st.builds(AbortedTransaction, OFFSETS, OFFSETS, OFFSETS, OFFSETS), max_size=3, unique=True),
     st.booleans(),
 )
 
 
 @given(drawn=st.lists(CURSORS, max_size=4))
 def test_what_is_encoded_by_hand_is_what_protobuf_reads(
-    drawn: list[tuple[TopicPartition, Watermarks, list[bytes], int, bool]],
+    drawn: list[tuple[TopicPartition, Watermarks, list[bytes], int, list[AbortedTransaction], bool]],
 ) -> None:
     cursors: list[FetchCursor] = []
     expected = log_pb2.FetchResponse()
-    for topic_partition, marks, chunks, position, has_failed in drawn:
+    for topic_partition, marks, chunks, position, transactions, has_failed in drawn:
         error = OffsetOutOfRangeError("gone", offset=position) if has_failed else None
         cursor = FetchCursor(topic_partition, error or FixedPartition(marks), 0, 1 << 20)
         cursor.chunks = list(chunks)
         cursor.size_bytes = sum(map(len, chunks))
         cursor.position = position
+        cursor.aborted_transactions = dict.fromkeys(transactions)
         cursors.append(cursor)
         answer = expected.partitions.add(
             topic=topic_partition.topic,
@@ -69,6 +76,10 @@ def test_what_is_encoded_by_hand_is_what_protobuf_reads(
             batches=b"".join(chunks),
             next_fetch_offset=position,
         )
+        for producer_id, first_offset, last_offset, _ in transactions:
+            answer.aborted_transactions.add(
+                producer_id=producer_id, first_offset=first_offset, last_offset=last_offset
+            )
         if has_failed:
             answer.error.code = "OFFSET_OUT_OF_RANGE"
             answer.error.message = "gone"
@@ -78,6 +89,7 @@ def test_what_is_encoded_by_hand_is_what_protobuf_reads(
             answer.high_watermark, answer.last_stable_offset = marks[2:]
     assert log_pb2.FetchResponse.FromString(encode_fetch_response(cursors)) == expected
     assert all(cursor.size_bytes == 0 and not cursor.chunks for cursor in cursors)
+    assert not any(cursor.aborted_transactions for cursor in cursors)
     assert all(cursor.start == cursor.position for cursor in cursors)
 
 
