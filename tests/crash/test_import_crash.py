@@ -36,6 +36,7 @@ from stratalog.testing.store_faults import Fault, FaultsAt
 from stratalog.testing.tiered_logs import TieredLogs
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.1" / "data"
+OTHER = TopicPartition("other", 0)
 RECOMPRESSED, TXN = TopicPartition("g1-recompressed", 0), TopicPartition("g1-txn", 0)
 SURVIVALS = (
     Survival(Kept.NONE, Kept.NONE),
@@ -128,6 +129,17 @@ def broker_files(disk: FileSystem) -> dict[str, bytes | None]:
     return {path: data for path, data in disk.inner.contents().items() if path.startswith("/kafka")}
 
 
+def used_machine() -> Machine:
+    """With another topic already in its data directory and its store, and a server that was killed."""
+    machine = Machine()
+    logs = TieredLogs(machine.disk, machine.store, machine.clock, machine.ids)
+    logs.create_topic(OTHER.topic, 1)
+    logs.append(logs.logs[OTHER], [Record(0, 0, None, b"v")])
+    logs.logs[OTHER].flush()
+    machine.disk = machine.disk.reopened(Survival(Kept.NONE, Kept.NONE))
+    return machine
+
+
 def whole_import() -> tuple[Machine, dict[TopicPartition, list[Record]]]:
     machine = Machine()
     machine.run()
@@ -145,7 +157,10 @@ def require_whole_or_not_at_all(machine: Machine) -> None:
     missing = tuple(sorted({"g1-recompressed", "g1-txn"} - known))
     if missing:
         machine.run(missing)
-    assert machine.serve() == EXPECTED, f"known before: {known}"
+    found = machine.serve()
+    assert {name: found[name] for name in EXPECTED} == EXPECTED, f"known before: {known}"
+    if OTHER.topic in known:
+        assert [record.value for record in found[OTHER]] == [b"v"]
     assert broker_files(machine.disk) == BROKER_FILES
 
 
@@ -189,13 +204,13 @@ def test_a_crash_at_any_operation_on_the_disk(survival: Survival) -> None:
 
 def test_a_crash_before_or_after_any_request_to_the_store() -> None:
     trace = StoreTrace()
-    machine = Machine()
+    machine = used_machine()
     machine.run(store=FaultyObjectStore(machine.store, random.Random(0), trace=trace))
     count = len(trace.entries)
     assert count > 10
     for number in range(count):
         for fault in (Fault.STOPS_BEFORE, Fault.STOPS_AFTER):
-            machine = Machine()
+            machine = used_machine()
             store = FaultyObjectStore(machine.store, random.Random(0), FaultsAt({number: fault}))
             # A listing that nobody reads to its end has no end to stop after.
             with contextlib.suppress(ActorStopped):
