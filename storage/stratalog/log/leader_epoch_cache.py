@@ -129,6 +129,14 @@ class LeaderEpochCache:
         """The log now begins at `start_offset`, in the epoch that it had there. In memory until `flush`."""
         self._entries = _from_start(self._entries, start_offset)
 
+    def replace(self, entries: Sequence[EpochEntry]) -> None:
+        """These are the epochs. In memory until `flush`.
+
+        Raises CorruptRecordError, with nothing changed, where they do not ascend.
+        """
+        _require_ascending(entries)
+        self._entries = tuple(entries)
+
     def clear(self) -> None:
         """Forget all. In memory until `flush`."""
         self._entries = ()

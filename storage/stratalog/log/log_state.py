@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stratalog.log.completed_transaction import CompletedTransaction
-from stratalog.log.leader_epoch_cache import LeaderEpochCache
+from stratalog.log.leader_epoch_cache import EpochEntry, LeaderEpochCache
 from stratalog.log.log_segments import LogSegments
 from stratalog.log.producer_batch import ProducerBatch, producer_batches
+from stratalog.log.producer_fold import ProducerFold
+from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.producer_state_manager import ProducerStateManager
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.end_transaction_marker import ControlType
@@ -89,6 +91,36 @@ class LogState:
             for _, header in segment.batches():
                 if header.leader_epoch > self.latest_epoch:
                     self.epochs.assign(header.leader_epoch, header.base_offset)
+
+    def producers_at(
+        self, snapshot: ProducerSnapshot | None, segments: LogSegments, end_offset: int
+    ) -> ProducerSnapshot:
+        """What was known of the producers when the log ended at `end_offset`. Without a snapshot to begin
+        with, nothing was known before the segments. Changes nothing and needs no lock.
+
+        Raises CorruptRecordError, OSError.
+        """
+        start_offset = segments.start_offset
+        fold = ProducerFold(snapshot or ProducerSnapshot(start_offset, ()))
+        offset = start_offset if snapshot is None else max(start_offset, snapshot.end_offset)
+        for segment in segments.since(offset):
+            if segment.base_offset >= end_offset:
+                break
+            for batch in self._batches(segment, offset):
+                if batch.header.base_offset >= end_offset:
+                    break
+                fold.follow(batch)
+        return fold.snapshot(end_offset)
+
+    def restore(self, snapshot: ProducerSnapshot, epochs: Sequence[EpochEntry], now_ms: int) -> None:
+        """The log is empty and begins where the snapshot was taken; this is what was below. Durable when it
+        returns, the snapshot last.
+
+        Raises CorruptRecordError where the epochs do not ascend, OSError.
+        """
+        self.epochs.replace(epochs)
+        self.epochs.flush()
+        self.producers.restore(snapshot, now_ms)
 
     def _batches(self, segment: LogSegment, offset: int) -> Iterator[ProducerBatch]:
         """The batches of the segment that begin at or above `offset`."""

@@ -202,6 +202,13 @@ class ProducerStateManager:
             self._load(local_start_offset, loadable_end_offset, now_ms)
         self._last_snapshot_offset = max(self.snapshot_files.latest or 0, local_start_offset)
 
+    def restore(self, snapshot: ProducerSnapshot, now_ms: int) -> None:
+        """The log is empty and begins where `snapshot`, which is kept in a file, was taken; durable when it
+        returns. Raises OSError."""
+        self.snapshot_files.write(snapshot)
+        self._load(snapshot.end_offset, snapshot.end_offset, now_ms)
+        self._last_snapshot_offset = snapshot.end_offset
+
     def _load(self, local_start_offset: int, loadable_end_offset: int, now_ms: int) -> None:
         loaded = self.snapshot_files.newest_at_or_below(loadable_end_offset)
         self._reset(local_start_offset if loaded is None else loaded.end_offset)

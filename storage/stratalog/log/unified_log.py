@@ -42,6 +42,7 @@ from stratalog.log.log_validator import validate_append, validate_replica
 from stratalog.log.producer_append import AppendOrigin
 from stratalog.log.producer_state_entry import ProducerStateEntry
 from stratalog.log.segment_info import SegmentInfo, SegmentSource
+from stratalog.log.state_transfer import StateTransfer
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import BatchHeader
 from stratalog.segment.log_segment import LogSegment
@@ -61,8 +62,7 @@ class UnifiedLog:
         topic_id: UUID,
         config: LogConfig,
     ) -> None:
-        """`checkpoint` makes the log's recovery point and start offset durable as they are; called under
-        `lock`."""
+        """`checkpoint` makes recovery point and start offset durable as they are; called under `lock`."""
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.config = config
@@ -85,6 +85,7 @@ class UnifiedLog:
         self._state.publish(self._offsets.high_watermark)
         self._availability = LogAvailability(topic_partition, loaded.local_log)
         self._reader = LogReader(loaded.local_log, self._offsets, self._availability)
+        self.state_transfer = StateTransfer(self.lock, clock, loaded, self._offsets, self._availability)
 
     @property
     def directory(self) -> str:

@@ -1,0 +1,68 @@
+"""What the producers did over a run of batches, from a snapshot at its beginning on.
+
+The rule is that of `ProducerStateManager`, which keeps the state of a log that is open; this one is thrown
+away when its run has passed by, remembers no expiry and touches no file. It ends with the snapshot at the end
+of the run.
+"""
+
+from __future__ import annotations
+
+from stratalog.log.completed_transaction import CompletedTransaction
+from stratalog.log.producer_batch import ProducerBatch
+from stratalog.log.producer_snapshot import ProducerSnapshot
+from stratalog.log.producer_state_entry import ProducerStateEntry
+from stratalog.record.end_transaction_marker import ControlType
+
+
+class ProducerFold:
+    """Not thread-safe: guarded by its user."""
+
+    def __init__(self, snapshot: ProducerSnapshot) -> None:
+        """The run begins where the snapshot was taken."""
+        self._producers = {entry.producer_id: entry for entry in snapshot.entries}
+        opened = ((entry.current_txn_first_offset, entry.producer_id) for entry in snapshot.entries)
+        # First offset to producer, oldest first: transactions begin in the order of offsets.
+        self._ongoing = dict(sorted((first, producer) for first, producer in opened if first is not None))
+
+    @property
+    def open_transactions(self) -> tuple[tuple[int, int], ...]:
+        """Producer id and first offset of each, oldest first."""
+        return tuple((producer_id, first_offset) for first_offset, producer_id in self._ongoing.items())
+
+    def follow(self, batch: ProducerBatch) -> CompletedTransaction | None:
+        """Take notice of the next batch; the transaction that it ends, if any."""
+        header = batch.header
+        if not batch.has_producer or (header.is_control and batch.marker is None):
+            return None
+        before = self._producers.get(header.producer_id) or ProducerStateEntry(header.producer_id)
+        self._producers[header.producer_id] = after = before.after(batch)
+        first_offset = before.current_txn_first_offset
+        if first_offset is None and after.current_txn_first_offset is not None:
+            self._ongoing[after.current_txn_first_offset] = header.producer_id
+        if first_offset is None or after.current_txn_first_offset is not None:
+            return None
+        assert batch.marker is not None
+        del self._ongoing[first_offset]
+        return CompletedTransaction(
+            header.producer_id,
+            first_offset,
+            header.last_offset,
+            batch.marker.control_type is ControlType.ABORT,
+            next(iter(self._ongoing), header.next_offset),
+        )
+
+    def snapshot(self, end_offset: int, max_count: int | None = None) -> ProducerSnapshot:
+        """The state behind the run; not above `end_offset`.
+
+        Of more than `max_count` producers those stay that have a transaction open, and the ones that wrote
+        last: the others are forgotten as if they had been idle for too long.
+        """
+        entries = list(self._producers.values())
+        if max_count is not None and len(entries) > max_count:
+            entries.sort(key=_how_wanted, reverse=True)
+            del entries[max(max_count, len(self._ongoing)) :]
+        return ProducerSnapshot(end_offset, tuple(sorted(entries)))
+
+
+def _how_wanted(entry: ProducerStateEntry) -> tuple[bool, int, int]:
+    return entry.current_txn_first_offset is not None, entry.last_timestamp_ms, entry.producer_id
