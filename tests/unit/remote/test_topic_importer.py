@@ -1,0 +1,325 @@
+"""What an import refuses, what it passes over, and who may go on with what was imported."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.errors import (
+    DataDirectoryError,
+    DataDirectoryInUseError,
+    FencedError,
+    InvalidConfigError,
+    InvalidRequestError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    UnsupportedOperationError,
+)
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.checkpoint import format_checkpoint
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_manager import LogManager, LogManagerSettings
+from stratalog.log.partition_metadata import write_partition_metadata
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.remote.import_plan import ImportPlan
+from stratalog.remote.topic_importer import ImportReport, ImportSettings, TopicImporter
+from stratalog.segment.file_names import segment_path
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.manual_scheduler import ManualScheduler
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.tiered_logs import TieredLogs
+
+ORDERS = UUID(int=11)
+PAYMENTS = UUID(int=12)
+SMALL_SEGMENTS = LogConfig(segment_bytes=1024)
+
+
+class World:
+    """A broker's directory with two topics, a machine's disk, and a store."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.scheduler = ManualScheduler(self.clock)
+        self.ids = SequentialIds(3)
+        self.disk = MemoryFileSystem()
+        self.store = MemoryObjectStore(self.clock)
+        broker = self.broker()
+        for name, topic_id, count in (("orders", ORDERS, 2), ("payments", PAYMENTS, 1)):
+            for number in range(count):
+                log = broker.open_log(TopicPartition(name, number), topic_id, SMALL_SEGMENTS)
+                for _ in range(30):
+                    log.append_as_leader(encode_batch([Record(0, 5, b"k", b"v" * 100)]), 7)
+        broker.close()
+
+    def broker(self) -> LogManager:
+        """Our own engine: it writes what a broker writes."""
+        settings = LogManagerSettings(data_dir="/kafka")
+        return LogManager.open(self.disk, self.clock, self.scheduler, self.ids, settings)
+
+    def importer(self, **settings: Any) -> TopicImporter:
+        values = {"log_dir": "/kafka", "data_dir": "/data", "config": {}, "owner": "somebody", **settings}
+        return TopicImporter(
+            self.disk,
+            self.store,
+            self.clock,
+            self.scheduler,
+            self.ids,
+            random.Random(0),
+            ImportSettings(**values),
+        )
+
+    def plan(self, *topics: str, **settings: Any) -> ImportPlan:
+        return self.importer(topics=topics, **settings).plan()
+
+    def run(self, *topics: str, **settings: Any) -> ImportReport:
+        return self.importer(topics=topics, **settings).run()
+
+    def server(self, disk: MemoryFileSystem | None = None) -> TieredLogs:
+        return TieredLogs(disk or self.disk, self.store, self.clock, self.ids)
+
+    def write(self, path: str, data: bytes) -> None:
+        file = self.disk.open_append(path)
+        file.truncate(0)
+        file.append([data])
+        file.close()
+
+    def refuse(self, error: type[Exception], match: str, *topics: str, **settings: Any) -> None:
+        """Both the plan and the import say so, and nothing is changed but the lock's file."""
+        broker_files = {
+            path: data for path, data in self.disk.contents().items() if path.startswith("/kafka")
+        }
+        for attempt in (self.plan, self.run):
+            with pytest.raises(error, match=match):
+                attempt(*topics, **settings)
+            contents = self.disk.contents()
+            assert {path: contents[path] for path in contents if path.startswith("/kafka")} == broker_files
+            assert not any(path.startswith("/data/orders") for path in contents)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_plan_changes_nothing(world: World) -> None:
+    before = world.disk.contents()
+    plan = world.plan()
+    assert [(topic.name, topic.topic_id, len(topic.partitions)) for topic in plan.topics] == [
+        ("orders", ORDERS, 2),
+        ("payments", PAYMENTS, 1),
+    ]
+    assert plan.was_clean
+    assert plan.is_retention_assumed
+    assert not world.plan(config={"retention.ms": "5"}).is_retention_assumed
+    assert world.disk.contents() == before
+    assert list(world.store.list("")) == []
+
+
+def test_sealed_segments_are_linked_and_the_last_one_is_copied(world: World) -> None:
+    [orders] = world.plan("orders").topics
+    for partition in orders.partitions:
+        logs = [file for file in partition.files if file.name.endswith(".log")]
+        assert len(logs) > 2
+        assert [file.is_settled for file in logs] == [True] * (len(logs) - 1) + [False]
+        assert all(not file.is_settled for file in partition.files if file not in logs)
+
+
+def test_above_the_recovery_point_everything_is_copied(world: World) -> None:
+    # Five batches fill a segment.
+    offsets = {TopicPartition("orders", 0): 9}
+    world.write("/kafka/recovery-point-offset-checkpoint", format_checkpoint(offsets).encode())
+    [orders] = world.plan("orders").topics
+    settled = [file.name for file in orders.partitions[0].files if file.is_settled]
+    assert settled == [f"{0:020}.log"]
+    assert not any(file.is_settled for file in orders.partitions[1].files)
+
+
+def test_a_second_import_is_refused_and_others_are_not(world: World) -> None:
+    world.run("orders")
+    with pytest.raises(TopicAlreadyExistsError, match="topic of that name"):
+        world.run("orders")
+    with pytest.raises(TopicAlreadyExistsError, match="topic of that name"):
+        world.plan()
+    world.run("payments")
+    assert sorted(world.server().catalog.topics()) == ["orders", "payments"]
+
+
+def test_a_topic_that_was_deleted_keeps_its_id(world: World) -> None:
+    world.run("orders")
+    logs = world.server()
+    logs.catalog.delete(ORDERS)
+    logs.close()
+    world.disk.remove_tree("/data")
+    world.refuse(TopicAlreadyExistsError, "had not long ago, a topic of that id")
+
+
+def test_logs_of_that_name_or_id_in_the_data_directory_are_left_alone(world: World) -> None:
+    for name, topic_id in (("payments-9", UUID(int=99)), ("bills-0", PAYMENTS)):
+        world.disk.remove_tree("/data")
+        world.disk.make_directories(f"/data/{name}")
+        write_partition_metadata(world.disk, f"/data/{name}", topic_id)
+        world.refuse(TopicAlreadyExistsError, "the data directory has logs", "payments")
+
+
+def test_records_of_that_id_in_the_store_are_left_alone(world: World) -> None:
+    logs = world.server(MemoryFileSystem())
+    tip = TopicIdPartition(PAYMENTS, 0)
+    logs.metadata.advance_log_start({tip: 4}, epoch=logs.claimed.epoch, catalog_seq=None)
+    world.refuse(TopicAlreadyExistsError, "the store has records", "payments")
+
+
+def test_names_that_no_topic_may_have_beside_others_are_refused(world: World) -> None:
+    world.disk.rename("/kafka/payments-0", "/kafka/orders.eu-0")
+    broker_names = world.plan("orders.eu").topics
+    assert [topic.name for topic in broker_names] == ["orders.eu"]
+    logs = world.server(MemoryFileSystem())
+    logs.catalog.create("orders_eu", 1)
+    world.refuse(InvalidRequestError, "differs from another", "orders.eu")
+
+
+def first_partition_is_elsewhere(world: World) -> None:
+    world.disk.remove_tree("/kafka/orders-0")
+
+
+def broker_runs(world: World) -> None:
+    world.disk.try_lock("/kafka/.lock")
+
+
+def partition_is_of_another_topic(world: World) -> None:
+    write_partition_metadata(world.disk, "/kafka/orders-1", PAYMENTS)
+
+
+def compaction_is_unfinished(world: World) -> None:
+    world.write(segment_path("/kafka/orders-1", 0, ".log") + ".swap", b"")
+
+
+def format_is_old(world: World) -> None:
+    world.write(segment_path("/kafka/orders-1", 0, ".log"), bytes(16) + b"\x01" + bytes(9))
+
+
+def log_starts_are_damaged(world: World) -> None:
+    world.write("/kafka/log-start-offset-checkpoint", b"0\n1\norders")
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "match"),
+    [
+        (first_partition_is_elsewhere, DataDirectoryError, "missing_partitions=`0`"),
+        (broker_runs, DataDirectoryInUseError, "a broker runs"),
+        (partition_is_of_another_topic, DataDirectoryError, "belong to different topics"),
+        (compaction_is_unfinished, DataDirectoryError, "compacted segment"),
+        (format_is_old, UnsupportedOperationError, "older than version 2"),
+        (log_starts_are_damaged, DataDirectoryError, "which records were deleted"),
+    ],
+)
+def test_a_log_directory_that_is_not_fit_is_refused(
+    world: World, damage: Callable[[World], object], error: type[Exception], match: str
+) -> None:
+    damage(world)
+    world.refuse(error, match)
+
+
+def test_a_servers_data_directory_is_no_brokers(world: World) -> None:
+    broker = world.broker()
+    broker.bind_store("store")
+    broker.close()
+    world.refuse(DataDirectoryError, "export its")
+
+
+@pytest.mark.parametrize("data_dir", ["/kafka", "/kafka/data", "/"])
+def test_directories_lie_apart(world: World, data_dir: str) -> None:
+    with pytest.raises(InvalidRequestError, match="must not lie in each other"):
+        world.importer(data_dir=data_dir)
+
+
+def test_what_was_asked_for_must_be_there_and_make_sense(world: World) -> None:
+    world.refuse(UnknownTopicOrPartitionError, "correct the name", "order")
+    world.refuse(InvalidConfigError, "leave it out", config={"flush.ms": "1"})
+    world.refuse(DataDirectoryError, "no such log directory", log_dir="/elsewhere")
+    world.disk.make_directories("/empty")
+    world.refuse(UnknownTopicOrPartitionError, "no topic to import", log_dir="/empty")
+
+
+def test_what_is_no_topics_is_passed_over_and_told(world: World) -> None:
+    names = ["orders-0.0af3-delete", "orders-1.0af3-stray", "orders-3.0af3-future", "snapshots"]
+    for name in [*names, "__consumer_offsets-3"]:
+        world.disk.make_directories(f"/kafka/{name}")
+    plan = world.plan()
+    assert [topic.name for topic in plan.topics] == ["orders", "payments"]
+    assert [over.name for over in plan.passed_over] == [*names, "__consumer_offsets-3"]
+    assert "name the topic" in plan.passed_over[-1].reason
+    with pytest.raises(DataDirectoryError, match="missing_partitions=`0,1,2`"):
+        world.plan("__consumer_offsets")
+
+
+def test_a_damaged_log_is_refused_before_a_server_meets_it(world: World) -> None:
+    world.disk.unlink("/kafka/.kafka_cleanshutdown")
+    last = max(name for name in world.disk.list_directory("/kafka/orders-1") if name.endswith(".log"))
+    world.write(f"/kafka/orders-1/{last}", b"not what was fsynced")
+    with pytest.raises(DataDirectoryError, match=r"cannot be opened: .*path=`/kafka/orders-1`"):
+        world.run()
+    assert [
+        name for name in world.disk.list_directory("/data") if name.startswith(("import", "orders"))
+    ] == []
+    world.run("payments")
+
+
+def test_a_topic_from_before_ids_gets_one(world: World) -> None:
+    for number in range(2):
+        world.disk.unlink(f"/kafka/orders-{number}/partition.metadata")
+    report = world.run("orders")
+    logs = world.server()
+    assert logs.catalog.topics()["orders"].topic_id == report.topics[0].topic_id
+    opened = logs.open_topic(logs.catalog.topics()["orders"])
+    assert [found.log.log_end_offset for found in opened.values()] == [30, 30]
+
+
+def test_leader_epochs_are_found_in_the_batches_where_no_file_has_them(world: World) -> None:
+    world.disk.unlink("/kafka/payments-0/leader-epoch-checkpoint")
+    report = world.run("payments")
+    assert report.topics[0].partitions[0].log.latest_epoch == 7
+    assert world.server().claimed.epoch > 8
+
+
+def test_the_brokers_uncertain_end_is_told(world: World) -> None:
+    offsets = {TopicPartition("orders", 0): 28, TopicPartition("orders", 1): 30}
+    world.write("/kafka/replication-offset-checkpoint", format_checkpoint(offsets).encode())
+    [orders] = world.run("orders").topics
+    assert [partition.uncertain_count for partition in orders.partitions] == [2, 0]
+
+
+def test_a_store_that_others_have_owned_takes_what_is_imported(world: World) -> None:
+    other = world.server(MemoryFileSystem())
+    world.run()
+    with pytest.raises(FencedError):
+        other.metadata.advance_log_start(
+            {TopicIdPartition(UUID(int=1), 0): 1}, epoch=other.claimed.epoch, catalog_seq=None
+        )
+    for _ in range(2):
+        logs = world.server()
+        assert logs.claimed.trusted_epoch > 7
+        for topic in logs.catalog.topics().values():
+            for found in logs.open_topic(topic).values():
+                assert (found.reason, found.log.log_end_offset) == ("", 30)
+        logs.close()
+    # Another machine takes over: from now on the import is as old as any other log of this one.
+    world.server(MemoryFileSystem()).close()
+    logs = world.server()
+    found = logs.open_topic(logs.catalog.topics()["payments"])[TopicPartition("payments", 0)]
+    assert "another data directory" in found.reason
+
+
+def test_a_plain_topic_is_imported_without_the_store(world: World) -> None:
+    world.run("payments", config={"remote.storage.enable": "false", "retention.ms": "60000"})
+    logs = world.server()
+    entry = logs.catalog.topics()["payments"]
+    assert dict(entry.config) == {"remote.storage.enable": "false", "retention.ms": "60000"}
+    assert logs.open_topic(entry)[TopicPartition("payments", 0)].log.log_end_offset == 30
+    assert TopicIdPartition(PAYMENTS, 0) not in logs.metadata.state().partitions
