@@ -64,7 +64,13 @@ class World:
         return LogManager.open(self.disk, self.clock, self.scheduler, self.ids, settings)
 
     def importer(self, **settings: Any) -> TopicImporter:
-        values = {"log_dir": "/kafka", "data_dir": "/data", "config": {}, "owner": "somebody", **settings}
+        values: dict[str, Any] = {
+            "log_dir": "/kafka",
+            "data_dir": "/data",
+            "config": {},
+            "owner": "somebody",
+            **settings,
+        }
         return TopicImporter(
             self.disk,
             self.store,
