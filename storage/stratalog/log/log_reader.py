@@ -42,13 +42,15 @@ class LogReader:
         """
 
         def read_once() -> FetchData:
+            # The end first: whatever makes the transactions below it decided is in a list that is taken later.
+            limit = self._offsets.end_offset(isolation)
             # Everything is judged by one list of segments: a newer one may have lost or gained what lies
             # between.
             segments = self._local.segments
             log_end_offset = segments.end_offset
             if not max(self._offsets.log_start_offset, segments.start_offset) <= offset <= log_end_offset:
                 raise self._offsets.out_of_range(offset)
-            end = min(self._offsets.end_offset(isolation), log_end_offset)
+            end = min(limit, log_end_offset)
             if offset >= end:
                 return FetchData(b"", offset)
             data = self._local.read(segments, offset, max_bytes, end_offset=end, min_one=min_one_message)

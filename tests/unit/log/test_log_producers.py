@@ -16,6 +16,7 @@ from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
+from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import decode_all
 from stratalog.record.batch_producer import BatchProducer
@@ -219,6 +220,29 @@ def test_an_aborted_transaction_is_found_from_every_segment_that_it_touches() ->
         assert AbortedTransaction(1, 0, log.log_end_offset - 2, log.log_end_offset - 1) in (
             tenth.aborted_transactions
         )
+
+
+def test_a_transaction_that_is_aborted_beside_a_read_is_not_read_as_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = LogMachine().start()
+    log.append_as_leader(batch(1, 0, txn=True), 1)
+    find_end_offset, is_aborted = LogOffsets.end_offset, False
+
+    def end_offset(self: LogOffsets, isolation: Isolation) -> int:
+        """The moment at which the marker falls into a segment of its own."""
+        nonlocal is_aborted
+        if not is_aborted:
+            is_aborted = True
+            log.roll()
+            end(log, 1, committed=False)
+        return find_end_offset(self, isolation)
+
+    monkeypatch.setattr(LogOffsets, "end_offset", end_offset)
+    data = log.read(0, 1000, Isolation.TXN_COMMITTED)
+    assert is_aborted
+    assert data.batches
+    assert data.aborted_transactions == (AbortedTransaction(1, 0, 1, 2),)
 
 
 def test_the_search_for_aborted_transactions_ends_where_all_is_decided() -> None:
