@@ -42,7 +42,7 @@ class LogReader:
         """
 
         def read_once() -> FetchData:
-            # The end first: whatever makes the transactions below it decided is in a list that is taken later.
+            # The end first: a list that is taken later has the markers of all transactions below it.
             limit = self._offsets.end_offset(isolation)
             # Everything is judged by one list of segments: a newer one may have lost or gained what lies
             # between.
