@@ -10,6 +10,7 @@ import sys
 from collections.abc import Generator, Mapping
 from datetime import datetime
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -347,6 +348,33 @@ def test_following_goes_on_until_interrupted(server: ServerProcess, run: Runner,
         follower.send_signal(signal.SIGINT)
         assert follower.wait(60) == 130
         assert follower.stderr.read() == b""
+
+
+def test_following_goes_on_behind_a_restart_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        monkeypatch.setenv("STRATALOG_SERVER", server.address)
+        run = Runner()
+        run("topic", "create", "t")
+        run("produce", "t", stdin=b"before\n")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", PROGRAM, "consume", "t", "--follow"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        ) as follower:
+            assert follower.stdout is not None
+            assert follower.stderr is not None
+            assert follower.stdout.readline() == b"before\n"
+            server.add_options("--listen", server.address)
+            server.kill()
+            assert follower.stderr.readline().startswith(b"waiting for the server: ")
+            server.start()
+            run("produce", "t", stdin=b"after\n")
+            assert follower.stdout.readline() == b"after\n"
+            follower.send_signal(signal.SIGINT)
+            assert follower.wait(60) == 130
+            assert follower.stderr.read() == b"", "one line for each time it waits"
 
 
 def test_a_reader_that_leaves_the_pipe_ends_it_quietly(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from stratalog.base.errors import (
     InvalidRequestError,
+    LogStoreError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.client import Client
+from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.partition_sender import Acknowledged
 from stratalog.client.producer import BatchOutcome
 from stratalog.client.producer_settings import ProducerSettings
@@ -25,7 +29,9 @@ from stratalog.record.partitioner import partition_for_key
 from stratalog.record.record import Record
 from stratalog.testing.server_process import ServerProcess
 from stratalog.testing.service_bench import service_bench
+from stratalog.v1 import log_pb2
 
+PATIENT = RetryPolicy(deadline_s=60.0)
 SMALL_BATCHES = ProducerSettings(batch_bytes=200, linger_ms=0)
 
 
@@ -179,7 +185,7 @@ async def test_leaving_with_an_error_abandons_what_is_open(tmp_path: Path) -> No
 async def test_a_consumer_goes_on_after_a_restart_of_the_server(tmp_path: Path) -> None:
     with ServerProcess(f"{tmp_path}/data") as server:
         port_option = ["--listen", server.address]
-        async with Client(server.address, retry=RetryPolicy(deadline_s=60.0)) as client:
+        async with Client(server.address, retry=PATIENT) as client:
             await client.admin.create_topic("t")
             await client.append("t", 0, [Record(0, 0, None, b"before")])
             values: list[bytes | None] = []
@@ -194,6 +200,102 @@ async def test_a_consumer_goes_on_after_a_restart_of_the_server(tmp_path: Path) 
                     await client.admin.list_topics()
                     await client.append("t", 0, [Record(0, 0, None, b"after")])
             assert values == [b"before", b"after"]
+
+
+async def test_a_consumer_that_was_idle_for_long_has_all_its_patience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    now_s = loop.time
+    with ServerProcess(f"{tmp_path}/data") as server:
+        server.add_options("--listen", server.address)
+        breaks: list[LogStoreError] = []
+        async with Client(server.address, retry=PATIENT) as client, asyncio.timeout(3600 + 120):
+            await client.admin.create_topic("t")
+            await client.append("t", 0, [Record(0, 0, None, b"before")])
+            consumer = client.consumer({TopicPartition("t", 0): 0}, on_broken=breaks.append)
+            fetches = consumer.fetches()
+            await anext(fetches)
+            monkeypatch.setattr(loop, "time", lambda: now_s() + 3600)
+            server.kill()
+            waiting = asyncio.create_task(anext(fetches))
+            server.start()
+            await client.admin.list_topics()
+            await client.append("t", 0, [Record(0, 0, None, b"after")])
+            assert [record.value for record in (await waiting).records] == [b"after"]
+            assert len(breaks) == 1, "told once, however many tries it takes"
+            await fetches.aclose()
+
+
+async def test_a_session_without_news_stands_at_once(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench, asyncio.timeout(60):
+        await bench.client.admin.create_topic("t")
+        request = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")])
+        call = bench.client.log.FetchStream(request)
+        await call.wait_for_connection()
+        call.cancel()
+
+
+async def notice(client: Client) -> None:
+    """That the server has gone: the connection looks well until something is sent."""
+    with pytest.raises(ServerUnavailableError):
+        await client.append("t", 0, [Record(0, 0, None, b"lost")])
+
+
+async def test_what_was_not_sent_goes_out_once_the_server_is_back(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        server.add_options("--listen", server.address)
+        async with Client(server.address, retry=PATIENT) as client, asyncio.timeout(120):
+            await client.admin.create_topic("t")
+            producer = client.producer(SMALL_BATCHES)
+            await (await producer.send("t", None, b"before"))
+            server.kill()
+            await notice(client)
+            waiting = [await producer.send("t", None, b"%d" % number) for number in range(20)]
+            await asyncio.to_thread(server.start)
+            assert [(await future).offset for future in waiting] == list(range(1, 21))
+
+
+async def test_a_server_that_stays_away_fails_all_that_waits_at_the_deadline(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        async with Client(server.address, retry=RetryPolicy(deadline_s=0.2)) as client, asyncio.timeout(60):
+            await client.admin.create_topic("t")
+            producer = client.producer(SMALL_BATCHES)
+            await (await producer.send("t", None, b"before"))
+            server.kill()
+            await notice(client)
+            waiting = [await producer.send("t", None, bytes(150)) for _ in range(100)]
+            for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(outcome, ServerUnavailableError)
+
+
+async def test_a_stream_that_broke_takes_no_batch_of_the_next_one(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        server.add_options("--listen", server.address)
+        async with Client(server.address, retry=PATIENT) as client, asyncio.timeout(60):
+            await client.admin.create_topic("t", 2)
+            producer = client.producer(SMALL_BATCHES)
+            await (await producer.send("t", None, b"before", partition=1))
+            os.kill(server.pid, signal.SIGSTOP)
+            lost = await producer.send("t", None, b"unknown", partition=0)
+            # The batch leaves, and the transport waits for the next one.
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            server.kill()
+            with pytest.raises(ServerUnavailableError):
+                await lost
+            await asyncio.to_thread(server.start)
+            values = [b"%03d" % number + bytes(150) for number in range(30)]
+            acknowledged = [await producer.send("t", None, value, partition=0) for value in values]
+            offsets = [(await future).offset for future in acknowledged]
+            found = {
+                record.offset: record.value
+                async for fetched in client.consumer(
+                    {TopicPartition("t", 0): 0}, end_offsets={TopicPartition("t", 0): 30}
+                ).fetches()
+                for record in fetched.records
+            }
+            assert [found[offset] for offset in offsets] == values
 
 
 def test_the_synchronous_face_does_the_same(tmp_path: Path) -> None:

@@ -8,14 +8,18 @@ from datetime import UTC, datetime
 
 import click
 
-from stratalog.base.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.connection import json_option, server_option, with_client
 from stratalog.cli.output import counted
 from stratalog.cli.record_json import line_of
 from stratalog.client.client import Client
+from stratalog.client.retry import RetryPolicy
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
+
+FOLLOW_RETRY = RetryPolicy(deadline_s=60.0)
+"""Whoever follows wants to go on behind a restart of the server."""
 
 
 @click.command()
@@ -29,7 +33,10 @@ from stratalog.v1 import log_pb2
     " 2013-01-01T00:00-05:00; one without a zone is UTC.",
 )
 @click.option(
-    "--follow", is_flag=True, help="Go on as records arrive, until Ctrl-C. Default: up to the end of now."
+    "--follow",
+    is_flag=True,
+    help="Go on as records arrive, until Ctrl-C, or until the server has been away for a minute. Default: up"
+    " to the end of now.",
 )
 @click.option("--max", "max_count", type=click.IntRange(min=1), help="Stop after so many records.")
 @click.option(
@@ -104,10 +111,17 @@ async def _consume(
     partitions = _chosen(await client.partitions(topic), wanted)
     ends = None if follow else await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST)
     positions = await _positions(client, partitions, start)
-    async for fetched in client.consumer(positions, end_offsets=ends).fetches():
+    consumer = client.consumer(
+        positions, end_offsets=ends, retry=FOLLOW_RETRY if follow else None, on_broken=_say_it_waits
+    )
+    async for fetched in consumer.fetches():
         printer.print(fetched.topic_partition.partition, fetched.records)
         if printer.is_done:
             return
+
+
+def _say_it_waits(error: LogStoreError) -> None:
+    click.echo(f"waiting for the server: {error}", err=True)
 
 
 def _chosen(partitions: list[TopicPartition], wanted: tuple[int, ...]) -> list[TopicPartition]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 import grpc
 
 from stratalog.base.errors import InvalidRequestError
-from stratalog.client.errors import error_of_call
+from stratalog.client.errors import error_of_call, unreachable
 
 _T = TypeVar("_T")
 
@@ -19,6 +19,10 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # A new connection a client, not one shared by all of the process: sessions do not queue behind each
     # other.
     ("grpc.use_local_subchannel_pool", 1),
+    # Retry policies say how long a server is waited for; the transport's own pauses, which grow to minutes,
+    # would make their attempts empty ones.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 
 
@@ -32,6 +36,15 @@ class ServerChannel:
             raise InvalidRequestError("the server's address must be HOST:PORT", server=address)
         self.address = address
         self.grpc = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+    async def connect(self) -> None:
+        """Try once to make a connection, unless one stands. Raises ServerUnavailableError; nothing was sent
+        then.
+        """
+        while (state := self.grpc.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                raise unreachable(self.address)
+            await self.grpc.wait_for_state_change(state)
 
     async def call(self, call: Awaitable[_T]) -> _T:
         """Await a unary call. Raises the LogStoreError that a failure stands for."""

@@ -10,7 +10,7 @@ from typing import Self
 
 import grpc
 
-from stratalog.base.errors import OverloadedError
+from stratalog.base.errors import LogStoreError, OverloadedError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.admin import Admin
@@ -176,9 +176,14 @@ class Client:
         positions: Mapping[TopicPartition, int],
         *,
         end_offsets: Mapping[TopicPartition, int] | None = None,
+        retry: RetryPolicy | None = None,
+        on_broken: Callable[[LogStoreError], None] | None = None,
     ) -> Consumer:
-        """A consumer from `positions` on; up to `end_offsets` (exclusive) where given, else for ever."""
-        return Consumer(self._channel, positions, end_offsets, self._retry)
+        """A consumer from `positions` on; up to `end_offsets` (exclusive) where given, else for ever. `retry`
+        is how long it waits for a server that has gone, where that is not the client's own. `on_broken` is
+        told why, once each time.
+        """
+        return Consumer(self._channel, positions, end_offsets, retry or self._retry, on_broken)
 
     async def close(self) -> None:
         await self._channel.close()

@@ -8,7 +8,7 @@ are handed out. There are no consumer groups: whoever needs to go on later keeps
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import NamedTuple
 
 import grpc
@@ -18,7 +18,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import error_of_call, error_of_info
 from stratalog.client.messages import FetchedRecords, fetch_request, fetched_records
-from stratalog.client.retry import RetryPolicy
+from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
@@ -45,12 +45,15 @@ class Consumer:
         positions: Mapping[TopicPartition, int],
         end_offsets: Mapping[TopicPartition, int] | None,
         retry: RetryPolicy,
+        on_broken: Callable[[LogStoreError], None] | None = None,
     ) -> None:
+        """`on_broken` is told once each time the session breaks and is going to be tried again."""
         self._channel = channel
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
         self._positions = dict(positions)
         self._end_offsets = None if end_offsets is None else dict(end_offsets)
         self._retry = retry
+        self._on_broken = on_broken
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -67,21 +70,21 @@ class Consumer:
     async def fetches(self) -> AsyncGenerator[FetchedRecords, None]:
         """Answer by answer, which is cheaper. Ends at the end offsets, where given. Raises LogStoreError: for
         a partition that cannot be read (OffsetOutOfRangeError once its offset was deleted), and for a server
-        that stays away for longer than the retry policy's deadline.
+        that stays away for longer than the retry policy's deadline, from the moment when the session broke.
         """
         loop = asyncio.get_running_loop()
-        attempt = 0
-        deadline_s = loop.time() + self._retry.deadline_s
+        patience = Patience(self._retry)
         while self._pending():
             try:
-                async for fetched in self._session():
-                    attempt, deadline_s = 0, loop.time() + self._retry.deadline_s
+                async for fetched in self._session(patience):
+                    patience.succeed()
                     yield fetched
             except LogStoreError as error:
-                attempt += 1
-                pause_s = self._retry.pause_s(attempt)
-                if not error.retriable or loop.time() + pause_s > deadline_s:
+                pause_s = patience.next_pause_s(loop.time()) if error.retriable else None
+                if pause_s is None:
                     raise
+                if self._on_broken is not None and patience.failure_count == 1:
+                    self._on_broken(error)
                 await asyncio.sleep(pause_s)
 
     def _pending(self) -> dict[TopicPartition, int]:
@@ -91,11 +94,14 @@ class Consumer:
             return self._positions
         return {key: offset for key, offset in self._positions.items() if offset < ends.get(key, 0)}
 
-    async def _session(self) -> AsyncGenerator[FetchedRecords, None]:
+    async def _session(self, patience: Patience) -> AsyncGenerator[FetchedRecords, None]:
         """One FetchStream, until all partitions are at their ends or it breaks."""
         request = fetch_request(self._pending(), 0, 1, STREAM_MAX_BYTES, STREAM_MAX_BYTES)
         call = self._stub.FetchStream(request)
         try:
+            # Without news nothing comes for hours, and all is well.
+            await call.wait_for_connection()
+            patience.begin(asyncio.get_running_loop().time())
             async for response in call:
                 for answer in response.partitions:
                     fetched = self._advance(answer)

@@ -76,9 +76,7 @@ def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
         return error_of_info(info)
     status, details = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE:
-        return ServerUnavailableError(
-            "the server does not answer, check its address and that it runs", server=server
-        )
+        return unreachable(server)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerUnavailableError("the server did not answer in time, try again", server=server)
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
@@ -92,6 +90,13 @@ def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
     if status is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidRequestError(details)
     return LogStoreError(f"the call failed with {status.name}: {details}", server=server)
+
+
+def unreachable(server: str) -> ServerUnavailableError:
+    """Nobody answers at that address."""
+    return ServerUnavailableError(
+        "the server does not answer, check its address and that it runs", server=server
+    )
 
 
 def info_of_call(error: grpc.aio.AioRpcError) -> log_pb2.ErrorInfo | None:

@@ -1,10 +1,13 @@
 """Sends the sealed batches of one partition, in order, over one AppendStream that is opened when needed.
 
+Nothing leaves the queue before a connection stands, so where none can be made nothing took effect: the queue
+is tried again after a pause that grows. At the retry policy's deadline everything in it fails.
+
 Many batches are under way at a time. The server answers in order and stops at its first failure, applying
 nothing behind it. So when the stream breaks:
 
 * because the server had no room (`OverloadedError`): nothing of the first unanswered batch took effect. It
-  goes out again, and all behind it, in order, after a pause that grows, until the retry policy's deadline;
+  goes out again, and all behind it, in order, after a pause that grows, until the deadline, where it fails;
 * by the server's judgement on a batch (an answer with an error): that batch has failed, the ones behind it
   were not applied and go out again over a new stream, in order;
 * by the transport: whether the batches under way took effect is unknown. All of them fail with
@@ -26,7 +29,7 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_info
 from stratalog.client.messages import wire_acks
-from stratalog.client.retry import RetryPolicy
+from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 MAX_IN_FLIGHT_COUNT = 8
@@ -82,15 +85,16 @@ class PartitionSender:
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
         self._topic_partition = topic_partition
         self._acks = acks
-        self._retry = retry
-        self._refusal_count = 0
-        """How often in a row the server had no room."""
-        self._deadline_s = 0.0
-        """When to give up then, on the loop's clock."""
+        self._patience = Patience(retry)
+        """With failures after which nothing had taken effect."""
+        self._pause_s = 0.0
+        """Before the next try."""
         self._on_settled = on_settled
         self._queued: deque[SealedBatch] = deque()
         self._in_flight: deque[SealedBatch] = deque()
         self._changed = asyncio.Event()
+        self._stream = 0
+        """Number of the stream that may take from the queue."""
         self._task: asyncio.Task[None] | None = None
 
     def send(self, batch: SealedBatch) -> None:
@@ -108,39 +112,50 @@ class PartitionSender:
         self._queued.clear()
 
     async def _run(self) -> None:
+        # What failed before the last pause without work is of no interest now.
+        self._patience.succeed()
+        self._pause_s = 0.0
         while self._queued:
-            if self._refusal_count:
-                await asyncio.sleep(self._retry.pause_s(self._refusal_count))
-            call = self._stub.AppendStream(self._requests(), metadata=ANSWER_ERRORS_METADATA)
+            if self._pause_s:
+                await asyncio.sleep(self._pause_s)
             try:
-                async for response in call:
-                    if response.HasField("error"):
-                        self._fail(error_of_info(response.error), is_judged=True)
-                        break
-                    self._acknowledge(self._in_flight.popleft(), response)
-                    self._changed.set()
-                else:
-                    self._fail_unanswered()
-            except grpc.aio.AioRpcError as error:
-                self._fail(error_of_call(error, self._channel.address), is_judged=False)
-            finally:
-                call.cancel()
+                await self._channel.connect()
+                await self._send_queued()
+            except LogStoreError as error:
+                self._fail(error, is_judged=False)
 
-    def _fail_unanswered(self) -> None:
-        """A server answers every request before it ends a stream, unless it is stopped in between."""
+    async def _send_queued(self) -> None:
+        """One stream, until nothing is left to send or it breaks. Raises LogStoreError for the transport."""
+        call = self._stub.AppendStream(self._requests(self._stream), metadata=ANSWER_ERRORS_METADATA)
+        try:
+            async for response in call:
+                if response.HasField("error"):
+                    self._fail(error_of_info(response.error), is_judged=True)
+                    return
+                self._acknowledge(self._in_flight.popleft(), response)
+                self._changed.set()
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error, self._channel.address) from None
+        finally:
+            call.cancel()
+            # grpc.aio goes on asking for requests after a call that failed by itself: whoever asks then gets
+            # nothing, least of all a batch of the next stream.
+            self._stream += 1
+            self._changed.set()
         if self._in_flight:
-            server = self._channel.address
-            self._fail(
-                ServerUnavailableError("the server ended the stream early, try again", server=server),
-                is_judged=False,
+            # A server answers every request before it ends a stream, unless it is stopped in between.
+            raise ServerUnavailableError(
+                "the server ended the stream early, try again", server=self._channel.address
             )
 
-    async def _requests(self) -> AsyncIterator[log_pb2.AppendRequest]:
-        """What goes into one stream; ends once nothing is queued and everything is answered."""
+    async def _requests(self, stream: int) -> AsyncIterator[log_pb2.AppendRequest]:
+        """What goes into one stream; ends once nothing is queued and everything is answered, or the stream is
+        over.
+        """
         topic, partition = self._topic_partition
-        while True:
+        while stream == self._stream:
             self._changed.clear()
-            while self._queued and len(self._in_flight) < MAX_IN_FLIGHT_COUNT:
+            while stream == self._stream and self._queued and len(self._in_flight) < MAX_IN_FLIGHT_COUNT:
                 batch = self._queued.popleft()
                 self._in_flight.append(batch)
                 yield log_pb2.AppendRequest(
@@ -151,7 +166,8 @@ class PartitionSender:
             await self._changed.wait()
 
     def _acknowledge(self, batch: SealedBatch, response: log_pb2.AppendResponse) -> None:
-        self._refusal_count = 0
+        self._patience.succeed()
+        self._pause_s = 0.0
         assert response.last_offset - response.base_offset + 1 == batch.record_count
         durability = Durability(response.durability)
         for place, future in batch.futures:
@@ -161,28 +177,33 @@ class PartitionSender:
         self._on_settled(batch, None)
 
     def _fail(self, cause: LogStoreError, *, is_judged: bool) -> None:
-        if not self._in_flight:
-            # The stream broke before anything was sent: the next batch fails, later ones try a new stream.
-            self._in_flight.append(self._queued.popleft())
-        if isinstance(cause, OverloadedError):
-            failed_count = 0 if self._may_send_again() else 1
-        else:
-            failed_count = 1 if is_judged else len(self._in_flight)
-        for _ in range(failed_count):
-            batch = self._in_flight.popleft()
-            batch.fail(cause)
-            self._on_settled(batch, cause)
+        """Fail what has failed, the oldest batches, and put the rest back into the queue, in order."""
+        failed_count = self._failed_count(cause, is_judged=is_judged)
         self._queued.extendleft(reversed(self._in_flight))
         self._in_flight.clear()
+        for _ in range(failed_count):
+            batch = self._queued.popleft()
+            batch.fail(cause)
+            self._on_settled(batch, cause)
 
-    def _may_send_again(self) -> bool:
-        """Count a refusal for want of room; False where the next try would come behind the deadline."""
-        now_s = asyncio.get_running_loop().time()
-        if self._refusal_count == 0:
-            self._deadline_s = now_s + self._retry.deadline_s
-        self._refusal_count += 1
-        if now_s + self._retry.pause_s(self._refusal_count) <= self._deadline_s:
-            return True
-        # The next batch has a deadline of its own.
-        self._refusal_count = 0
-        return False
+    def _failed_count(self, cause: LogStoreError, *, is_judged: bool) -> int:
+        if isinstance(cause, OverloadedError):
+            return 0 if self._may_try_again() else 1
+        if is_judged:
+            return 1
+        if self._in_flight:
+            return len(self._in_flight)
+        # Nothing was sent, and perhaps nothing is there to send.
+        if not cause.retriable:
+            return min(1, len(self._queued))
+        return 0 if self._may_try_again() else len(self._queued)
+
+    def _may_try_again(self) -> bool:
+        """Count a failure after which nothing had taken effect; False where the next try would be too late.
+        What comes after that begins with new patience.
+        """
+        pause_s = self._patience.next_pause_s(asyncio.get_running_loop().time())
+        self._pause_s = pause_s or 0.0
+        if pause_s is None:
+            self._patience.succeed()
+        return pause_s is not None

@@ -25,7 +25,9 @@ class RetryPolicy:
     """How long to keep trying, and the pauses between."""
 
     deadline_s: float = 10.0
-    """No attempt begins later than this after the first. 0: one attempt."""
+    """No attempt begins later than this after the first one began; of a session, after it broke. 0: one
+    attempt.
+    """
 
     first_pause_s: float = 0.05
     max_pause_s: float = 2.0
@@ -36,6 +38,42 @@ class RetryPolicy:
         """
         whole_s = min(self.max_pause_s, self.first_pause_s * 2.0 ** min(attempt - 1, 30))
         return whole_s * (0.5 + _JITTER.random() / 2)
+
+
+class Patience:
+    """The failures in a row of something that goes on for long: a session, a queue that is sent. Belongs to
+    one task. Times are those of its loop.
+    """
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self.failure_count = 0
+        """Since it worked last."""
+        self._deadline_s = 0.0
+        self._works_since_s: float | None = None
+
+    def succeed(self) -> None:
+        """It works: the next failure is the first one."""
+        self.failure_count = 0
+
+    def begin(self, now_s: float) -> None:
+        """It seems to work. Once that has lasted for longer than any pause, it did: what breaks at once every
+        time does not work.
+        """
+        self._works_since_s = now_s
+
+    def next_pause_s(self, now_s: float) -> float | None:
+        """Count a failure: how long to wait for the next attempt. None where that would begin too late: the
+        policy's deadline runs from the first failure on.
+        """
+        since_s, self._works_since_s = self._works_since_s, None
+        if since_s is not None and now_s - since_s > self._policy.max_pause_s:
+            self.succeed()
+        if self.failure_count == 0:
+            self._deadline_s = now_s + self._policy.deadline_s
+        self.failure_count += 1
+        pause_s = self._policy.pause_s(self.failure_count)
+        return pause_s if now_s + pause_s <= self._deadline_s else None
 
 
 async def retrying(

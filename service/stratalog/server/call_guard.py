@@ -42,13 +42,24 @@ def guarded(
     return guarding
 
 
+async def announce(context: Context) -> None:
+    """Tell the client that its stream stands, before there is anything to send. Ends the handler as `send`
+    does.
+    """
+    await _while_connected(context.send_initial_metadata(()))
+
+
 async def send(context: Context, response: object) -> None:
     """Send a response of a stream. Ends the handler like a cancellation where the client has gone meanwhile:
     the transport finds that out at a write before it tells the handler, and would log it as the handler's
     failure.
     """
+    await _while_connected(context.write(response))
+
+
+async def _while_connected(sending: Awaitable[None]) -> None:
     try:
-        await context.write(response)
+        await sending
     except Exception as error:
         logger.debug("a response could not be sent, the call is over: %s", error)
         raise asyncio.CancelledError from error

@@ -22,7 +22,7 @@ from stratalog.log.isolation import Isolation
 from stratalog.server import convert
 from stratalog.server.append_decoding import DecodedAppend, decode_append_request
 from stratalog.server.append_pipeline import AppendPipeline, Submission
-from stratalog.server.call_guard import Context, guarded, send
+from stratalog.server.call_guard import Context, announce, guarded, send
 from stratalog.server.closing import Closing
 from stratalog.server.fetch_cursor import FetchCursor, negative_offset
 from stratalog.server.fetch_encoding import encode_fetch_response
@@ -105,6 +105,8 @@ class LogServicer:
     @guarded
     async def FetchStream(self, request: log_pb2.FetchRequest, context: Context) -> None:
         session = self._session(request, context)
+        # A session may have nothing to send for long: its client learns at once that it stands.
+        await announce(context)
         responses = session.stream(
             max(request.min_bytes, 1), self._max_wait_s(request), encode_fetch_response
         )

@@ -10,7 +10,7 @@ from stratalog.base.errors import (
     StoreUnavailableError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.client.retry import RetryPolicy, retrying
+from stratalog.client.retry import Patience, RetryPolicy, retrying
 
 QUICK = RetryPolicy(deadline_s=5.0, first_pause_s=0.0001, max_pause_s=0.0002)
 
@@ -70,3 +70,38 @@ def test_pauses_double_up_to_their_bound() -> None:
     policy = RetryPolicy(first_pause_s=1.0, max_pause_s=4.0)
     for attempt, whole_s in ((1, 1.0), (2, 2.0), (3, 4.0), (4, 4.0), (500, 4.0)):
         assert whole_s / 2 <= policy.pause_s(attempt) <= whole_s
+
+
+def steady(deadline_s: float) -> Patience:
+    return Patience(RetryPolicy(deadline_s=deadline_s, first_pause_s=1.0, max_pause_s=2.0))
+
+
+def test_patience_runs_from_the_first_failure_in_a_row() -> None:
+    patience = steady(10.0)
+    for now_s in (1000.0, 1004.0, 1008.0):
+        assert patience.next_pause_s(now_s) is not None
+    assert patience.next_pause_s(1009.5) is None
+    patience.succeed()
+    assert patience.next_pause_s(1009.5) is not None
+
+
+def test_what_worked_for_longer_than_any_pause_worked() -> None:
+    patience = steady(10.0)
+    assert patience.next_pause_s(0.0) is not None
+    patience.begin(5.0)
+    assert patience.next_pause_s(100.0) is not None
+    assert patience.failure_count == 1
+
+
+def test_what_breaks_at_once_again_and_again_uses_patience_up() -> None:
+    patience = steady(10.0)
+    for now_s in (0.0, 3.0, 6.0):
+        assert patience.next_pause_s(now_s) is not None
+        patience.begin(now_s + 1.5)
+    assert patience.next_pause_s(9.9) is not None, "this one stood for 2.4 s"
+    patience.begin(18.0)
+    assert patience.next_pause_s(19.5) is None
+
+
+def test_no_patience_means_one_attempt() -> None:
+    assert steady(0.0).next_pause_s(1000.0) is None
