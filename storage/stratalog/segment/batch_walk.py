@@ -49,6 +49,13 @@ class LocatedBatch(NamedTuple):
     header: BatchHeader
 
 
+class ValidRows(NamedTuple):
+    """Batches one after the other, and the headers of those among them that are noted."""
+
+    rows: list[BatchRow]
+    noted: list[LocatedBatch]
+
+
 class WholeBatches(NamedTuple):
     """What `whole_batches` found: how many bytes, and the offset behind them."""
 
@@ -114,26 +121,25 @@ def _header_or_none(chunk: bytes, position: int) -> BatchHeader | None:
 
 def valid_rows(
     file: AppendFile, end_position: int, first_offset: int, leader_epoch: int
-) -> Iterator[tuple[BatchRow, BatchHeader | None]]:
+) -> Iterator[ValidRows]:
     """The batches from the beginning up to the first that is not valid, as `walk_valid` has it, or whose
     leader epoch is below that of the batch before it; `leader_epoch` is that of the log so far.
 
-    A header comes with those that are noted: see `BatchRow.is_noted`. Raises OSError where the file cannot be
-    read.
+    Raises OSError where the file cannot be read.
     """
     chunk, chunk_position = b"", 0
     position, next_offset = 0, first_offset
     while True:
         rows = walk_batches(chunk, position - chunk_position, chunk_position, next_offset, leader_epoch)
-        for row in rows:
-            if not row.is_noted:
-                yield row, None
-                continue
-            header = parse_header(chunk, row.position - chunk_position)
-            leader_epoch = header.leader_epoch
-            yield row, header
         if rows:
+            noted = [
+                LocatedBatch(row.position, parse_header(chunk, row.position - chunk_position))
+                for row in rows
+                if row.is_noted
+            ]
+            yield ValidRows(rows, noted)
             position, next_offset = rows[-1].end_position, rows[-1].last_offset + 1
+            leader_epoch = noted[-1].header.leader_epoch if noted else leader_epoch
             continue
         # It stands before the end of the chunk or of what is valid; in the latter case there is no more to
         # read.

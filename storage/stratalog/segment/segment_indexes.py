@@ -3,8 +3,8 @@
 Kafka's rule: a batch is entered in both indexes when more than `index.interval.bytes` were written since the
 batch that was entered last; the batch itself does not count yet. The offset entry is the batch's last offset
 with its position; the time entry is the highest timestamp so far, this batch included, with the last offset
-of the batch that has it. Append and rebuild both go through `add`, so an index that was made again has the
-bytes of the one that was lost.
+of the batch that has it. Append and rebuild both go through `add_rows`, so an index that was made again has
+the bytes of the one that was lost.
 
 The third index, that of aborted transactions, gets an entry when the marker of one is appended. What belongs
 into it does not follow from the segment alone: a transaction may have begun before it.
@@ -12,8 +12,11 @@ into it does not follow from the segment alone: a transaction may have begun bef
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
+from stratalog.record.batch_row import BatchRow
 from stratalog.segment.file_names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_path
 from stratalog.segment.offset_index import OffsetIndex
 from stratalog.segment.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
@@ -88,14 +91,37 @@ class SegmentIndexes:
         self, *, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int, interval_bytes: int
     ) -> None:
         """Take notice of a batch that lies at `position`, behind all others so far."""
+        self.add_rows(
+            (BatchRow(position, size_bytes, last_offset, max_timestamp_ms, is_noted=False),), interval_bytes
+        )
+
+    def add_rows(self, rows: Sequence[BatchRow], interval_bytes: int) -> None:
+        """Take notice of many batches, in order, behind all others so far."""
         self.is_saved = False
-        if max_timestamp_ms > self.max_timestamp.timestamp_ms:
-            self.max_timestamp = TimestampOffset(max_timestamp_ms, last_offset)
-        if self.bytes_since_entry > interval_bytes:
-            self.offset_index.append(last_offset, position)
-            self.time_index.maybe_append(self.max_timestamp)
-            self.bytes_since_entry = 0
-        self.bytes_since_entry += size_bytes
+        bytes_since_entry = self.bytes_since_entry
+        newest_ms, newest_offset = self.max_timestamp
+        last = self.time_index.last
+        entered_ms = -1 if last is None else last.timestamp_ms
+        offsets: list[int] = []
+        positions: list[int] = []
+        times_ms: list[int] = []
+        times_offsets: list[int] = []
+        for position, size_bytes, last_offset, max_timestamp_ms, _ in rows:
+            if max_timestamp_ms > newest_ms:
+                newest_ms, newest_offset = max_timestamp_ms, last_offset
+            if bytes_since_entry > interval_bytes:
+                offsets.append(last_offset)
+                positions.append(position)
+                bytes_since_entry = 0
+                if newest_ms > entered_ms:
+                    entered_ms = newest_ms
+                    times_ms.append(newest_ms)
+                    times_offsets.append(newest_offset)
+            bytes_since_entry += size_bytes
+        self.offset_index.extend(offsets, positions)
+        self.time_index.extend(times_ms, times_offsets)
+        self.max_timestamp = TimestampOffset(newest_ms, newest_offset)
+        self.bytes_since_entry = bytes_since_entry
 
     def resume_with(self, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
         """Take notice, after loading, of a batch that the files already know: of the last indexed one and

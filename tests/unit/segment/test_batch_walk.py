@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile, Buffer
 from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import HEADER_SIZE
 from stratalog.record.record import Record
@@ -29,6 +30,10 @@ def file_of(*parts: Buffer) -> AppendFile:
     return file
 
 
+def rows_of(file: AppendFile, end_position: int) -> list[BatchRow]:
+    return [row for rows, _ in valid_rows(file, end_position, 0, -1) for row in rows]
+
+
 SIZES = st.lists(st.sampled_from([1, 30, 5000, 20_000, 1_100_000]), min_size=1, max_size=5)
 
 
@@ -37,7 +42,7 @@ def test_both_walks_see_every_batch_whatever_its_size(sizes: list[int]) -> None:
     written = [batch(number, 1, size) for number, size in enumerate(sizes)]
     file = file_of(*written)
     positions = [sum(map(len, written[:number])) for number in range(len(written))]
-    rows = [row for row, _ in valid_rows(file, file.size(), 0, -1)]
+    rows = rows_of(file, file.size())
     assert [(row.position, row.size_bytes) for row in rows] == [
         (position, len(one)) for position, one in zip(positions, written, strict=True)
     ]
@@ -84,9 +89,9 @@ def test_the_valid_part_of_a_torn_file_is_its_whole_batches() -> None:
     for size in range(len(whole) + 1):
         expected = max(count for count in range(4) if sum(sizes[:count]) <= size)
         assert len(list(walk_valid(file_of(whole[:size]), size, 0))) == expected
-        assert len(list(valid_rows(file_of(whole[:size]), size, 0, -1))) == expected
+        assert len(rows_of(file_of(whole[:size]), size)) == expected
         # What lies behind the end that was given is not looked at, as far as it is there.
-        assert len(list(valid_rows(file_of(whole), size, 0, -1))) == expected
+        assert len(rows_of(file_of(whole), size)) == expected
 
 
 @given(position=st.integers(0, 10_000), change=st.integers(1, 255), garbage=st.binary(max_size=200))
@@ -97,7 +102,7 @@ def test_the_valid_part_ends_where_a_byte_was_changed(position: int, change: int
     data[position] ^= change
     data += garbage
     found = list(walk_valid(file_of(data), len(data), 0))
-    rows = [row for row, _ in valid_rows(file_of(data), len(data), 0, -1)]
+    rows = rows_of(file_of(data), len(data))
     ordinal = sum(position >= sum(map(len, written[: number + 1])) for number in range(3))
     start = sum(map(len, written[:ordinal]))
     # The base offset and the leader epoch of a batch are not covered by its checksum; all else is.
@@ -123,14 +128,14 @@ def test_headers_come_with_the_batches_that_say_more() -> None:
     later = [encode_batch([RECORD], base_offset=offset, leader_epoch=3) for offset in (3, 4)]
     older = encode_batch([RECORD], base_offset=5, leader_epoch=2)
     file = file_of(nobody, producer, *later, older)
-    found = list(valid_rows(file, file.size(), 0, -1))
-    assert [row.is_noted for row, _ in found] == [False, True, True, False]
-    noted = [header for _, header in found if header is not None]
-    assert [header.base_offset for header in noted] == [2, 3]
-    assert noted[0].producer_id == 5
-    assert noted[1].leader_epoch == 3
+    ((rows, noted),) = valid_rows(file, file.size(), 0, -1)
+    assert [row.is_noted for row in rows] == [False, True, True, False]
+    assert [located.position for located in noted] == [rows[1].position, rows[2].position]
+    assert noted[0].header.producer_id == 5
+    assert noted[1].header.leader_epoch == 3
     # In the epoch of the log so far there is nothing to be said of it; one before that ends the log.
-    assert [row.is_noted for row, _ in valid_rows(file_of(later[0]), len(later[0]), 0, 3)] == [False]
+    ((rows, noted),) = valid_rows(file_of(later[0]), len(later[0]), 0, 3)
+    assert (len(rows), noted) == (1, [])
     assert list(valid_rows(file_of(later[0]), len(later[0]), 0, 4)) == []
 
 
@@ -139,8 +144,7 @@ def test_many_small_batches_come_in_several_goes() -> None:
     count = 31_000
     file = file_of(*(offset.to_bytes(8, "big") + one[8:] for offset in range(count)))
     assert file.size() > 2 << 20
-    found = [row.last_offset for row, _ in valid_rows(file, file.size(), 0, -1)]
-    assert found == list(range(count))
+    assert [row.last_offset for row in rows_of(file, file.size())] == list(range(count))
 
 
 def test_a_length_beyond_the_file_is_torn_and_not_read() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.record.batch_row import BatchRow
 from stratalog.segment.index_cache import IndexCache
 from stratalog.segment.offset_index import ENTRY_SIZE, OffsetIndex
 from stratalog.segment.segment_indexes import SegmentIndexes
@@ -33,6 +36,8 @@ def test_the_offset_index_finds_the_greatest_entry_at_or_below(
     assert list(index) == entries
     assert list(OffsetIndex(base_offset, index.to_bytes())) == entries
     assert index.last == (entries[-1] if entries else None)
+    reached = [entry_position for _, entry_position in entries if entry_position <= 10 * wanted]
+    assert index.position_floor(10 * wanted) == max(reached, default=0)
     assert len(index) * ENTRY_SIZE == index.size_bytes == len(index.to_bytes())
 
 
@@ -121,6 +126,39 @@ def test_an_entry_is_made_for_the_batch_behind_the_interval() -> None:
     assert list(indexes.offset_index) == [(29, 200), (49, 400)]
     assert list(indexes.time_index) == [(50, 19), (60, 39)]
     assert indexes.max_timestamp == (60, 39)
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(61, 300), st.integers(-1, 50)), max_size=30),
+    cuts=st.sets(st.integers(0, 30)),
+    interval_bytes=st.sampled_from([0, 100, 1000]),
+)
+def test_many_batches_at_once_make_the_entries_of_one_at_a_time(
+    sizes: list[tuple[int, int]], cuts: set[int], interval_bytes: int
+) -> None:
+    rows: list[BatchRow] = []
+    position = 0
+    for number, (size_bytes, timestamp_ms) in enumerate(sizes):
+        rows.append(BatchRow(position, size_bytes, 2 * number + 1, timestamp_ms, is_noted=False))
+        position += size_bytes
+    # The rule as it is told, over all batches.
+    offsets: list[tuple[int, int]] = []
+    times: list[TimestampOffset] = []
+    entered_position = 0
+    for number, row in enumerate(rows):
+        if row.position - entered_position > interval_bytes:
+            entered_position = row.position
+            offsets.append((row.last_offset, row.position))
+            newest = max(rows[: number + 1], key=lambda seen: seen.max_timestamp_ms)
+            if newest.max_timestamp_ms > max((time.timestamp_ms for time in times), default=-1):
+                times.append(TimestampOffset(newest.max_timestamp_ms, newest.last_offset))
+    indexes = SegmentIndexes.empty(0)
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
+    for begin, end in pairwise(bounds):
+        indexes.add_rows(rows[begin:end], interval_bytes)
+    assert list(indexes.offset_index) == offsets
+    assert list(indexes.time_index) == times
+    assert indexes.max_timestamp.timestamp_ms == max((one for _, one in sizes), default=-1)
 
 
 @pytest.mark.parametrize(("max_index_bytes", "is_full"), [(24, True), (35, True), (36, False)])
