@@ -23,11 +23,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import DataDirectoryError
+from stratalog.base.filesystem import AppendFile
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_state import LogState
 from stratalog.log.producer_batch import read_batch
-from stratalog.segment.batch_walk import walk_valid
+from stratalog.segment.batch_walk import LocatedBatch, valid_rows
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
@@ -163,24 +164,30 @@ class LogRecovery:
         valid_bytes, end_offset, overflows = 0, segment.base_offset, False
         self._state.producers.take_snapshot(durable=False)
         with self._resources.files.use(segment.path) as file:
-            for located in walk_valid(file, segment.size_bytes, segment.base_offset):
-                position, header = located
-                overflows = not segment.fits(header.last_offset)
-                if overflows or header.leader_epoch < self._state.latest_epoch:
+            for rows, noted in valid_rows(
+                file, segment.size_bytes, segment.base_offset, self._state.latest_epoch
+            ):
+                fitting = rows
+                if not segment.fits(rows[-1].last_offset):
+                    overflows, fitting = True, [row for row in rows if segment.fits(row.last_offset)]
+                if not fitting:
                     break
-                indexes.add(
-                    position=position,
-                    size_bytes=header.size_in_bytes,
-                    last_offset=header.last_offset,
-                    max_timestamp_ms=header.max_timestamp,
-                    interval_bytes=self._config.index_interval_bytes,
-                )
-                completed = self._state.follow(read_batch(file, located))
-                if completed is not None and completed.is_aborted:
-                    indexes.add_aborted(completed.index_entry)
-                valid_bytes, end_offset = position + header.size_in_bytes, header.next_offset
+                indexes.add_rows(fitting, self._config.index_interval_bytes)
+                valid_bytes, end_offset = fitting[-1].end_position, fitting[-1].last_offset + 1
+                self._follow(file, [located for located in noted if located.position < valid_bytes], indexes)
+                # Batches that nobody has to follow lie behind the last that was.
+                self._state.producers.update_map_end_offset(end_offset)
+                if overflows:
+                    break
         lost_bytes = segment.size_bytes - valid_bytes
         return _WalkedSegment(segment, valid_bytes, lost_bytes, end_offset, indexes, overflows)
+
+    def _follow(self, file: AppendFile, noted: Sequence[LocatedBatch], indexes: SegmentIndexes) -> None:
+        """Let the state and the transaction index follow batches that say more than an index asks."""
+        for located in noted:
+            completed = self._state.follow(read_batch(file, located))
+            if completed is not None and completed.is_aborted:
+                indexes.add_aborted(completed.index_entry)
 
     def _drop(self, segments: Sequence[LogSegment]) -> None:
         # Newest first: a crash in between leaves a beginning of what is there now.
