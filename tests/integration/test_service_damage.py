@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.base.errors import CorruptRecordError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.record.record import Record
 from stratalog.testing.service_bench import ServiceBench, service_bench
 
 AT_DISK = {"min.durability": "disk"}
@@ -18,6 +20,10 @@ def flip(path: Path, position: int) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= 1
     path.write_bytes(data)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
 def segment(folder: Path, partition: str, base_offset: int = 0) -> Path:
@@ -71,3 +77,129 @@ async def test_damaged_records_that_only_this_disk_has_are_reported_and_kept(tmp
         with pytest.raises(CorruptRecordError):
             await values(bench)
         assert await bench.append("t", [b"v7"]) == 6
+
+
+EPOCH_POSITION = 15
+"""Of a batch's header: no checksum covers it, but the store knows it of the last batch that was tiered."""
+
+
+async def damaged(tmp_path: Path, config: dict[str, str] | None = None) -> None:
+    """A topic of two partitions, both with records in the store and others; the end mark of the second is
+    damaged on disk.
+    """
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 2, config or {})
+        for number in (0, 1):
+            await bench.append("t", [b"tiered"], number)
+        await bench.client.admin.upload(["t"])
+        for number in (0, 1):
+            await bench.append("t", [b"local"], number)
+    flip(segment(tmp_path, "t-1"), EPOCH_POSITION)
+
+
+async def test_a_partition_that_cannot_be_opened_is_offline_alone(tmp_path: Path) -> None:
+    await damaged(tmp_path, {"retention.ms": "-1"})
+    directory = tmp_path / "data" / "t-1"
+    before = contents(directory)
+    async with service_bench(tmp_path) as bench:
+        admin, engine = bench.client.admin, bench.server.engine
+        [slices] = [log.slices for log in await admin.describe_log("t", [1])]
+        for call in (
+            bench.append("t", [b"x"], 1),
+            bench.read_all("t", start={TopicPartition("t", 1): 0}),
+            admin.delete_records("t", 1, -1),
+        ):
+            with pytest.raises(DataDirectoryError) as failure:
+                await call
+            assert failure.value.fields["path"] == str(directory)
+            assert "remove the segments" in str(failure.value.fields["reason"])
+        assert await bench.append("t", [b"x"]) == 2
+        # Whoever names the topic is told; the other partition is uploaded all the same.
+        with pytest.raises(DataDirectoryError, match="offline"):
+            await admin.upload(["t"])
+        assert (await admin.upload(delete_local=True)).slices == 0
+        engine.tiers.local_retention_pass()
+        engine.tiers.remote_retention_pass()
+        engine.tiers.refresh_pass()
+        healthy, offline = await admin.describe_log("t")
+        assert (healthy.tiered_end_offset, healthy.HasField("offline")) == (3, False)
+        assert (offline.tiered_end_offset, offline.log_end_offset) == (1, -1)
+        assert (offline.slices, offline.offline.path) == (slices, str(directory))
+        [topic] = await admin.describe_topics(["t"])
+        assert topic.partition_count == 2
+        assert [*topic.offline_partitions] == [offline.offline]
+        assert [*(await admin.tier_status()).offline_partitions] == [offline.offline]
+        assert "damaged" in offline.offline.reason
+    assert contents(directory) == before
+    # The person does what the reason says.
+    segment(tmp_path, "t-1").unlink()
+    async with service_bench(tmp_path) as bench:
+        assert await values(bench) == [[b"tiered", b"local", b"x"], [b"tiered", b"local"]]
+        assert not (await bench.client.admin.tier_status()).offline_partitions
+
+
+async def test_without_its_directory_a_partition_goes_on_from_the_store(tmp_path: Path) -> None:
+    await damaged(tmp_path)
+    async with service_bench(tmp_path) as bench:
+        assert len((await bench.client.admin.tier_status()).offline_partitions) == 1
+    (tmp_path / "data" / "t-1").rename(tmp_path / "kept")
+    async with service_bench(tmp_path) as bench:
+        assert await values(bench) == [[b"tiered", b"local"], [b"tiered"]]
+        assert await bench.append("t", [b"x"], 1) == 1
+
+
+async def test_damage_below_the_recovery_point_is_offline_too(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 1, AT_DISK)
+        await append_both(bench)
+    (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
+    flip(segment(tmp_path, "t-0", 3), -2)
+    before = segment(tmp_path, "t-0", 3).read_bytes()
+    for _ in range(2):
+        async with service_bench(tmp_path) as bench:
+            with pytest.raises(DataDirectoryError, match="recovery_point"):
+                await bench.append("t", [b"x"])
+            await bench.client.admin.create_topic("other")
+            assert await bench.append("other", [b"x"]) == 0
+            await bench.client.admin.delete_topic("other")
+    assert segment(tmp_path, "t-0", 3).read_bytes() == before
+
+
+async def test_compaction_leaves_an_offline_partition_alone(tmp_path: Path) -> None:
+    config = {"cleanup.policy": "compact"}
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 2, config)
+        for _ in range(2):
+            for number in (0, 1):
+                await bench.client.append("t", number, [Record(0, 0, b"k", b"v")])
+            await bench.client.admin.upload()
+    flip(segment(tmp_path, "t-1", 1), EPOCH_POSITION)
+    async with service_bench(tmp_path) as bench:
+        before = (await bench.client.admin.describe_log("t", [1]))[0].slices
+        jobs = await bench.client.admin.run_compaction(["t"])
+        assert any("t-1 is offline" in job.refused for job in jobs)
+        healthy, offline = await bench.client.admin.describe_log("t")
+        assert [(one.base_offset, one.record_count) for one in healthy.slices] == [(0, 1)]
+        assert (len(before), offline.slices) == (2, before)
+
+
+async def test_a_topic_with_an_offline_partition_can_be_altered_deleted_and_made_again(
+    tmp_path: Path,
+) -> None:
+    await damaged(tmp_path)
+    before = contents(tmp_path / "data" / "t-1")
+    async with service_bench(tmp_path) as bench:
+        engine = bench.server.engine
+        topic = engine.registry.topic("t")
+        engine.catalog.alter(topic.topic_id, config={"retention.ms": "-1"}, partition_count=3)
+        engine.tiers.refresh_pass()
+        assert await bench.append("t", [b"x"], 2) == 0
+        assert engine.registry.partition("t", 0).log.config.retention_ms == -1
+        await bench.client.admin.delete_topic("t")
+        assert contents(tmp_path / "data" / "t-1") == before
+        await bench.client.admin.create_topic("t", 2)
+        assert await values(bench) == [[], []]
+        [kept] = (tmp_path / "data").glob("t-1.*-stray")
+        assert contents(kept) == before
+    async with service_bench(tmp_path) as bench:
+        assert await values(bench) == [[], []]

@@ -1,4 +1,4 @@
-"""Opening many logs: beside each other, and what is told of one that cannot be opened."""
+"""Opening many logs: beside each other, and what becomes of one that cannot be opened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from stratalog.testing.service_bench import service_bench
 
 
 class WatchedDisk(PosixFileSystem):
-    """At the directories of partitions, whose names end with a number, a meeting takes place or an error."""
+    """At the directories of partitions, whose names end with a number, a meeting takes place or an error; a
+    meeting of the broken ones where some are.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,9 +26,10 @@ class WatchedDisk(PosixFileSystem):
 
     def list_directory(self, path: str) -> list[str]:
         if path[-1].isdigit():
-            if self.meeting is not None:
+            is_broken = path.endswith(self.broken)
+            if self.meeting is not None and (is_broken or not self.broken):
                 self.meeting.wait(20)
-            if path.endswith(self.broken):
+            if is_broken:
                 raise OSError(errno.EIO, "input/output error", path)
         return super().list_directory(path)
 
@@ -46,19 +49,54 @@ async def test_a_start_opens_logs_of_all_topics_beside_each_other(tmp_path: Path
             assert [str(one.topic_partition) for one in partitions] == [f"{topic}-0", f"{topic}-1"]
 
 
-async def test_a_directory_that_fails_is_named_and_leaves_nothing_running(
+async def test_a_directory_that_fails_is_offline_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t", 3)
     disk = WatchedDisk()
     disk.broken = ("/t-1", "/t-2")
-    # Both fail at once, whoever comes first.
-    disk.meeting = threading.Barrier(3)
-    with caplog.at_level(logging.ERROR), pytest.raises(DataDirectoryError) as failure:
-        async with service_bench(tmp_path, filesystem=disk):
-            raise AssertionError("it must not start")
-    assert failure.value.fields["path"] == f"{tmp_path}/data/t-1"
-    assert any("t-2 cannot be opened either" in message for message in caplog.messages)
+    with caplog.at_level(logging.ERROR):
+        async with service_bench(tmp_path, filesystem=disk) as bench:
+            assert await bench.append("t", [b"x"]) == 0
+            for number in (1, 2):
+                with pytest.raises(DataDirectoryError, match="offline") as failure:
+                    await bench.append("t", [b"x"], number)
+                assert failure.value.fields["path"] == f"{tmp_path}/data/t-{number}"
+                assert "input/output error" in str(failure.value)
+                assert not failure.value.retriable
+    told = sorted(message for message in caplog.messages if "stays offline" in message)
+    assert [message.partition(" ")[0] for message in told] == ["t-1", "t-2"]
+    assert f"path=`{tmp_path}/data/t-1`" in told[0]
     async with service_bench(tmp_path) as bench:
         assert await bench.append("t", [b"x"], 1) == 0
+
+
+async def test_a_disk_that_refuses_every_partition_is_no_start_and_leaves_nothing_running(
+    tmp_path: Path,
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 3)
+    disk = WatchedDisk()
+    disk.broken = ("/t-0", "/t-1", "/t-2")
+    with pytest.raises(DataDirectoryError) as failure:
+        async with service_bench(tmp_path, filesystem=disk):
+            raise AssertionError("it must not start")
+    assert failure.value.fields["path"] == f"{tmp_path}/data/t-0"
+    async with service_bench(tmp_path) as bench:
+        assert await bench.append("t", [b"x"], 1) == 0
+
+
+async def test_a_topic_that_is_created_is_opened_whole_or_not_at_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = WatchedDisk()
+    disk.broken = ("/t-1", "/t-2")
+    # Both fail at once, whoever comes first.
+    disk.meeting = threading.Barrier(2)
+    async with service_bench(tmp_path, filesystem=disk) as bench:
+        with caplog.at_level(logging.ERROR), pytest.raises(DataDirectoryError) as failure:
+            await bench.client.admin.create_topic("t", 3)
+        assert failure.value.fields["path"] == f"{tmp_path}/data/t-1"
+        assert any("t-2 cannot be opened either" in message for message in caplog.messages)
+        assert await bench.client.admin.list_topics() == []

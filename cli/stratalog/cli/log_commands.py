@@ -6,7 +6,7 @@ import click
 
 from stratalog.cli.connection import json_option, server_option, with_client
 from stratalog.cli.lazy_group import LazyGroup
-from stratalog.cli.output import Cell, message_document, print_json, print_table
+from stratalog.cli.output import Cell, message_document, print_json, print_offline, print_table
 from stratalog.v1 import admin_pb2
 
 _COLUMNS = (
@@ -51,14 +51,16 @@ def describe(topic: str, partitions: tuple[int, ...], segments: bool, as_json: b
         return
     rows = [[_number(entry, field) for _, field in _COLUMNS] for entry in logs]
     print_table([title for title, _ in _COLUMNS], rows)
+    print_offline(entry.offline for entry in logs if entry.HasField("offline"))
     if segments:
         _print_pieces(logs)
 
 
-def _number(entry: admin_pb2.PartitionLog, field: str) -> int:
+def _number(entry: admin_pb2.PartitionLog, field: str) -> int | None:
+    """None where nobody can tell, because the partition is offline."""
     value = getattr(entry, field)
     assert isinstance(value, int)
-    return value
+    return None if value < 0 and entry.HasField("offline") else value
 
 
 def _print_pieces(logs: list[admin_pb2.PartitionLog]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import click
 from google.protobuf.message import Message
+
+from stratalog.v1 import admin_pb2
 
 Cell = str | int | None
 
@@ -51,9 +53,15 @@ def utc_time(time_ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def print_offline(partitions: Iterable[admin_pb2.OfflinePartition]) -> None:
+    """A line for each partition that is not served."""
+    for offline in partitions:
+        click.echo(f"{offline.topic}-{offline.partition} is offline, path {offline.path}: {offline.reason}")
+
+
 def message_document(message: Message) -> dict[str, object]:
     """A message as a JSON object: every field under the name that the .proto file gives it, numbers as
-    numbers. What the wire does not order is sorted.
+    numbers, null for a message that is not set. What the wire does not order is sorted.
     """
     document: dict[str, object] = {}
     for field in message.DESCRIPTOR.fields:
@@ -62,6 +70,8 @@ def message_document(message: Message) -> dict[str, object]:
             document[field.name] = dict(sorted(value.items()))
         elif field.is_repeated:
             document[field.name] = [_plain(item) for item in value]
+        elif field.message_type is not None and not message.HasField(field.name):
+            document[field.name] = None
         else:
             document[field.name] = _plain(value)
     return document

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from stratalog.cli.connection import json_option, server_option, with_client
-from stratalog.cli.output import counted, message_document, print_json, print_table, utc_time
+from stratalog.cli.output import counted, message_document, print_json, print_offline, print_table, utc_time
 
 
 @click.group()
@@ -24,9 +24,11 @@ def status(as_json: bool, server: str) -> None:
     else:
         document = message_document(answer)
         del document["last_successful_upload_ms"]
+        document["offline_partitions"] = len(answer.offline_partitions)
         rows = [(name.replace("_", " "), str(value) or None) for name, value in document.items()]
-        rows.insert(-1, ("last successful upload", utc_time(answer.last_successful_upload_ms)))
+        rows.insert(-2, ("last successful upload", utc_time(answer.last_successful_upload_ms)))
         print_table(("WHAT", "VALUE"), rows)
+        print_offline(answer.offline_partitions)
 
 
 @tier.command()

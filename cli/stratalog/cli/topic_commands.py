@@ -6,7 +6,7 @@ import click
 
 from stratalog.cli.config_option import config_option
 from stratalog.cli.connection import json_option, server_option, with_client
-from stratalog.cli.output import counted, message_document, print_json, print_table
+from stratalog.cli.output import counted, message_document, print_json, print_offline, print_table
 
 
 @click.group()
@@ -57,6 +57,7 @@ def describe(names: tuple[str, ...], as_json: bool, server: str) -> None:
         return
     for entry in topics:
         click.echo(f"{entry.name}  id {entry.topic_id}  {counted(entry.partition_count, 'partition')}")
+        print_offline(entry.offline_partitions)
         rows = [
             (name, value, "set" if name in entry.config_overrides else "default")
             for name, value in sorted(entry.config.items())

@@ -67,6 +67,7 @@ class Topic(_message.Message):
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     CONFIG_OVERRIDES_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
+    OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.str
     """Lower-case hexadecimal with hyphens."""
@@ -79,6 +80,8 @@ class Topic(_message.Message):
     def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Everything in force, by Kafka's names."""
 
+    @_builtins.property
+    def offline_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfflinePartition]: ...
     def __init__(
         self,
         *,
@@ -87,14 +90,49 @@ class Topic(_message.Message):
         partition_count: _builtins.int = ...,
         config_overrides: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        offline_partitions: _abc.Iterable[Global___OfflinePartition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_overrides", b"config_overrides", "name", b"name", "partition_count", b"partition_count", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_overrides", b"config_overrides", "name", b"name", "offline_partitions", b"offline_partitions", "partition_count", b"partition_count", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Topic: _TypeAlias = Topic  # noqa: Y015
+
+@_typing.final
+class OfflinePartition(_message.Message):
+    """A partition whose local log could not be opened when the server started. Calls to it fail with
+    DATA_DIRECTORY_ERROR, and nothing of it changes, until its directory was seen to and the server started again.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    path: _builtins.str
+    """Of its directory, on the server's disk."""
+    reason: _builtins.str
+    """What is wrong with it, and what to do."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        path: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "path", b"path", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OfflinePartition: _TypeAlias = OfflinePartition  # noqa: Y015
 
 @_typing.final
 class CreateTopicRequest(_message.Message):
@@ -386,6 +424,7 @@ class PartitionLog(_message.Message):
     TIERED_SIZE_BYTES_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     SLICES_FIELD_NUMBER: _builtins.int
+    OFFLINE_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     log_start_offset: _builtins.int
@@ -404,6 +443,10 @@ class PartitionLog(_message.Message):
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]: ...
     @_builtins.property
     def slices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Slice]: ...
+    @_builtins.property
+    def offline(self) -> Global___OfflinePartition:
+        """Set: only what the object store has is known; offsets and sizes of the local log are -1."""
+
     def __init__(
         self,
         *,
@@ -423,10 +466,11 @@ class PartitionLog(_message.Message):
         tiered_size_bytes: _builtins.int = ...,
         segments: _abc.Iterable[Global___Segment] | None = ...,
         slices: _abc.Iterable[Global___Slice] | None = ...,
+        offline: Global___OfflinePartition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["offline", b"offline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compacted_upto", b"compacted_upto", "earliest_pending_upload_offset", b"earliest_pending_upload_offset", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader_epoch", b"leader_epoch", "local_log_start_offset", b"local_log_start_offset", "local_size_bytes", b"local_size_bytes", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "partition", b"partition", "recovery_point", b"recovery_point", "segments", b"segments", "slices", b"slices", "tiered_end_offset", b"tiered_end_offset", "tiered_size_bytes", b"tiered_size_bytes", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compacted_upto", b"compacted_upto", "earliest_pending_upload_offset", b"earliest_pending_upload_offset", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader_epoch", b"leader_epoch", "local_log_start_offset", b"local_log_start_offset", "local_size_bytes", b"local_size_bytes", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "offline", b"offline", "partition", b"partition", "recovery_point", b"recovery_point", "segments", b"segments", "slices", b"slices", "tiered_end_offset", b"tiered_end_offset", "tiered_size_bytes", b"tiered_size_bytes", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -583,6 +627,7 @@ class TierStatusResponse(_message.Message):
     PENDING_UPLOAD_BYTES_FIELD_NUMBER: _builtins.int
     LAST_SUCCESSFUL_UPLOAD_MS_FIELD_NUMBER: _builtins.int
     LAST_UPLOAD_ERROR_FIELD_NUMBER: _builtins.int
+    OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     store_id: _builtins.str
     shard_count: _builtins.int
@@ -600,6 +645,10 @@ class TierStatusResponse(_message.Message):
     """-1: none since the start."""
     last_upload_error: _builtins.str
     """Empty: the last attempt succeeded."""
+    @_builtins.property
+    def offline_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfflinePartition]:
+        """Of all topics; nothing of them is uploaded, retained or compacted."""
+
     def __init__(
         self,
         *,
@@ -616,10 +665,11 @@ class TierStatusResponse(_message.Message):
         pending_upload_bytes: _builtins.int = ...,
         last_successful_upload_ms: _builtins.int = ...,
         last_upload_error: _builtins.str = ...,
+        offline_partitions: _abc.Iterable[Global___OfflinePartition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_bytes", b"dropped_bytes", "dropped_objects", b"dropped_objects", "epoch", b"epoch", "last_successful_upload_ms", b"last_successful_upload_ms", "last_upload_error", b"last_upload_error", "live_bytes", b"live_bytes", "live_objects", b"live_objects", "live_slices", b"live_slices", "metadata_seq", b"metadata_seq", "pending_upload_bytes", b"pending_upload_bytes", "shard_count", b"shard_count", "store", b"store", "store_id", b"store_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_bytes", b"dropped_bytes", "dropped_objects", b"dropped_objects", "epoch", b"epoch", "last_successful_upload_ms", b"last_successful_upload_ms", "last_upload_error", b"last_upload_error", "live_bytes", b"live_bytes", "live_objects", b"live_objects", "live_slices", b"live_slices", "metadata_seq", b"metadata_seq", "offline_partitions", b"offline_partitions", "pending_upload_bytes", b"pending_upload_bytes", "shard_count", b"shard_count", "store", b"store", "store_id", b"store_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.remote.partition_state import PartitionState
 from stratalog.server.hosted_partition import HostedPartition
+from stratalog.server.offline_partition import OfflinePartition
 from stratalog.server.partition_registry import HostedTopic
 from stratalog.v1 import admin_pb2
+
+UNKNOWN = -1
+"""For an offset or a size of a local log that cannot be opened."""
 
 
 def topic_message(topic: HostedTopic) -> admin_pb2.Topic:
@@ -13,14 +18,27 @@ def topic_message(topic: HostedTopic) -> admin_pb2.Topic:
     return admin_pb2.Topic(
         name=topic.name,
         topic_id=str(topic.topic_id),
-        partition_count=len(topic.partitions),
+        partition_count=len(topic.all_partitions),
         config_overrides=topic.config_overrides,
         config=topic.config.as_mapping(),
+        offline_partitions=map(offline_partition_message, topic.offline_partitions),
     )
 
 
-def partition_log_message(partition: HostedPartition) -> admin_pb2.PartitionLog:
+def offline_partition_message(partition: OfflinePartition) -> admin_pb2.OfflinePartition:
+    """Which one it is, and why."""
+    return admin_pb2.OfflinePartition(
+        topic=partition.topic_partition.topic,
+        partition=partition.topic_partition.partition,
+        path=partition.path,
+        reason=partition.reason,
+    )
+
+
+def partition_log_message(partition: HostedPartition | OfflinePartition) -> admin_pb2.PartitionLog:
     """Offsets, segments and slices of a partition, each consistent in itself."""
+    if isinstance(partition, OfflinePartition):
+        return _offline_log_message(partition)
     log = partition.log
     state = partition.tier_state()
     marks = partition.watermarks()
@@ -49,18 +67,45 @@ def partition_log_message(partition: HostedPartition) -> admin_pb2.PartitionLog:
             )
             for segment in log.segments()
         ],
-        slices=[
-            admin_pb2.Slice(
-                object=live.object_name,
-                base_offset=live.base_offset,
-                end_offset=live.end_offset,
-                size_bytes=live.entry.data_bytes,
-                record_count=live.entry.record_count,
-                max_timestamp_ms=live.entry.max_timestamp,
-            )
-            for live in (() if state is None else state.slices)
-        ],
+        slices=_slice_messages(state),
     )
+
+
+def _offline_log_message(partition: OfflinePartition) -> admin_pb2.PartitionLog:
+    """What the object store has of it; of the local log nobody can tell."""
+    state = partition.tier_state()
+    return admin_pb2.PartitionLog(
+        topic=partition.topic_partition.topic,
+        partition=partition.topic_partition.partition,
+        log_start_offset=state.log_start_offset,
+        local_log_start_offset=UNKNOWN,
+        tiered_end_offset=state.tiered_end_offset,
+        earliest_pending_upload_offset=UNKNOWN,
+        compacted_upto=state.compacted_upto,
+        high_watermark=UNKNOWN,
+        last_stable_offset=UNKNOWN,
+        log_end_offset=UNKNOWN,
+        recovery_point=UNKNOWN,
+        leader_epoch=partition.shard.claimed.epoch,
+        local_size_bytes=UNKNOWN,
+        tiered_size_bytes=state.tiered_bytes,
+        slices=_slice_messages(state),
+        offline=offline_partition_message(partition),
+    )
+
+
+def _slice_messages(state: PartitionState | None) -> list[admin_pb2.Slice]:
+    return [
+        admin_pb2.Slice(
+            object=live.object_name,
+            base_offset=live.base_offset,
+            end_offset=live.end_offset,
+            size_bytes=live.entry.data_bytes,
+            record_count=live.entry.record_count,
+            max_timestamp_ms=live.entry.max_timestamp,
+        )
+        for live in (() if state is None else state.slices)
+    ]
 
 
 def compaction_job_message(report: CompactionReport) -> admin_pb2.CompactionJob:

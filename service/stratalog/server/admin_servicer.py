@@ -7,6 +7,7 @@ from functools import partial
 from stratalog.server.admin_convert import compaction_job_message, partition_log_message, topic_message
 from stratalog.server.call_guard import Context, guarded
 from stratalog.server.hosted_partition import HostedPartition
+from stratalog.server.offline_partition import OfflinePartition
 from stratalog.server.partition_registry import PartitionRegistry
 from stratalog.server.tier_manager import TierManager
 from stratalog.server.tier_status import TierStatusReporter
@@ -103,8 +104,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         reports = await self._pools.task(partial(self._tiers.compact, list(request.topics)))
         return admin_pb2.RunCompactionResponse(jobs=[compaction_job_message(report) for report in reports])
 
-    def _named(self, request: admin_pb2.DescribeLogRequest) -> list[HostedPartition]:
+    def _named(self, request: admin_pb2.DescribeLogRequest) -> list[HostedPartition | OfflinePartition]:
         topic = self._registry.topic(request.topic)
         if not request.partitions:
-            return list(topic.partitions)
-        return [self._registry.partition(request.topic, number) for number in request.partitions]
+            return list(topic.all_partitions)
+        return [self._registry.find_partition(request.topic, number) for number in request.partitions]

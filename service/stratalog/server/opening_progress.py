@@ -36,8 +36,8 @@ class OpeningProgress:
             self._walks[partition] = progress
             self._tell()
 
-    def opened(self, partition: TopicPartition) -> None:
-        """The partition can be served."""
+    def finished(self, partition: TopicPartition) -> None:
+        """The partition can be served, or is known to be offline."""
         with self._lock:
             self._walks.pop(partition, None)
             self._remaining_count -= 1

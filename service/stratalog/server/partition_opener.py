@@ -1,8 +1,12 @@
 """Opens partitions: loads their logs, compares these with the bucket, and gives each its host.
 
 Many are opened at a time: after a crash each log has its tail to walk, and a disk answers many readers sooner
-than one after another. The first failure keeps those that have not begun from beginning; what was opened
-until then stays open, and is found so by the next try.
+than one after another.
+
+A start opens what can be opened: a partition whose log is damaged or cannot be read stays offline, alone.
+What is opened later, for a topic that is being created or has got more partitions, is opened whole or not at
+all: the first failure keeps those that have not begun from beginning; what was opened until then stays open,
+and is found so by the next try.
 """
 
 from __future__ import annotations
@@ -11,10 +15,10 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import UnknownTopicOrPartitionError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_manager import LogManager
@@ -22,10 +26,13 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.ownership import reconcile_log
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.hosted_shard import HostedShard
+from stratalog.server.offline_partition import OfflinePartition
 from stratalog.server.opening_progress import OpeningProgress
 from stratalog.server.shard_set import ShardSet
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Host = Callable[[UnifiedLog, HostedShard], HostedPartition]
 """Gives a log its writer and its signal."""
@@ -59,8 +66,24 @@ class PartitionOpener:
 
         Raises DataDirectoryError, which says for which path; others that failed as well are logged.
         """
+        return self._open_beside_each_other(wanted, self._open)
+
+    def open_what_can_be(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition | OfflinePartition]:
+        """As `open`, but a partition that cannot be opened is logged, and offline in what is returned.
+
+        Raises DataDirectoryError where the disk refuses every one of them: then it is not about partitions.
+        """
+        opened = self._open_beside_each_other(wanted, self._open_or_leave)
+        offline = [one for one in opened if isinstance(one, OfflinePartition)]
+        if offline and len(offline) == len(opened) and all(map(_is_refused_by_disk, offline)):
+            raise offline[0].failure
+        return opened
+
+    def _open_beside_each_other(
+        self, wanted: Sequence[WantedPartition], work: Callable[[WantedPartition, OpeningProgress], T]
+    ) -> list[T]:
         progress = OpeningProgress(self._clock, len(wanted))
-        futures = [self._executor.submit(self._open, one, progress) for one in wanted]
+        futures = [self._executor.submit(work, one, progress) for one in wanted]
         wait(futures, return_when=FIRST_EXCEPTION)
         for future in futures:
             future.cancel()
@@ -68,6 +91,24 @@ class PartitionOpener:
         wait(futures)
         _raise_first(wanted, futures)
         return [future.result() for future in futures]
+
+    def _open_or_leave(
+        self, wanted: WantedPartition, progress: OpeningProgress
+    ) -> HostedPartition | OfflinePartition:
+        try:
+            return self._open(wanted, progress)
+        except (DataDirectoryError, CorruptRecordError) as failure:
+            path = f"{self._logs.data_dir}/{wanted.topic_partition}"
+            logger.error(
+                "%s stays offline, its local log cannot be opened, path=`%s`: %s",
+                wanted.topic_partition,
+                path,
+                failure,
+            )
+            self._logs.let_go(wanted.topic_partition)
+            progress.finished(wanted.topic_partition)
+            shard = self._shards.of(wanted.topic_id_partition)
+            return OfflinePartition(wanted.topic_partition, wanted.topic_id_partition, shard, path, failure)
 
     def _open(self, wanted: WantedPartition, progress: OpeningProgress) -> HostedPartition:
         shard = self._shards.of(wanted.topic_id_partition)
@@ -81,7 +122,7 @@ class PartitionOpener:
                 reconciled.reason,
             )
         hosted = self._host(reconciled.log, shard)
-        progress.opened(wanted.topic_partition)
+        progress.finished(wanted.topic_partition)
         return hosted
 
     def _open_log(self, wanted: WantedPartition, shard: HostedShard, progress: OpeningProgress) -> UnifiedLog:
@@ -103,7 +144,12 @@ class PartitionOpener:
         return log
 
 
-def _raise_first(wanted: Sequence[WantedPartition], futures: Sequence[Future[HostedPartition]]) -> None:
+def _is_refused_by_disk(offline: OfflinePartition) -> bool:
+    """The directory cannot be read; what is in it need not be damaged."""
+    return isinstance(offline.failure.__cause__, OSError)
+
+
+def _raise_first(wanted: Sequence[WantedPartition], futures: Sequence[Future[T]]) -> None:
     failures = [
         (one, error)
         for one, future in zip(wanted, futures, strict=True)

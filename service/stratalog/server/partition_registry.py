@@ -1,7 +1,7 @@
 """Which partitions this server hosts, by name.
 
-A topic is published whole, once all its partitions are open, and withdrawn whole before any of them is
-deleted, so a request finds either all partitions of a topic or none.
+A topic is published whole, once each of its partitions is open or known to be offline, and withdrawn whole
+before any of them is deleted, so a request finds either all partitions of a topic or none.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.server.fetch_cursor import unknown_partition
 from stratalog.server.hosted_partition import HostedPartition
+from stratalog.server.offline_partition import OfflinePartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,17 @@ class HostedTopic:
     topic_id: UUID
     config_overrides: Mapping[str, str]
     config: LogConfig
-    partitions: tuple[HostedPartition, ...]
+    all_partitions: tuple[HostedPartition | OfflinePartition, ...]
+    """By number."""
+
+    @property
+    def partitions(self) -> tuple[HostedPartition, ...]:
+        """Those that are served."""
+        return tuple(one for one in self.all_partitions if isinstance(one, HostedPartition))
+
+    @property
+    def offline_partitions(self) -> tuple[OfflinePartition, ...]:
+        return tuple(one for one in self.all_partitions if isinstance(one, OfflinePartition))
 
 
 class PartitionRegistry:
@@ -48,7 +59,8 @@ class PartitionRegistry:
         with self._lock:
             former = self._topics[topic.name]
             assert former.topic_id == topic.topic_id, "the name has gone to another topic"
-            assert topic.partitions[: len(former.partitions)] == former.partitions, "partitions stay"
+            former_count = len(former.all_partitions)
+            assert topic.all_partitions[:former_count] == former.all_partitions, "partitions stay"
             self._topics = MappingProxyType({**self._topics, topic.name: topic})
 
     def withdraw(self, name: str) -> HostedTopic | None:
@@ -76,13 +88,23 @@ class PartitionRegistry:
             )
         return topic
 
-    def partition(self, topic: str, partition: int) -> HostedPartition:
+    def find_partition(self, topic: str, partition: int) -> HostedPartition | OfflinePartition:
         """Raises UnknownTopicOrPartitionError."""
         hosted = self._topics.get(topic)
-        if hosted is None or not 0 <= partition < len(hosted.partitions):
+        if hosted is None or not 0 <= partition < len(hosted.all_partitions):
             raise unknown_partition(TopicPartition(topic, partition))
-        return hosted.partitions[partition]
+        return hosted.all_partitions[partition]
+
+    def partition(self, topic: str, partition: int) -> HostedPartition:
+        """Raises UnknownTopicOrPartitionError, DataDirectoryError where it is offline."""
+        found = self.find_partition(topic, partition)
+        if isinstance(found, OfflinePartition):
+            raise found.error()
+        return found
 
     def partitions(self) -> tuple[HostedPartition, ...]:
-        """All partitions of all topics."""
+        """All partitions of all topics that are served."""
         return tuple(partition for topic in self.topics() for partition in topic.partitions)
+
+    def offline_partitions(self) -> tuple[OfflinePartition, ...]:
+        return tuple(partition for topic in self.topics() for partition in topic.offline_partitions)

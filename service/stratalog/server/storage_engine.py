@@ -7,8 +7,8 @@ Opening, in this order, because each step protects the next:
    store keeps its promise on conditional writes; bind the data directory to this store. A directory that
    belongs to another store stops here, before anything is written to either.
 3. Read the catalog and the shards' metadata, and claim every shard. A former owner is fenced from here on.
-4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, and
-   publish the topics.
+4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, leave
+   offline what cannot be opened, and publish the topics.
 
 A step that fails undoes the ones before it (the lock is released) and leaves the store as the step left it: a
 claim without a server is harmless.
@@ -126,7 +126,7 @@ class StorageEngineBuilder:
 
     def open(self, host: PartitionHost, opening: Executor, on_fenced: Callable[[], None]) -> StorageEngine:
         """Open everything, logs on the threads of `opening`; takes disk and network for as long as recovery
-        needs. Raises DataDirectoryError (in use, bound to another store, or damaged), StoreError.
+        needs. Raises DataDirectoryError (in use, bound to another store, or not readable), StoreError.
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)

@@ -121,21 +121,25 @@ class TierManager:
     def upload_now(self, topics: Collection[str], *, delete_local: bool) -> Uploaded:
         """Roll the active segments of the named topics (none: all) and upload what is rolled.
 
-        A partition that fails holds up no other: all are tried, then the first failure is raised. Raises
+        A partition that fails holds up no other: all are tried, then the first failure is raised; one that is
+        offline fails where its topic is named, and is left out otherwise. Raises
         UnknownTopicOrPartitionError, FencedError, StoreError, DataDirectoryError; PreconditionFailedError
         where the metadata moved under each of a few tries.
         """
         partitions = [partition for partition in self._partitions(topics) if partition.is_tiered]
-        failures: list[LogStoreError] = []
+        failures: list[LogStoreError] = [
+            offline.error() for name in topics for offline in self._registry.topic(name).offline_partitions
+        ]
         for partition in partitions:
             partition.shard.leader_epoch()
             _collect(failures, partition.log.roll)
-        uploaded = Uploaded()
-        for _ in range(UPLOAD_TRY_COUNT):
-            last = self._upload(partitions)
-            uploaded = uploaded.plus(last.uploaded)
+        last = self._upload(partitions)
+        uploaded = last.uploaded
+        for _ in range(1, UPLOAD_TRY_COUNT):
             if not last.refusals:
                 break
+            last = self._upload(partitions)
+            uploaded = uploaded.plus(last.uploaded)
         failures += last.failures + last.refusals
         deleted_count = 0
         if delete_local:
@@ -226,10 +230,14 @@ class TierManager:
         """
         for name in topics:
             self._registry.topic(name)
+        left_alone = {
+            offline.topic_id_partition: f"{offline.topic_partition} is offline"
+            for offline in self._registry.offline_partitions()
+        }
         reports: list[CompactionReport] = []
         for tier in self._tiers:
             tier.shard.leader_epoch()
-            reports += tier.compactor.run_once(topics or None)
+            reports += tier.compactor.run_once(topics or None, left_alone=left_alone)
         return reports
 
     def delete_records(self, partition: HostedPartition, before_offset: int) -> int:

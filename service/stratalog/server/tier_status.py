@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.store_identity import StoreIdentity
+from stratalog.server.admin_convert import offline_partition_message
 from stratalog.server.partition_registry import PartitionRegistry
 from stratalog.server.shard_set import ShardSet
 from stratalog.server.tier_manager import TierManager
@@ -56,6 +57,7 @@ class TierStatusReporter:
                     for segment in partition.log.segments()
                     if not segment.is_active and segment.end_offset > partition.tiered_end_offset
                 )
+        status.offline_partitions.extend(map(offline_partition_message, self._registry.offline_partitions()))
         upload = self._tiers.upload_status
         status.last_successful_upload_ms = upload.last_success_ms
         status.last_upload_error = upload.last_error

@@ -28,6 +28,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.errors import (
+    DataDirectoryError,
     InvalidConfigError,
     LogStoreError,
     StoreUnavailableError,
@@ -42,6 +43,7 @@ from stratalog.remote.catalog import Catalog
 from stratalog.remote.catalog_state import CatalogState
 from stratalog.remote.topic_entry import TopicEntry, require_partition_count, require_topic_name
 from stratalog.server.hosted_partition import HostedPartition
+from stratalog.server.offline_partition import OfflinePartition
 from stratalog.server.partition_opener import PartitionOpener, WantedPartition
 from stratalog.server.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.settings import ServerSettings
@@ -84,12 +86,16 @@ class TopicManager:
         self._refused: dict[UUID, TopicEntry] = {}
 
     def open_all(self) -> None:
-        """Open and publish every topic of the catalog. Local logs are compared with the bucket first."""
+        """Open and publish every topic of the catalog. Local logs are compared with the bucket first; a
+        partition whose log cannot be opened stays offline until the next start. Raises DataDirectoryError
+        where the disk refuses all of them.
+        """
         with self._lock:
             self._delete_leftover_logs()
             entries = tuple(self._catalog.topics().values())
             configs = [self._config_of(entry) for entry in entries]
-            opened = iter(self._opener.open([*chain.from_iterable(map(_wanted, entries, configs))]))
+            wanted = chain.from_iterable(map(_wanted, entries, configs))
+            opened = iter(self._opener.open_what_can_be([*wanted]))
             for entry, config in zip(entries, configs, strict=True):
                 self._registry.publish(_hosted(entry, config, tuple(islice(opened, entry.partition_count))))
             self._drop_leftovers()
@@ -200,15 +206,15 @@ class TopicManager:
         config = self._config_of(entry)
         for partition in topic.partitions:
             partition.reconfigure(config)
-        added = self._opener.open(_wanted(entry, config)[len(topic.partitions) :])
-        self._registry.replace(_hosted(entry, config, (*topic.partitions, *added)))
+        added = self._opener.open(_wanted(entry, config)[len(topic.all_partitions) :])
+        self._registry.replace(_hosted(entry, config, (*topic.all_partitions, *added)))
 
     def _is_as(self, topic: HostedTopic, entry: TopicEntry) -> bool:
         return (
             # Where an alteration failed half-way some logs go by it, and the topic does not say so.
             entry.topic_id not in self._refused
             and topic.config_overrides == entry.config
-            and len(topic.partitions) == entry.partition_count
+            and len(topic.all_partitions) == entry.partition_count
             # An upload that was under way may have made the topic's first slice since.
             and (topic.config.remote_storage_enable or not self._is_in_store(entry))
         )
@@ -231,7 +237,9 @@ class TopicManager:
         return any(self._shards.of(tip).metadata.state().partition(tip).slices for tip in tips)
 
     def _withdraw(self, topic: HostedTopic) -> None:
-        """Hide a topic that is deleted in the catalog, wake who waits for it, delete its local logs."""
+        """Hide a topic that is deleted in the catalog, wake who waits for it, delete its local logs. The
+        directory of a partition that is offline stays for whoever looks at it, until the next start.
+        """
         self._registry.withdraw(topic.name)
         for partition in topic.partitions:
             partition.withdraw()
@@ -285,7 +293,10 @@ class TopicManager:
         for topic_partition, topic_id in self._logs.partitions_on_disk():
             entry = None if topic_id is None else self._catalog.by_id(topic_id)
             if entry is not None and entry.is_deleted:
-                self._logs.delete_log(topic_partition)
+                try:
+                    self._logs.delete_log(topic_partition)
+                except DataDirectoryError as error:
+                    logger.warning("the local log of deleted %s is left over: %s", topic_partition, error)
 
     def _drop_leftovers(self) -> None:
         for shard in self._shards:
@@ -313,7 +324,9 @@ def _wanted(entry: TopicEntry, config: LogConfig) -> list[WantedPartition]:
     ]
 
 
-def _hosted(entry: TopicEntry, config: LogConfig, partitions: tuple[HostedPartition, ...]) -> HostedTopic:
+def _hosted(
+    entry: TopicEntry, config: LogConfig, partitions: tuple[HostedPartition | OfflinePartition, ...]
+) -> HostedTopic:
     assert len(partitions) == entry.partition_count
     return HostedTopic(entry.name, entry.topic_id, entry.config, config, partitions)
 

@@ -308,6 +308,15 @@ class LogManager:
         assert reason not in ("", DELETE_REASON)
         return self._take_out(partition, reason, flush=True)
 
+    def let_go(self, partition: TopicPartition) -> None:
+        """Close the partition's log, if it is open, and leave its directory to the next process as it is."""
+        with self._guard:
+            log = self._logs.pop(partition, None)
+            if log is None:
+                return
+            self._unopened.add(partition)
+        log.close(flush=False)
+
     def _take_out(self, partition: TopicPartition, reason: str, *, flush: bool) -> str | None:
         assert partition not in self._loading, f"{partition} is being opened"
         log = self._logs.get(partition)

@@ -35,9 +35,16 @@ def test_a_message_becomes_a_document_with_every_field() -> None:
                 "partition_count": 2,
                 "config_overrides": {"retention.ms": "-1"},
                 "config": {},
+                "offline_partitions": [],
             }
         ]
     }
+
+
+def test_a_message_that_is_not_set_is_null() -> None:
+    assert message_document(admin_pb2.PartitionLog())["offline"] is None
+    offline = admin_pb2.OfflinePartition(partition=1)
+    assert message_document(admin_pb2.PartitionLog(offline=offline))["offline"] == message_document(offline)
 
 
 def test_numbers_of_64_bits_stay_numbers(capsys: pytest.CaptureFixture[str]) -> None:

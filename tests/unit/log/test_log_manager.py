@@ -190,6 +190,30 @@ def test_a_directory_of_which_nobody_knows_whose_it_is_stays_where_it_is(content
     assert disk.list_directory(DATA_DIR) == before
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_log_that_is_let_go_is_left_to_the_next_process(is_clean: bool) -> None:
+    machine = LogMachine()
+    manager = machine.open()
+    for partition in (PARTITION, SECOND):
+        append(manager, partition, 3)
+    if is_clean:
+        machine.stop()
+    else:
+        machine.kill()
+    manager = machine.open()
+    for partition in (PARTITION, SECOND):
+        manager.open_log(partition, TOPIC_ID, CONFIG)
+    log = manager.log(PARTITION)
+    manager.let_go(PARTITION)
+    manager.let_go(PARTITION)
+    assert log.is_closed
+    assert [str(one.topic_partition) for one in manager.logs()] == ["orders-1"]
+    machine.stop()
+    manager = machine.open()
+    assert manager.was_clean == is_clean
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 3
+
+
 def test_a_deleted_log_is_gone_at_once_and_its_bytes_later() -> None:
     machine = LogMachine()
     manager = machine.open()

@@ -24,13 +24,13 @@ def test_it_tells_now_and_then_what_is_left(caplog: pytest.LogCaptureFixture) ->
         assert caplog.messages == []
         clock.advance(1)
         progress.walked(A, LoadProgress("/data/t-0", 8, 800 * MIB))
-        progress.opened(B)
+        progress.finished(B)
         clock.advance(5_000)
         progress.walked(A, LoadProgress("/data/t-0", 7, 700 * MIB))
         clock.advance(5_000)
-        progress.opened(A)
+        progress.finished(A)
         clock.advance(5_000)
-        progress.opened(TopicPartition("u", 0))
+        progress.finished(TopicPartition("u", 0))
     assert caplog.messages == [
         "opening logs: 3 of 3 remain; of t-0 8 segments, 800 MiB; of t-1 5 segments, 50 MiB",
         "opening logs: 2 of 3 remain; of t-0 7 segments, 700 MiB",

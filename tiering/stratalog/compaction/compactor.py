@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
@@ -89,21 +90,26 @@ class Compactor:
         self._lock = threading.Lock()
         self._excluded: dict[TopicIdPartition, _Exclusion] = {}
 
-    def run_once(self, topics: Collection[str] | None = None) -> tuple[CompactionReport, ...]:
+    def run_once(
+        self,
+        topics: Collection[str] | None = None,
+        *,
+        left_alone: Mapping[TopicIdPartition, str] = MappingProxyType({}),
+    ) -> tuple[CompactionReport, ...]:
         """Plan, and run every job of the plan. A report for each job, and one for partitions that no job
         takes.
 
         `topics` limits the reasons for jobs to these, by name; each of them is then compacted whether it pays
-        or not. Jobs that fail are reported, not raised. Raises UnknownTopicOrPartitionError for a name that
-        is not in the catalog, StoreError where metadata cannot be read, OSError where the spool directory
-        cannot be used, StoppingError where the store says so: jobs that were committed stay, the one that was
-        running has not happened.
+        or not. `left_alone` are not touched, for the reasons given. Jobs that fail are reported, not raised.
+        Raises UnknownTopicOrPartitionError for a name that is not in the catalog, StoreError where metadata
+        cannot be read, OSError where the spool directory cannot be used, StoppingError where the store says
+        so: jobs that were committed stay, the one that was running has not happened.
         """
         with self._lock:
             clear_scratch_directory(self._filesystem, self._settings.spool_directory)
             reports: list[CompactionReport] = []
             for _ in range(MAX_ROUNDS):
-                is_done = self._run_round(topics, reports)
+                is_done = self._run_round(topics, left_alone, reports)
                 if is_done:
                     break
             return tuple(reports)
@@ -118,7 +124,12 @@ class Compactor:
         with self._lock:
             self._excluded.clear()
 
-    def _run_round(self, names: Collection[str] | None, reports: list[CompactionReport]) -> bool:
+    def _run_round(
+        self,
+        names: Collection[str] | None,
+        left_alone: Mapping[TopicIdPartition, str],
+        reports: list[CompactionReport],
+    ) -> bool:
         """Plan once and run the jobs; False where a failure has left something to plan anew."""
         topics = self._catalog.refresh().topics()
         state = self._metadata.refresh(dated=True)
@@ -129,7 +140,7 @@ class Compactor:
             job_clock.now_ms,
             self._settings,
             only=None if names is None else _ids_of(names, topics),
-            excluded=self.excluded(),
+            excluded={**self.excluded(), **left_alone},
             may_drop_tombstones=job_clock.may_drop_tombstones,
         )
         excluded_before = set(self._excluded)
