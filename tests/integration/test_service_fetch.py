@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -28,7 +29,7 @@ def values_of(answer: log_pb2.FetchedPartition, fetch_offset: int) -> list[bytes
     return [record.value for record in fetched_records(answer, fetch_offset).records]
 
 
-async def fetch_one(bench: ServiceBench, offset: int, **limits: int) -> log_pb2.FetchedPartition:
+async def fetch_one(bench: ServiceBench, offset: int, **limits: Any) -> log_pb2.FetchedPartition:
     [answer] = await bench.client.fetch({T0: offset}, **limits)
     return answer
 
@@ -369,7 +370,7 @@ async def test_a_small_budget_reads_many_tiered_partitions_in_turn(tmp_path: Pat
 
 
 TIERED_PARTITION_COUNT = 500
-WIDE = {"max_bytes": 32 << 20}
+WIDE_BYTES = 32 << 20
 
 
 async def tiered_partitions(bench: ServiceBench) -> dict[TopicPartition, int]:
@@ -390,7 +391,7 @@ async def test_more_tiered_partitions_than_reads_may_wait_are_read_without_an_er
         while len(values) < TIERED_PARTITION_COUNT:
             fetch_count += 1
             assert fetch_count < 10, "a large part of them at a time"
-            for answer in await bench.client.fetch(positions, **WIDE):
+            for answer in await bench.client.fetch(positions, max_bytes=WIDE_BYTES):
                 assert not answer.HasField("error")
                 topic_partition = TopicPartition("t", answer.partition)
                 if answer.batches:

@@ -17,7 +17,8 @@ from stratalog.client.admin import Admin
 from stratalog.client.channel import ServerChannel
 from stratalog.client.consumer import Consumer
 from stratalog.client.errors import error_of_call, error_of_info
-from stratalog.client.messages import fetch_request, wire_acks
+from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.messages import fetch_request, wire_acks, wire_isolation
 from stratalog.client.producer import BatchOutcome, Producer
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy, retrying
@@ -89,11 +90,12 @@ class Client:
         min_bytes: int = 1,
         max_bytes: int = 0,
         partition_max_bytes: int = 0,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[log_pb2.FetchedPartition]:
         """Read once from each position. A partition's failure is in its answer (`error`): the others are not
-        affected.
+        affected. What is in the batches, and not to be read, `fetched_records` leaves out.
         """
-        request = fetch_request(positions, max_wait_ms, min_bytes, max_bytes, partition_max_bytes)
+        request = fetch_request(positions, max_wait_ms, min_bytes, max_bytes, partition_max_bytes, isolation)
         timeout_s = CALL_TIMEOUT_S + max_wait_ms / 1000
         response = await retrying(
             self._retry, lambda: self._channel.call(self.log.Fetch(request, timeout=timeout_s))
@@ -106,11 +108,13 @@ class Client:
         *,
         max_bytes: int = 0,
         partition_max_bytes: int = 0,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> AsyncIterator[log_pb2.FetchResponse]:
         """One session of reading, as data arrives, until the caller leaves. Ends with the connection:
         `Consumer` goes on by itself.
         """
-        call = self.log.FetchStream(fetch_request(positions, 0, 1, max_bytes, partition_max_bytes))
+        request = fetch_request(positions, 0, 1, max_bytes, partition_max_bytes, isolation)
+        call = self.log.FetchStream(request)
         try:
             async for response in call:
                 yield response
@@ -120,12 +124,15 @@ class Client:
             call.cancel()
 
     async def list_offsets(
-        self, queries: Iterable[tuple[TopicPartition, log_pb2.OffsetSpec.ValueType | None, int | None]]
+        self,
+        queries: Iterable[tuple[TopicPartition, log_pb2.OffsetSpec.ValueType | None, int | None]],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[log_pb2.OffsetAnswer]:
         """Offsets by name (a spec) or by time (milliseconds): exactly one of the two in each query. Raises
         the error of the first query that failed.
         """
-        request = log_pb2.ListOffsetsRequest()
+        request = log_pb2.ListOffsetsRequest(isolation=wire_isolation(isolation))
         for topic_partition, spec, timestamp_ms in queries:
             query = request.queries.add(topic=topic_partition.topic, partition=topic_partition.partition)
             if spec is not None:
@@ -146,19 +153,27 @@ class Client:
         return [TopicPartition(topic, partition) for partition in range(description.partition_count)]
 
     async def offsets(
-        self, partitions: Sequence[TopicPartition], spec: log_pb2.OffsetSpec.ValueType
+        self,
+        partitions: Sequence[TopicPartition],
+        spec: log_pb2.OffsetSpec.ValueType,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
         """The named offset of each partition."""
-        answers = await self.list_offsets([(partition, spec, None) for partition in partitions])
+        queries = [(partition, spec, None) for partition in partitions]
+        answers = await self.list_offsets(queries, isolation=isolation)
         return {partition: answer.offset for partition, answer in zip(partitions, answers, strict=True)}
 
     async def earliest(self, topic: str) -> dict[TopicPartition, int]:
         """The log start of each partition of a topic: where to read from to see everything."""
         return await self.offsets(await self.partitions(topic), log_pb2.OFFSET_SPEC_EARLIEST)
 
-    async def latest(self, topic: str) -> dict[TopicPartition, int]:
-        """The high watermark of each partition of a topic."""
-        return await self.offsets(await self.partitions(topic), log_pb2.OFFSET_SPEC_LATEST)
+    async def latest(
+        self, topic: str, *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[TopicPartition, int]:
+        """The high watermark of each partition of a topic; the last stable offset for committed records."""
+        partitions = await self.partitions(topic)
+        return await self.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST, isolation=isolation)
 
     def producer(
         self,
@@ -176,14 +191,16 @@ class Client:
         positions: Mapping[TopicPartition, int],
         *,
         end_offsets: Mapping[TopicPartition, int] | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         retry: RetryPolicy | None = None,
         on_broken: Callable[[LogStoreError], None] | None = None,
     ) -> Consumer:
-        """A consumer from `positions` on; up to `end_offsets` (exclusive) where given, else for ever. `retry`
-        is how long it waits for a server that has gone, where that is not the client's own. `on_broken` is
-        told why, once each time.
+        """A consumer from `positions` on; up to `end_offsets` (exclusive) where given, else for ever.
+        `isolation` says whether it waits for the end of transactions and leaves out aborted ones. `retry` is
+        how long it waits for a server that has gone, where that is not the client's own. `on_broken` is told
+        why, once each time.
         """
-        return Consumer(self._channel, positions, end_offsets, retry or self._retry, on_broken)
+        return Consumer(self._channel, positions, end_offsets, retry or self._retry, on_broken, isolation)
 
     async def close(self) -> None:
         await self._channel.close()

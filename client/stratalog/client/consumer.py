@@ -17,6 +17,7 @@ from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import error_of_call, error_of_info
+from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchedRecords, fetch_request, fetched_records
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.record.record import Record
@@ -46,6 +47,7 @@ class Consumer:
         end_offsets: Mapping[TopicPartition, int] | None,
         retry: RetryPolicy,
         on_broken: Callable[[LogStoreError], None] | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> None:
         """`on_broken` is told once each time the session breaks and is going to be tried again."""
         self._channel = channel
@@ -54,6 +56,7 @@ class Consumer:
         self._end_offsets = None if end_offsets is None else dict(end_offsets)
         self._retry = retry
         self._on_broken = on_broken
+        self._isolation = isolation
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -96,7 +99,7 @@ class Consumer:
 
     async def _session(self, patience: Patience) -> AsyncGenerator[FetchedRecords, None]:
         """One FetchStream, until all partitions are at their ends or it breaks."""
-        request = fetch_request(self._pending(), 0, 1, STREAM_MAX_BYTES, STREAM_MAX_BYTES)
+        request = fetch_request(self._pending(), 0, 1, STREAM_MAX_BYTES, STREAM_MAX_BYTES, self._isolation)
         call = self._stub.FetchStream(request)
         try:
             # Without news nothing comes for hours, and all is well.

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.client import Client
+from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchedRecords
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.compression import Codec
@@ -60,9 +61,11 @@ class SyncClient:
         positions: Mapping[TopicPartition, int],
         *,
         end_offsets: Mapping[TopicPartition, int] | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[FetchedRecords]:
         """See `Consumer.fetches`."""
-        answers = self._client.consumer(positions, end_offsets=end_offsets).fetches()
+        consumer = self._client.consumer(positions, end_offsets=end_offsets, isolation=isolation)
+        answers = consumer.fetches()
         try:
             while (fetched := self.run(_next_or_none(answers.__anext__))) is not None:
                 yield fetched

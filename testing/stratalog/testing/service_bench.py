@@ -18,6 +18,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
+from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.retry import RetryPolicy
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
@@ -49,13 +50,18 @@ class ServiceBench:
     client: Client
 
     async def read_all(
-        self, topic: str, *, start: Mapping[TopicPartition, int] | None = None
+        self,
+        topic: str,
+        *,
+        start: Mapping[TopicPartition, int] | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[list[Record]]:
         """The records of every partition from its log start (or `start`) to its end, in order."""
         positions = dict(start) if start is not None else await self.client.earliest(topic)
-        ends = await self.client.latest(topic)
+        ends = await self.client.latest(topic, isolation=isolation)
         records: list[list[Record]] = [[] for _ in ends]
-        async for fetched in self.client.consumer(positions, end_offsets=ends).fetches():
+        consumer = self.client.consumer(positions, end_offsets=ends, isolation=isolation)
+        async for fetched in consumer.fetches():
             records[fetched.topic_partition.partition] += fetched.records
         return records
 

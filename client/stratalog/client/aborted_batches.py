@@ -1,0 +1,29 @@
+"""Which batches of an answer belong to aborted transactions.
+
+An answer names these transactions, each with its producer, its first offset and the offset of its marker. A
+producer has one transaction at a time, so all of its transactional batches between these two belong to it.
+Each answer names all that concern its own batches: nothing is remembered from one to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stratalog.record.header import BatchHeader
+from stratalog.v1 import log_pb2
+
+
+class AbortedBatches:
+    """Belongs to one walk over the batches of one answer, in their order."""
+
+    def __init__(self, transactions: Iterable[log_pb2.AbortedTransaction]) -> None:
+        self._upcoming = sorted(transactions, key=lambda aborted: aborted.first_offset, reverse=True)
+        self._last_offset_by_producer: dict[int, int] = {}
+
+    def has_next(self, header: BatchHeader) -> bool:
+        """Whether the next batch of the walk is to be left out."""
+        while self._upcoming and self._upcoming[-1].first_offset <= header.last_offset:
+            aborted = self._upcoming.pop()
+            self._last_offset_by_producer[aborted.producer_id] = aborted.last_offset
+        last_offset = self._last_offset_by_producer.get(header.producer_id, -1)
+        return header.is_transactional and header.base_offset <= last_offset
