@@ -89,7 +89,8 @@ class FetchSession:
     async def collect(self, min_bytes: int, max_wait_s: float | None) -> None:
         """Fill until `min_bytes` are there, nothing more fits, a partition failed, or the wait is over.
 
-        The wait is over after `max_wait_s` (None: never), and when the server closes.
+        The wait is over after `max_wait_s` (None: with the first news, a step over a hole included), and when
+        the server closes.
         """
         loop = asyncio.get_running_loop()
         deadline_s = None if max_wait_s is None else loop.time() + max_wait_s
@@ -99,6 +100,8 @@ class FetchSession:
                 changed.clear()
                 await self._fill()
                 if self._is_satisfied(min_bytes) or self._closing.is_set:
+                    return
+                if max_wait_s is None and self.has_news:
                     return
                 try:
                     async with asyncio.timeout_at(deadline_s):
