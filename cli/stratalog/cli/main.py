@@ -29,6 +29,7 @@ COMMANDS = {
     "tier": ("stratalog.cli.tier_commands:tier", "Look at the object store, and upload now."),
     "compaction": ("stratalog.cli.compaction_commands:compaction", "Compact tiered data now."),
     "import": ("stratalog.cli.import_command:import_", "Take topics over from a stopped Kafka broker."),
+    "export": ("stratalog.cli.export_command:export", "Write topics as a Kafka broker's log directory."),
     "demo": ("stratalog.cli.demo.command:demo", "Replay real data through everything and check it."),
 }
 

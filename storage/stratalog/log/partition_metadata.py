@@ -22,10 +22,23 @@ PARTITION_METADATA_FILE = "partition.metadata"
 _VERSION = 0
 
 
+def format_topic_id(topic_id: UUID) -> str:
+    """As Kafka writes it."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def parse_topic_id(text: str) -> UUID:
+    """Raises ValueError where it is not as Kafka writes it."""
+    try:
+        raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except binascii.Error as failure:
+        raise ValueError(str(failure)) from None
+    return UUID(bytes=raw)
+
+
 def format_partition_metadata(topic_id: UUID) -> str:
     """The text of the file."""
-    text = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
-    return f"version: {_VERSION}\ntopic_id: {text}"
+    return f"version: {_VERSION}\ntopic_id: {format_topic_id(topic_id)}"
 
 
 def parse_partition_metadata(text: str) -> UUID:
@@ -34,11 +47,7 @@ def parse_partition_metadata(text: str) -> UUID:
     fields = {name.strip(): value.strip() for name, _, value in lines}
     if set(fields) != {"version", "topic_id"} or int(fields["version"]) != _VERSION:
         raise ValueError("not the metadata of a partition in a known version")
-    try:
-        raw = base64.b64decode(fields["topic_id"] + "==", altchars=b"-_", validate=True)
-    except binascii.Error as failure:
-        raise ValueError(str(failure)) from None
-    return UUID(bytes=raw)
+    return parse_topic_id(fields["topic_id"])
 
 
 def read_partition_metadata(filesystem: FileSystem, directory: str) -> UUID | None:

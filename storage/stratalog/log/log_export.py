@@ -1,0 +1,224 @@
+"""Writes partitions as a broker's log directory: what Kafka opens, made of batches as they are.
+
+A log manager of a directory beside the target appends the batches as a replica does, with the offsets and
+the epochs that they have. Indexes, transaction indexes, producer snapshots, leader epochs and two of the
+checkpoint files follow from that; the third, of high watermarks, is written at the end. Then the directory
+gets its name, at once. A crash leaves the directory beside it, which nobody reads; it may be removed.
+
+Holes stay holes. A log that ends in one gets an empty last segment whose name is the end: that is how a log
+says which offset comes next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+from types import TracebackType
+from typing import NamedTuple, Self
+from uuid import UUID
+
+from stratalog.base.atomic_file import replace_file
+from stratalog.base.clock import Clock
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.filesystem import Buffer, FileSystem
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.scheduler import Scheduler
+from stratalog.base.types import Durability, TopicPartition
+from stratalog.log.checkpoint import HIGH_WATERMARK_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
+from stratalog.log.config_key import LONG_MAX
+from stratalog.log.data_directory import LOCK_FILE
+from stratalog.log.log_config import UNLIMITED, LogConfig
+from stratalog.log.log_manager import LogManager, LogManagerSettings
+from stratalog.log.meta_properties import META_FILE
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch import batches
+from stratalog.segment.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_path
+
+
+class ExportedLog(NamedTuple):
+    """A partition as it was written."""
+
+    topic_partition: TopicPartition
+    topic_id: UUID
+    log_start_offset: int
+    log_end_offset: int
+    size_bytes: int
+    open_transaction_count: int
+    """Transactions that no marker ends: a broker that knows nothing of them waits for it for ever."""
+
+
+class PartitionExport:
+    """One partition in the making. Belongs to one thread."""
+
+    def __init__(self, log: UnifiedLog, log_start_offset: int, log_end_offset: int) -> None:
+        """Use `LogExport.begin`."""
+        self._log = log
+        self._log_start_offset = log_start_offset
+        self._log_end_offset = log_end_offset
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self._log.topic_partition
+
+    def append(self, data: Buffer) -> None:
+        """Take whole batches, the next ones. Those that were taken before, and those that do not end below
+        the partition's end, are left out.
+
+        Raises CorruptRecordError, DataDirectoryError.
+        """
+        view = memoryview(data)
+        first_offset = self._log.log_end_offset
+        begin = end = 0
+        for position, header in batches(data):
+            batch_end = position + header.size_in_bytes
+            if not first_offset < header.next_offset <= self._log_end_offset:
+                continue
+            if begin == end:
+                begin = position
+            elif batch_end - begin > self._log.config.segment_bytes:
+                # An append lies in one segment.
+                self._log.append_as_follower(view[begin:end])
+                begin = position
+            end = batch_end
+        if begin < end:
+            self._log.append_as_follower(view[begin:end])
+
+    def finish(self) -> ExportedLog:
+        """Nothing follows. Raises DataDirectoryError."""
+        log = self._log
+        if log.log_end_offset <= self._log_start_offset:
+            # Nothing that can be read is left of it.
+            log.truncate_fully_and_start_at(self._log_end_offset)
+        log.increment_log_start_offset(min(self._log_start_offset, log.log_end_offset))
+        open_count = sum(producer.current_txn_first_offset is not None for producer in log.producers())
+        return ExportedLog(
+            log.topic_partition,
+            log.topic_id,
+            log.log_start_offset,
+            self._log_end_offset,
+            log.size_bytes,
+            open_count,
+        )
+
+
+class LogExport:
+    """A log directory in the making; as a context manager it removes what was not finished. Belongs to one
+    thread."""
+
+    def __init__(
+        self, filesystem: FileSystem, clock: Clock, scheduler: Scheduler, ids: IdGenerator, target: str
+    ) -> None:
+        """`target`: an absolute path where nothing is, or an empty directory. Raises DataDirectoryError."""
+        self._filesystem = filesystem
+        self._target = target
+        self._require_room()
+        self._path = f"{target}.{ids.uuid().hex}-export"
+        self._exported: list[ExportedLog] = []
+        self._manager: LogManager | None = LogManager.open(
+            filesystem,
+            clock,
+            scheduler,
+            ids,
+            # Old producers are a part of what is exported: a broker forgets them by its own clock.
+            LogManagerSettings(data_dir=self._path, producer_id_expiration_ms=LONG_MAX),
+        )
+
+    def begin(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig,
+        *,
+        base_offset: int,
+        log_start_offset: int,
+        log_end_offset: int,
+    ) -> PartitionExport:
+        """Begin a partition that has the given range, the first batch of which begins at `base_offset` or
+        above. Raises DataDirectoryError."""
+        assert self._manager is not None
+        assert base_offset <= log_start_offset <= log_end_offset
+        log = self._manager.open_log(
+            topic_partition, topic_id, _without_a_will(config), start_offset=base_offset
+        )
+        return PartitionExport(log, log_start_offset, log_end_offset)
+
+    def end(self, export: PartitionExport) -> ExportedLog:
+        """Finish the partition. Raises DataDirectoryError."""
+        exported = export.finish()
+        self._exported.append(exported)
+        return exported
+
+    def publish(self) -> tuple[ExportedLog, ...]:
+        """Give the directory its name. Durable when it returns. Raises DataDirectoryError."""
+        assert self._manager is not None
+        self._manager.close()
+        self._manager = None
+        try:
+            self._complete()
+            self._require_room()
+            self._filesystem.rename(self._path, self._target)
+            self._filesystem.sync_directory(posixpath.dirname(self._target))
+        except OSError as failure:
+            raise DataDirectoryError(
+                "the log directory cannot be written; see to the disk and export again",
+                path=self._target,
+                reason=str(failure),
+            ) from failure
+        return tuple(self._exported)
+
+    def _complete(self) -> None:
+        ends = {exported.topic_partition: exported.log_end_offset for exported in self._exported}
+        for partition, end_offset in ends.items():
+            directory = f"{self._path}/{partition}"
+            if self._end_of_files(partition) < end_offset:
+                for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                    replace_file(self._filesystem, segment_path(directory, end_offset, suffix), b"")
+        for name in (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE):
+            OffsetCheckpoint(self._filesystem, f"{self._path}/{name}").write(ends)
+        # These are whose directory it is: the broker's it is going to be has its own.
+        for name in (LOCK_FILE, META_FILE):
+            self._filesystem.unlink(f"{self._path}/{name}")
+        self._filesystem.sync_directory(self._path)
+
+    def _end_of_files(self, partition: TopicPartition) -> int:
+        """Where the log ends that was closed."""
+        checkpoint = OffsetCheckpoint(self._filesystem, f"{self._path}/{RECOVERY_POINT_FILE}")
+        return checkpoint.read()[partition]
+
+    def _require_room(self) -> None:
+        if not self._filesystem.exists(self._target):
+            return
+        if not self._filesystem.is_directory(self._target) or self._filesystem.list_directory(self._target):
+            raise DataDirectoryError(
+                "there is something already, and nothing is overwritten; choose another log directory",
+                path=self._target,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._manager is not None:
+            try:
+                self._manager.close()
+            except (DataDirectoryError, CorruptRecordError):
+                # Something has failed before, and is what the caller is told.
+                pass
+        try:
+            self._filesystem.remove_tree(self._path)
+        except OSError:
+            pass
+
+
+def _without_a_will(config: LogConfig) -> LogConfig:
+    """Segments as the topic has them; nothing is dropped or waits for anybody."""
+    return dataclasses.replace(
+        config,
+        remote_storage_enable=False,
+        retention_ms=UNLIMITED,
+        retention_bytes=UNLIMITED,
+        segment_ms=LONG_MAX,
+        min_durability=Durability.OS,
+    )

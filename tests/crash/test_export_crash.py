@@ -1,0 +1,141 @@
+"""A machine that dies at every operation of an export: the log directory is there whole, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.errors import CorruptRecordError, LogStoreError
+from stratalog.base.types import TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_export import ExportedLog, LogExport
+from stratalog.record.batch import batches
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.manual_scheduler import ManualScheduler
+from stratalog.testing.memory_filesystem import Kept, Survival
+from stratalog.testing.sequential_ids import SequentialIds
+
+NAME = TopicPartition("orders", 0)
+TOPIC_ID = UUID(int=5)
+CONFIG = LogConfig(segment_bytes=1024)
+SURVIVALS = [
+    Survival(contents, names) for contents in (Kept.NONE, Kept.ALL) for names in (Kept.NONE, Kept.ALL)
+]
+
+
+def batch(base_offset: int, count: int) -> bytes:
+    records = [Record(0, 5, b"k", bytes(150))] * count
+    return encode_batch(records, base_offset=base_offset, leader_epoch=3)
+
+
+LOG = batch(30, 5) + batch(50, 4) + batch(54, 4)
+"""The log starts at 32, inside the first batch, and ends at 70."""
+
+
+def export(disk: FaultyFileSystem, *data: bytes, log_start_offset: int = 32) -> tuple[ExportedLog, ...]:
+    clock = ManualClock()
+    disk.make_directories("/out")
+    disk.sync_directory("/")
+    with LogExport(disk, clock, ManualScheduler(clock), SequentialIds(), "/out/kafka") as target:
+        writer = target.begin(
+            NAME,
+            TOPIC_ID,
+            CONFIG,
+            base_offset=min(30, log_start_offset),
+            log_start_offset=log_start_offset,
+            log_end_offset=70,
+        )
+        for part in data:
+            writer.append(part)
+        target.end(writer)
+        return target.publish()
+
+
+def whole() -> dict[str, bytes | None]:
+    disk = FaultyFileSystem()
+    export(disk, LOG)
+    return disk.inner.contents()
+
+
+def test_an_export_is_what_a_broker_has() -> None:
+    found = whole()
+    logs = {path: data for path, data in found.items() if path.endswith(".log")}
+    directory = "/out/kafka/orders-0"
+    assert logs == {
+        f"{directory}/{30:020}.log": batch(30, 5),
+        # A segment begins where the one before it ends, though its first batch begins above.
+        f"{directory}/{35:020}.log": batch(50, 4),
+        f"{directory}/{54:020}.log": batch(54, 4),
+        # It ends in a hole.
+        f"{directory}/{70:020}.log": b"",
+    }
+    assert found[f"{directory}/leader-epoch-checkpoint"] == b"0\n1\n3 32\n"
+    assert found["/out/kafka/log-start-offset-checkpoint"] == b"0\n1\norders 0 32\n"
+    for name in ("recovery-point", "replication"):
+        assert found[f"/out/kafka/{name}-offset-checkpoint"] == b"0\n1\norders 0 70\n"
+
+
+def test_batches_that_come_again_or_reach_too_far_are_left_out() -> None:
+    disk = FaultyFileSystem()
+    export(disk, batch(30, 5), batch(30, 5) + batch(50, 4), batch(54, 4), batch(54, 4) + batch(69, 2))
+    assert disk.inner.contents() == whole()
+    with pytest.raises(CorruptRecordError, match="not above"):
+        export(FaultyFileSystem(), batch(30, 5), batch(34, 2))
+
+
+def test_a_log_of_which_nothing_is_left_begins_at_its_end() -> None:
+    disk = FaultyFileSystem()
+    [log] = export(disk, batch(30, 5), log_start_offset=40)
+    assert (log.log_start_offset, log.log_end_offset) == (70, 70)
+    assert [path for path in disk.inner.contents() if path.endswith(".log")] == [
+        f"/out/kafka/orders-0/{70:020}.log"
+    ]
+
+
+def test_a_failure_leaves_nothing() -> None:
+    disk = FaultyFileSystem()
+    with pytest.raises(CorruptRecordError):
+        export(disk, LOG[:-1])
+    assert set(disk.inner.contents()) == {"/out"}
+
+
+@pytest.mark.parametrize("survival", SURVIVALS, ids=lambda survival: f"{survival[0].name}-{survival[1].name}")
+def test_a_crash_at_any_operation(survival: Survival) -> None:
+    disk = FaultyFileSystem()
+    export(disk, LOG)
+    expected = whole()
+    for number in range(1, disk.operation_count + 1):
+        dying = FaultyFileSystem()
+        dying.crash_at(number, part=0.5)
+        with contextlib.suppress(SimulatedCrash):
+            export(dying, LOG)
+        found = dying.reopened(survival).inner.contents()
+        published = {path: data for path, data in found.items() if path.startswith("/out/kafka/")}
+        assert (
+            not published
+            or published.items()
+            == {path: expected[path] for path in expected if path.startswith("/out/kafka/")}.items()
+        ), disk.trace[number - 1]
+
+
+def test_a_disk_that_fails_leaves_nothing_of_the_target() -> None:
+    disk = FaultyFileSystem()
+    export(disk, LOG)
+    for number in range(1, disk.operation_count + 1):
+        failing = FaultyFileSystem()
+        failing.fail_at(number)
+        with contextlib.suppress(LogStoreError, OSError):
+            export(failing, LOG)
+            continue
+        directories = {path for path in failing.inner.contents() if path.startswith("/out/kafka/")}
+        # Only the very last sync fails after the directory has got its name.
+        assert not directories or "sync_directory /out" in disk.trace[number - 1]
+
+
+def test_the_log_of_these_tests_is_valid() -> None:
+    assert [header.next_offset for _, header in batches(LOG)] == [35, 54, 58]

@@ -1,0 +1,156 @@
+"""Topics as a broker's log directory: the batches byte for byte, whichever tier they lie in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from click.testing import CliRunner
+
+from stratalog.base.types import TopicPartition
+from stratalog.cli.main import stratalog
+from stratalog.log.checkpoint import parse_checkpoint
+from stratalog.log.partition_metadata import format_topic_id, parse_partition_metadata
+from stratalog.record.record import Record
+from stratalog.testing.service_bench import ServiceBench, service_bench
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.1" / "data"
+TOPICS = ("g1-appendtime", "g1-codecs", "g1-compacted", "g1-recompressed", "g1-txn")
+BROKERS_ID = UUID(int=77)
+
+
+def import_golden(folder: Path) -> None:
+    shutil.copytree(GOLDEN, folder / "kafka")
+    arguments = ["import", "kafka", f"{folder}/kafka", "--data-dir", f"{folder}/data"]
+    assert CliRunner().invoke(stratalog, arguments, catch_exceptions=False).exit_code == 0
+
+
+async def run(address: str, *arguments: str) -> tuple[int, str, str]:
+    """Exit code and both outputs of the command, which has a process and so an event loop of its own."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        "import sys; from stratalog.cli.main import main; sys.argv[:1] = ['stratalog']; main()",
+        *("export", "kafka", *arguments, "--server", address),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    output, errors = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, output.decode(), errors.decode()
+
+
+async def exported(bench: ServiceBench, *arguments: str) -> list[Any]:
+    code, output, errors = await run(bench.client.address, *arguments, "--json")
+    assert code == 0, errors
+    found: list[Any] = json.loads(output)
+    return found
+
+
+async def refused(address: str, *arguments: str) -> str:
+    """The one line that it fails with."""
+    code, _, errors = await run(address, *arguments)
+    assert code == 1
+    assert errors.count("\n") == 1
+    return errors
+
+
+def log_bytes(directory: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+
+@pytest.mark.parametrize("is_tiered", [False, True], ids=["local", "tiered"])
+async def test_what_kafka_wrote_comes_out_as_it_went_in(tmp_path: Path, is_tiered: bool) -> None:
+    import_golden(tmp_path)
+    target = tmp_path / "out"
+    async with service_bench(tmp_path) as bench:
+        if is_tiered:
+            await bench.client.admin.upload([], delete_local=True)
+        logs = await exported(bench, *TOPICS, str(target))
+    assert [log["open_transactions"] for log in logs] == [0] * 5
+    for name in TOPICS:
+        golden, found = GOLDEN / f"{name}-0", target / f"{name}-0"
+        if name == "g1-recompressed":
+            # The broker keeps what lies below the log start, in the same segment; nobody can read it.
+            assert log_bytes(golden).endswith(log_bytes(found))
+        else:
+            assert log_bytes(found) == log_bytes(golden)
+        last = max(golden.glob("*.snapshot"))
+        assert (found / last.name).read_bytes() == last.read_bytes()
+        assert (found / "partition.metadata").read_bytes() == (golden / "partition.metadata").read_bytes()
+        # Of what compaction took nobody knows the epoch any more, as after a recovery of Kafka's own.
+        epochs = (
+            b"0\n1\n0 3040\n" if name == "g1-compacted" else (golden / "leader-epoch-checkpoint").read_bytes()
+        )
+        assert (found / "leader-epoch-checkpoint").read_bytes() == epochs
+    aborted = [
+        b"".join(path.read_bytes() for path in sorted(directory.glob("g1-txn-0/*.txnindex")))
+        for directory in (GOLDEN, target)
+    ]
+    assert aborted[0] == aborted[1] != b""
+    for checkpoint in ("recovery-point", "log-start", "replication"):
+        name = f"{checkpoint}-offset-checkpoint"
+        assert parse_checkpoint((target / name).read_text()) == parse_checkpoint((GOLDEN / name).read_text())
+    assert sorted(path.name for path in target.iterdir() if path.is_file()) == [
+        ".kafka_cleanshutdown",
+        "log-start-offset-checkpoint",
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+    ]
+    assert not list(tmp_path.glob("out.*"))
+
+
+async def test_a_compacted_tier_comes_out_with_its_holes(tmp_path: Path) -> None:
+    config = {"cleanup.policy": "compact", "segment.bytes": "1024", "delete.retention.ms": "0"}
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("keyed", 2, config)
+        for number in range(40):
+            key, value = b"k%d" % (number % 4), b"%d" % number + bytes(200)
+            await bench.client.append("keyed", 0, [Record(0, 1000, key, value)])
+        # Deletions all: the end of what is left is a hole.
+        for number in range(4):
+            await bench.client.append("keyed", 0, [Record(0, 1000, b"k%d" % number, None)])
+        for _ in range(3):
+            await bench.client.admin.upload([], delete_local=True)
+            await bench.client.admin.run_compaction(["keyed"])
+        expected = await bench.read_all("keyed")
+        logs = await exported(bench, "keyed", f"{tmp_path}/kafka", "--topic-id", format_topic_id(BROKERS_ID))
+        assert [log["log_end_offset"] for log in logs] == [44, 0]
+    metadata = (tmp_path / "kafka" / "keyed-1" / "partition.metadata").read_text()
+    assert parse_partition_metadata(metadata) == BROKERS_ID
+    folder = tmp_path / "again"
+    arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{folder}/data"]
+    assert CliRunner().invoke(stratalog, arguments, catch_exceptions=False).exit_code == 0
+    async with service_bench(folder) as bench:
+        assert await bench.read_all("keyed") == expected
+        ends = await bench.client.latest("keyed")
+        assert ends == {TopicPartition("keyed", 0): 44, TopicPartition("keyed", 1): 0}
+        await bench.client.append("keyed", 0, [Record(0, 1000, b"k", b"v")])
+        assert (await bench.client.latest("keyed"))[TopicPartition("keyed", 0)] == 45
+
+
+async def test_nothing_is_overwritten_and_nothing_is_left_of_a_failure(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        (tmp_path / "taken").mkdir()
+        (tmp_path / "taken" / "file").touch()
+        address, new = bench.client.address, f"{tmp_path}/new"
+        assert "nothing is overwritten" in await refused(address, "t", f"{tmp_path}/taken")
+        assert "topic=`u`" in await refused(address, "t", "u", new)
+        assert (await run(address, "t", "u", new, "--topic-id", str(BROKERS_ID)))[0] == 2
+        assert (await run(address, "t", new, "--topic-id", "neither"))[0] == 2
+        before = sorted(tmp_path.iterdir())
+        assert not [path for path in before if "export" in path.name or path.name == "new"]
+        (tmp_path / "empty").mkdir()
+        assert (await run(address, "t", f"{tmp_path}/empty", "--topic-id", str(BROKERS_ID)))[0] == 0
+        assert (tmp_path / "empty" / "t-0" / "partition.metadata").exists()
+    await refused("127.0.0.1:1", "t", new)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("new")]
