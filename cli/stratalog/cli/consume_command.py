@@ -11,9 +11,11 @@ import click
 from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.isolation_option import isolation_option
 from stratalog.cli.output import counted
 from stratalog.cli.record_json import line_of
 from stratalog.client.client import Client
+from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
@@ -51,6 +53,7 @@ FOLLOW_RETRY = RetryPolicy(deadline_s=60.0)
     help="What a line holds: the value, or a JSON object with everything that is known of the record.",
 )
 @click.option("--key-separator", help="With --format text: print KEY, this, VALUE.")
+@isolation_option
 @json_option
 @server_option
 def consume(
@@ -61,6 +64,7 @@ def consume(
     wanted: tuple[int, ...],
     line_format: str,
     key_separator: str | None,
+    isolation: IsolationLevel,
     as_json: bool,
     server: str,
 ) -> None:
@@ -69,7 +73,7 @@ def consume(
     """
     begin = _start(start)
     printer = _Printer(as_json or line_format == "json", key_separator, max_count)
-    with_client(server, lambda client: _consume(client, topic, begin, follow, wanted, printer))
+    with_client(server, lambda client: _consume(client, topic, begin, follow, wanted, isolation, printer))
 
 
 class _Printer:
@@ -106,13 +110,18 @@ async def _consume(
     start: str | int | datetime,
     follow: bool,
     wanted: tuple[int, ...],
+    isolation: IsolationLevel,
     printer: _Printer,
 ) -> None:
     partitions = _chosen(await client.partitions(topic), wanted)
-    ends = None if follow else await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST)
-    positions = await _positions(client, partitions, start)
+    latest = log_pb2.OFFSET_SPEC_LATEST
+    ends = None if follow else await client.offsets(partitions, latest, isolation=isolation)
     consumer = client.consumer(
-        positions, end_offsets=ends, retry=FOLLOW_RETRY if follow else None, on_broken=_say_it_waits
+        await _positions(client, partitions, start, isolation),
+        end_offsets=ends,
+        isolation=isolation,
+        retry=FOLLOW_RETRY if follow else None,
+        on_broken=_say_it_waits,
     )
     async for fetched in consumer.fetches():
         printer.print(fetched.topic_partition.partition, fetched.records)
@@ -136,19 +145,23 @@ def _chosen(partitions: list[TopicPartition], wanted: tuple[int, ...]) -> list[T
 
 
 async def _positions(
-    client: Client, partitions: list[TopicPartition], start: str | int | datetime
+    client: Client,
+    partitions: list[TopicPartition],
+    start: str | int | datetime,
+    isolation: IsolationLevel,
 ) -> Mapping[TopicPartition, int]:
     if start == "earliest":
         return await client.offsets(partitions, log_pb2.OFFSET_SPEC_EARLIEST)
     if start == "latest":
-        return await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST)
+        return await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST, isolation=isolation)
     if isinstance(start, int):
         await _require_inside(client, partitions, start)
         return dict.fromkeys(partitions, start)
     assert isinstance(start, datetime)
     timestamp_ms = int(start.timestamp() * 1000)
-    answers = await client.list_offsets([(partition, None, timestamp_ms) for partition in partitions])
-    latest = await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST)
+    queries = [(partition, None, timestamp_ms) for partition in partitions]
+    answers = await client.list_offsets(queries, isolation=isolation)
+    latest = await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST, isolation=isolation)
     # A partition without a record at or behind that time begins at its end.
     return {
         partition: latest[partition] if answer.offset < 0 else answer.offset

@@ -21,12 +21,13 @@ _COLUMNS = (
     ("LOCAL BYTES", "local_size_bytes"),
     ("TIERED BYTES", "tiered_size_bytes"),
 )
-_OFFLINE_COMMANDS = {
+_COMMANDS = {
     "dump": ("stratalog.cli.log_dump_command:dump", "Print what the files of a log hold; needs no server."),
+    "offsets": ("stratalog.cli.log_offsets_command:offsets", "Show an offset by its name or by a time."),
 }
 
 
-@click.group(cls=LazyGroup, commands_by_name=_OFFLINE_COMMANDS)
+@click.group(cls=LazyGroup, commands_by_name=_COMMANDS)
 def log() -> None:
     """Look at partitions."""
 

@@ -1,0 +1,86 @@
+"""`stratalog log offsets`: offsets of partitions by name or by time, in whichever tier they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from stratalog.base.types import TopicPartition
+from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.isolation_option import isolation_option
+from stratalog.cli.output import print_json, print_table, utc_time
+from stratalog.client.client import Client
+from stratalog.client.isolation_level import IsolationLevel
+from stratalog.v1 import log_pb2
+
+_SPECS = {
+    "earliest": log_pb2.OFFSET_SPEC_EARLIEST,
+    "latest": log_pb2.OFFSET_SPEC_LATEST,
+    "earliest-local": log_pb2.OFFSET_SPEC_EARLIEST_LOCAL,
+    "latest-tiered": log_pb2.OFFSET_SPEC_LATEST_TIERED,
+    "earliest-pending-upload": log_pb2.OFFSET_SPEC_EARLIEST_PENDING_UPLOAD,
+    "compacted-upto": log_pb2.OFFSET_SPEC_COMPACTED_UPTO,
+    "max-timestamp": log_pb2.OFFSET_SPEC_MAX_TIMESTAMP,
+}
+_MAX_TIMESTAMP_MS = 2**63 - 1
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--partition", "wanted", type=click.IntRange(min=0), multiple=True, help="Only this one; may be repeated."
+)
+@click.option(
+    "--at",
+    default="latest",
+    show_default=True,
+    metavar="NAME|MILLIS",
+    help=f"Which offset: {', '.join(_SPECS)}, or that of the first record with this time, in milliseconds"
+    " since 1970, or a later one.",
+)
+@isolation_option
+@json_option
+@server_option
+def offsets(
+    topic: str, wanted: tuple[int, ...], at: str, isolation: IsolationLevel, as_json: bool, server: str
+) -> None:
+    """Show one offset of each of TOPIC's partitions, and the time of the record that it is the offset of.
+
+    The latest one is where the next record comes; `latest-tiered` is the last one in the object store. Where
+    there is none it is null in JSON, and a dash in the table.
+    """
+    spec, timestamp_ms = _named(at)
+
+    async def look_up(client: Client) -> list[log_pb2.OffsetAnswer]:
+        partitions: Sequence[TopicPartition] = [
+            TopicPartition(topic, number) for number in sorted(set(wanted))
+        ]
+        queries = [(one, spec, timestamp_ms) for one in partitions or await client.partitions(topic)]
+        return await client.list_offsets(queries, isolation=isolation)
+
+    rows = [
+        (answer.partition, _known(answer.offset), _known(answer.timestamp_ms))
+        for answer in with_client(server, look_up)
+    ]
+    if as_json:
+        print_json([dict(zip(("partition", "offset", "timestamp_ms"), row, strict=True)) for row in rows])
+        return
+    print_table(
+        ("PARTITION", "OFFSET", "TIMESTAMP", "TIME"),
+        [(*row, None if row[2] is None else utc_time(row[2])) for row in rows],
+    )
+
+
+def _named(at: str) -> tuple[log_pb2.OffsetSpec.ValueType | None, int | None]:
+    """The name or the time, as a query has it."""
+    if at in _SPECS:
+        return _SPECS[at], None
+    if at.isdecimal() and int(at) <= _MAX_TIMESTAMP_MS:
+        return None, int(at)
+    raise click.BadParameter(f"use one of {', '.join(_SPECS)}, or a time in milliseconds", param_hint="--at")
+
+
+def _known(number: int) -> int | None:
+    """The wire says -1 where there is nothing to say."""
+    return None if number < 0 else number
