@@ -20,6 +20,7 @@ from typing import NamedTuple
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import Buffer
+from stratalog.record.batch_row import BatchRow
 from stratalog.record.header import HEADER_SIZE, NO_TIMESTAMP, parse_header
 from stratalog.segment.batch_walk import LocatedBatch, walk, whole_batches
 from stratalog.segment.file_names import (
@@ -168,16 +169,11 @@ class LogSegment:
             except OSError as failure:
                 self._cut_back(failure)
                 raise
-        position = self.size_bytes
+        position, rows = self.size_bytes, list[BatchRow]()
         for batch in batches:
-            self._indexes.add(
-                position=position,
-                size_bytes=batch.size_bytes,
-                last_offset=batch.last_offset,
-                max_timestamp_ms=batch.max_timestamp_ms,
-                interval_bytes=self.index_interval_bytes,
-            )
+            rows.append(BatchRow(position, *batch, is_noted=False))
             position += batch.size_bytes
+        self._indexes.add_rows(rows, self.index_interval_bytes)
         if self.first_timestamp_ms == NO_TIMESTAMP:
             self.first_timestamp_ms = batches[0].max_timestamp_ms
         # Published last, size before offset: a reader that sees the new end also finds the bytes below it.
@@ -299,13 +295,17 @@ class LogSegment:
         Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped).
         """
         available_bytes = self.size_bytes - position
+        size_bytes = max(0, min(max_bytes, available_bytes))
+        if size_bytes < available_bytes:
+            size_bytes = self.indexes().offset_index.whole_size(position, size_bytes)
         with self._resources.files.use(self.path) as file:
-            data = file.read_at(position, max(0, min(max_bytes, available_bytes)))
+            data = file.read_at(position, size_bytes)
             found = whole_batches(data, end_offset)
-            if found.size_bytes == 0 and min_one and available_bytes > len(data):
+            if found.size_bytes == 0 and size_bytes < available_bytes:
                 header = parse_header(file.read_at(position, HEADER_SIZE))
-                data = file.read_at(position, header.size_in_bytes)
-                found = whole_batches(data, end_offset)
+                if min_one or header.size_in_bytes <= max_bytes:
+                    data = file.read_at(position, header.size_in_bytes)
+                    found = whole_batches(data, end_offset)
         return (data if found.size_bytes == len(data) else data[: found.size_bytes]), found.next_offset
 
     def read_bytes(self, position: int, size: int) -> bytes:

@@ -25,6 +25,8 @@ ENTRY_SIZE = 2 * WORD_BYTES
 assert ENTRY_SIZE == 8
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
+# A read may be shorter by one part in so many than it was asked to be.
+_LOST_PART = 16
 
 
 class OffsetPosition(NamedTuple):
@@ -79,11 +81,15 @@ class OffsetIndex:
         ordinal = bisect_right(self._relative_offsets, offset - self.base_offset)
         return self.entry(ordinal - 1) if ordinal else None
 
-    def position_floor(self, position: int) -> int:
-        """The largest position of an entry at or below `position`; 0, where the first batch begins, without
-        one."""
-        ordinal = bisect_right(self._positions, position)
-        return self._positions[ordinal - 1] if ordinal else 0
+    def whole_size(self, position: int, size_bytes: int) -> int:
+        """How much to read from `position`: so many bytes, or a little fewer that end with a batch.
+
+        What ends inside a batch has to be cut, which copies all of it. What is read must be looked at all the
+        same, because the index may be wrong.
+        """
+        ordinal = bisect_right(self._positions, position + size_bytes)
+        lost_bytes = position + size_bytes - self._positions[ordinal - 1] if ordinal else size_bytes
+        return size_bytes - lost_bytes if lost_bytes <= size_bytes // _LOST_PART else size_bytes
 
     @property
     def last(self) -> OffsetPosition | None:

@@ -36,8 +36,21 @@ def test_the_offset_index_finds_the_greatest_entry_at_or_below(
     assert list(index) == entries
     assert list(OffsetIndex(base_offset, index.to_bytes())) == entries
     assert index.last == (entries[-1] if entries else None)
-    reached = [entry_position for _, entry_position in entries if entry_position <= 10 * wanted]
-    assert index.position_floor(10 * wanted) == max(reached, default=0)
+
+
+@given(steps=STEPS, position=st.integers(0, 100_000), size_bytes=st.integers(0, 10**6))
+def test_a_read_ends_where_a_batch_begins_if_that_loses_little(
+    steps: list[tuple[int, int]], position: int, size_bytes: int
+) -> None:
+    index = OffsetIndex(0)
+    positions: list[int] = []
+    for number, (_, step) in enumerate(steps):
+        positions.append(positions[-1] + step if positions else step)
+        index.append(number, positions[-1])
+    end = position + size_bytes
+    nearest = max((found for found in positions if found <= end), default=-1)
+    expected = nearest if 16 * (end - nearest) <= size_bytes else end
+    assert position + index.whole_size(position, size_bytes) == expected
     assert len(index) * ENTRY_SIZE == index.size_bytes == len(index.to_bytes())
 
 

@@ -198,6 +198,42 @@ def test_an_offset_entry_that_leads_to_a_later_batch_skips_nothing() -> None:
         assert loaded(disk, segment).position_of(offset) == segment.position_of(offset)
 
 
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=20),
+    entries=st.sets(st.integers(1, 5000), max_size=20),
+    max_bytes=st.integers(0, 4000),
+)
+def test_a_read_gives_whole_batches_whatever_the_index_says(
+    sizes: list[int], entries: set[int], max_bytes: int
+) -> None:
+    disk = MemoryFileSystem()
+    segment = new_segment(disk, interval_bytes=0)
+    written = [append(segment, [1] * size) for size in sizes]
+    segment.save_indexes()
+    wrong = OffsetIndex(0)
+    for position in sorted(entries):
+        if position < segment.size_bytes and len(wrong) < segment.end_offset:
+            wrong.append(len(wrong), position)
+    file = disk.open_append(f"/d/{0:020d}.index")
+    file.truncate(0)
+    file.append([wrong.to_bytes()])
+    file.close()
+    for found in (segment, loaded(disk, segment)):
+        position = 0
+        for ordinal, one in enumerate(written):
+            for min_one in (True, False):
+                data, _ = found.read(position, max_bytes, end_offset=NO_LIMIT, min_one=min_one)
+                count = next(
+                    n for n in range(len(written) + 1) if len(b"".join(written[ordinal:][:n])) == len(data)
+                )
+                assert data == b"".join(written[ordinal:][:count])
+                assert len(data) <= max_bytes or (min_one and count == 1)
+                # There is progress where there is room for it.
+                assert count > 0 or len(one) > max_bytes
+                assert count > 0 or not min_one
+            position += len(one)
+
+
 def test_a_failed_append_leaves_nothing() -> None:
     for part in (0.0, 0.4, 1.0):
         disk = FaultyFileSystem()
