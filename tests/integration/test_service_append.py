@@ -15,6 +15,7 @@ from stratalog.base.errors import (
     InvalidRequestError,
     LogStoreError,
     OutOfOrderSequenceError,
+    ProducerFencedError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
@@ -37,9 +38,9 @@ def batch(*values: bytes) -> bytes:
     return encode_batch([Record(0, NOW_MS, b"key", value) for value in values])
 
 
-def with_producer_id(data: bytes, sequence: int = 0) -> bytes:
+def with_producer_id(data: bytes, sequence: int = 0, epoch: int = 0) -> bytes:
     """The batch as an idempotent producer would send it, its checksum right."""
-    header = parse_header(data)._replace(producer_id=7, producer_epoch=0, base_sequence=sequence)
+    header = parse_header(data)._replace(producer_id=7, producer_epoch=epoch, base_sequence=sequence)
     return _resealed(header.pack() + data[HEADER_SIZE:])
 
 
@@ -152,14 +153,45 @@ async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(tmp_pat
         await bench.client.admin.create_topic("t")
         await bench.client.append_batches("t", 0, batch(b"before"))
         sent = [with_producer_id(batch(b"a", b"b")), with_producer_id(batch(b"c"), 2)]
-        for _ in range(2):
+        for is_again in (False, True):
             answers = [await bench.client.append_batches("t", 0, data, acks=Durability.DISK) for data in sent]
             assert [(answer.base_offset, answer.last_offset) for answer in answers] == [(1, 2), (3, 3)]
-        with pytest.raises(OutOfOrderSequenceError) as caught:
-            await bench.client.append_batches("t", 0, with_producer_id(batch(b"e"), 4))
-        assert int(str(caught.value.fields["expected_sequence"])) == 3
+            assert [answer.duplicate for answer in answers] == [is_again] * 2
         [records] = await bench.read_all("t")
         assert [record.value for record in records] == [b"before", b"a", b"b", b"c"]
+
+
+async def test_a_session_that_breaks_can_be_sent_again_as_a_whole(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        sent = [with_producer_id(batch(b"%d" % number), number) for number in range(5)]
+
+        async def send(count: int) -> list[tuple[int, bool]]:
+            requests = [log_pb2.AppendRequest(topic="t", batches=data) for data in sent[:count]]
+            call = bench.client.log.AppendStream(iter(requests))
+            return [(answer.base_offset, answer.duplicate) async for answer in call]
+
+        assert await send(3) == [(number, False) for number in range(3)]
+        assert await send(5) == [(number, number < 3) for number in range(5)]
+        [records] = await bench.read_all("t")
+        assert [record.value for record in records] == [b"%d" % number for number in range(5)]
+
+
+async def test_a_producer_out_of_order_or_replaced_is_told_what_is_expected(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        await bench.client.append_batches("t", 0, with_producer_id(batch(b"a", b"b"), 0, epoch=3))
+        with pytest.raises(OutOfOrderSequenceError) as out_of_order:
+            await bench.client.append_batches("t", 0, with_producer_id(batch(b"e"), 4, epoch=3))
+        fields = {"producer_id": 7, "epoch": 3, "sequence": 4, "expected_sequence": 2}
+        assert out_of_order.value.fields == fields
+        with pytest.raises(ProducerFencedError) as fenced:
+            await bench.client.append_batches("t", 0, with_producer_id(batch(b"f"), 2, epoch=2))
+        assert fenced.value.fields == {"producer_id": 7, "epoch": 2, "current_epoch": 3}
+        answer = await bench.client.append_batches("t", 0, with_producer_id(batch(b"c"), 2, epoch=3))
+        assert (answer.base_offset, answer.duplicate) == (2, False)
+        [records] = await bench.read_all("t")
+        assert [record.value for record in records] == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("nope", 0), ("t", 1), ("t", -1), ("", 0)])
