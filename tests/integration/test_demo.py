@@ -49,7 +49,7 @@ def test_the_demo_ends_with_one_json_object_and_leaves_nothing(tmp_path: Path) -
     assert all(check["ok"] for check in found["checks"])
     assert found["compaction"]["get_requests"] == 2 * found["compaction"]["inputs"] > 0
     assert found["objects"]["after"]["records"] < found["objects"]["before"]["records"]
-    assert list(found["seconds"])[:2] == ["read the data set", "start the server"]
+    assert list(found["seconds"])[:2] == ["start the server", "read the data set"]
     assert len(found["offsets"]) == 2 * PARTITION_COUNT
     assert any("Java" in reason for reason in found["skipped"])
     assert list(tmp_path.iterdir()) == []
@@ -82,6 +82,14 @@ def test_the_demo_on_an_s3_server_takes_its_objects_away(s3_server: S3Server, s3
     store = s3_server.open_store(s3_prefix)
     assert list(store.list("")) == []
     store.close()
+
+
+def test_a_wrong_store_fails_before_the_data_set_is_read(tmp_path: Path) -> None:
+    done = run_demo("--store", "ftp://nobody", TMPDIR=str(tmp_path))
+    assert done.returncode == 1
+    assert "this is not the url of an object store" in done.stderr
+    assert "read the data set" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def interrupt_served(scratch: Path, *arguments: str) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from types import FrameType
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from stratalog.base.clock import SystemClock
 from stratalog.cli.demo import flights
 from stratalog.cli.demo.demo_server import DemoServer
+from stratalog.cli.demo.interrupts import interrupt_on_signals
 from stratalog.cli.demo.places import DemoPlaces
 from stratalog.cli.demo.report import DemoReport
 from stratalog.cli.demo.story import Story, fail_unless_ok, next_commands
@@ -44,8 +44,7 @@ def demo(store: str | None, keep: Path | None, serve: bool, as_json: bool, fligh
     loses the data directory, starts again from the bucket, and compares what comes back with a computation in
     pandas.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    interrupt_on_signals()
     console = Console(stderr=as_json)
     report = DemoReport()
     places = DemoPlaces(keep, store)
@@ -57,7 +56,9 @@ def demo(store: str | None, keep: Path | None, serve: bool, as_json: bool, fligh
         if serve:
             console.print(next_commands(server.address, places), highlight=False)
             console.print("Ctrl-C ends it.", highlight=False)
-            signal.pause()
+            # Not signal.pause(), which misses an interrupt that comes just before it.
+            while True:
+                SystemClock().sleep(0.5)
         else:
             server.stop()
             console.print(next_commands(None, places), highlight=False)
@@ -80,7 +81,3 @@ def _progress() -> Progress:
         TimeElapsedColumn(),
         console=Console(stderr=True),
     )
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -43,13 +43,15 @@ class DemoServer:
         """What it wrote since it was started last."""
         return self._log_path.read_bytes()[self._log_begin :].decode(errors="replace")
 
-    def start(self) -> None:
-        """Start and wait until it listens. Raises click.ClickException with what it said where it did not."""
+    def start(self, *options: str) -> None:
+        """Start, with these options, too, and wait until it listens. Raises click.ClickException with what it
+        said where it did not.
+        """
         assert self._process is None, "one server at a time"
         with self._log_path.open("ab") as log:
             self._log_begin = log.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "stratalog.cli", "server", "start", *self._options],
+                [sys.executable, "-m", "stratalog.cli", "server", "start", *self._options, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

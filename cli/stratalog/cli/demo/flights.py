@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from stratalog.cli.demo.interrupts import interrupts_held_back
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -69,7 +71,9 @@ def load(limit: int = FLIGHT_COUNT) -> Flights:
     """Read the data set, at most `limit` rows of it, and make the records."""
     import pandas as pd
 
-    table = pd.read_csv(csv_path())
+    # The parser calls back for bytes, and makes an error of its own of an interrupt meanwhile.
+    with interrupts_held_back():
+        table = pd.read_csv(csv_path())
     table["time_hour"] = pd.to_datetime(table["time_hour"], utc=True)
     table = table.sort_values("time_hour", kind="stable").head(limit).reset_index(drop=True)
     values = table.drop(columns=["time_hour"]).to_json(orient="records", lines=True).splitlines()

@@ -1,0 +1,38 @@
+"""Ctrl-C, SIGTERM and SIGHUP all end the demonstration by KeyboardInterrupt, so that it cleans up."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def interrupt_on_signals() -> None:
+    """SIGTERM and SIGHUP become interrupts, as SIGINT is one."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+
+
+@contextmanager
+def interrupts_held_back() -> Generator[None]:
+    """For a moment in which an interrupt would come out as something else: it is raised at the end, whatever
+    the block raises. Only on the main thread, as everything about signals.
+    """
+    received: list[int] = []
+    former = {
+        number: signal.signal(number, lambda number, _frame: received.append(number)) for number in _SIGNALS
+    }
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+        if received:
+            raise KeyboardInterrupt
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
