@@ -365,7 +365,8 @@ def test_an_index_comes_back(index: SliceIndex) -> None:
     assert list(found.positions) == list(index.positions)
     assert list(found.base_offsets) == list(index.base_offsets)
     assert list(found.max_timestamps) == list(index.max_timestamps)
-    assert (found.aborted, found.producer_snapshot) == (index.aborted, index.producer_snapshot)
+    assert tuple(found.aborted) == index.aborted
+    assert found.producer_snapshot == index.producer_snapshot
 
 
 @given(indexes(), offsets)

@@ -26,6 +26,7 @@ from stratalog.remote.catalog import Catalog
 from stratalog.remote.commit import Writer
 from stratalog.remote.commit_settings import CommitSettings
 from stratalog.remote.key_stream import KeyHashing
+from stratalog.remote.log_restore import restore_log
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.object_directory import read_directory
 from stratalog.remote.object_ref import ObjectRef
@@ -113,6 +114,7 @@ class TieredLogs:
             log = self.manager.open_log(name, topic.topic_id, config)
             found[name] = reconcile_log(self.manager, log, self.metadata, self.claimed)
             self.logs[name] = found[name].log
+            restore_log(self.logs[name], self.reader)
         return found
 
     def append(self, log: UnifiedLog, records: Sequence[Record]) -> list[Record]:

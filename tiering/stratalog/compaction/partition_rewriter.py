@@ -13,8 +13,7 @@ Records outside the slice's logical range or below log start are not readable an
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from stratalog.base.errors import StoreCorruptError, UnsupportedOperationError
@@ -38,7 +37,7 @@ from stratalog.record.kernels import copy_records
 from stratalog.remote.object_writer import ObjectWriter
 from stratalog.remote.partition_state import LiveSlice
 from stratalog.remote.slice_builder import SliceEnd
-from stratalog.remote.slice_entry import LeaderEpoch, SliceEntry
+from stratalog.remote.slice_entry import SliceEntry, joined_epochs
 
 _GATHERED_BYTES = 64 << 10
 """What is kept goes to the writer in pieces of at least this size, but for the last of a run."""
@@ -265,15 +264,6 @@ def is_all_dropped(survivors: bytearray, entry: SliceEntry) -> bool:
     markers, somebody has to look at them.
     """
     return entry.marker_count == 0 and not any(survivors)
-
-
-def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:
-    """The leader epochs of consecutive slices, each where it first begins."""
-    joined: list[LeaderEpoch] = []
-    for epoch in itertools.chain.from_iterable(entry.leader_epochs for entry in entries):
-        if not joined or (epoch.epoch > joined[-1].epoch and epoch.start_offset > joined[-1].start_offset):
-            joined.append(epoch)
-    return tuple(joined)
 
 
 def _require_planned(

@@ -5,29 +5,56 @@ so the first slice that ends behind the wanted offset is where to look, and a ho
 took) is only a slice or a batch that gives nothing. Batches are returned whole: the first may begin below
 the wanted offset, and callers skip records by offset, as consumers of Kafka do.
 
+A reader of committed records is told which transactions to leave out, as the local log tells it. The slice
+that holds an abort marker says so; which slices to ask is known from the snapshot, without a request.
+
 An object that is missing means that the snapshot is old, or that the store has lost it. The head is read
 once more and the read starts again; missing under a fresh head is corruption.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
-from stratalog.base.errors import ObjectNotFoundError, OffsetOutOfRangeError, StoreCorruptError
+from stratalog.base.errors import (
+    CorruptRecordError,
+    ObjectNotFoundError,
+    OffsetOutOfRangeError,
+    StoreCorruptError,
+    UnsupportedOperationError,
+)
 from stratalog.base.types import TopicIdPartition
 from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
+from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.record.batch import decode
+from stratalog.record.batch import batches, decode
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.partition_state import LiveSlice, PartitionState
 from stratalog.remote.remote_reader_settings import RemoteReaderSettings
 from stratalog.remote.shard_state import ShardState
+from stratalog.remote.slice_entry import LeaderEpoch, joined_epochs
 from stratalog.remote.slice_source import SliceBatch, SliceSource
 from stratalog.segment.timestamp_offset import TimestampOffset
+from stratalog.segment.transaction_index import AbortedTransaction
 
 T = TypeVar("T")
+
+
+class TieredState(NamedTuple):
+    """Of a log that ends at the tiered end."""
+
+    producers: ProducerSnapshot
+    leader_epochs: tuple[LeaderEpoch, ...]
+
+
+class _ReadRequest(NamedTuple):
+    offset: int
+    max_bytes: int
+    is_committed: bool
+    min_one_message: bool
 
 
 class RemoteReader:
@@ -43,16 +70,24 @@ class RemoteReader:
         self._source = SliceSource(store, metadata.layout, settings or RemoteReaderSettings())
 
     def read(
-        self, tip: TopicIdPartition, offset: int, max_bytes: int, *, min_one_message: bool = True
+        self,
+        tip: TopicIdPartition,
+        offset: int,
+        max_bytes: int,
+        isolation: Isolation = Isolation.HIGH_WATERMARK,
+        *,
+        min_one_message: bool = True,
     ) -> FetchData:
         """Whole batches from the first that reaches `offset` on, at most `max_bytes` of them.
 
         With `min_one_message` the first batch is returned even where it is larger. `next_offset` is where
-        to go on: it passes holes, up to the tiered end. Raises OffsetOutOfRangeError outside [log start,
-        tiered end] (fields offset, log_start_offset, log_end_offset), StoreCorruptError,
-        StoreUnavailableError.
+        to go on: it passes holes, up to the tiered end, for `TXN_COMMITTED` up to the stable end. Raises
+        OffsetOutOfRangeError outside [log start, tiered end] (fields offset, log_start_offset,
+        log_end_offset), StoreCorruptError, StoreUnavailableError; for `TXN_COMMITTED`
+        UnsupportedOperationError where nobody knows which of the transactions were aborted.
         """
-        return self._with_fresh_head(lambda state: self._read(state, tip, offset, max_bytes, min_one_message))
+        request = _ReadRequest(offset, max_bytes, isolation is Isolation.TXN_COMMITTED, min_one_message)
+        return self._with_fresh_head(lambda state: self._read(state, tip, request))
 
     def offset_for_timestamp(self, tip: TopicIdPartition, timestamp_ms: int) -> TimestampOffset | None:
         """The first tiered record, by offset, at or after `timestamp_ms`; None where there is none. Raises
@@ -65,6 +100,27 @@ class RemoteReader:
         StoreError.
         """
         return self._with_fresh_head(lambda state: self._max_timestamp(state, tip))
+
+    def state_at_end(self, tip: TopicIdPartition) -> TieredState | None:
+        """What was known of the log at its tiered end; None where no slice says it. Raises StoreError."""
+        return self._with_fresh_head(lambda state: self._state_at_end(state.partition(tip)))
+
+    def _state_at_end(self, partition: PartitionState) -> TieredState | None:
+        if not partition.slices:
+            return None
+        # Only the newest is the truth: an older one may contradict what a producer has sent since.
+        data = self._source.index(partition.slices[-1]).producer_snapshot
+        end_offset = partition.tiered_end_offset
+        try:
+            snapshot = (
+                ProducerSnapshot.from_bytes(end_offset, data) if data else ProducerSnapshot(end_offset, ())
+            )
+        except CorruptRecordError as error:
+            raise StoreCorruptError(
+                "the producer snapshot of a slice is damaged; restore the object from a copy",
+                name=partition.slices[-1].object_name,
+            ) from error
+        return TieredState(snapshot, joined_epochs(live.entry for live in partition.slices))
 
     def _with_fresh_head(self, work: Callable[[ShardState], T]) -> T:
         try:
@@ -79,10 +135,9 @@ class RemoteReader:
                 **error.fields,
             ) from error
 
-    def _read(
-        self, state: ShardState, tip: TopicIdPartition, offset: int, max_bytes: int, min_one_message: bool
-    ) -> FetchData:
+    def _read(self, state: ShardState, tip: TopicIdPartition, request: _ReadRequest) -> FetchData:
         partition = state.partition(tip)
+        offset = request.offset
         if not partition.log_start_offset <= offset <= partition.tiered_end_offset:
             raise OffsetOutOfRangeError(
                 "the offset is not in the tiered range; go on from the log start or read the local log",
@@ -90,18 +145,66 @@ class RemoteReader:
                 log_start_offset=partition.log_start_offset,
                 log_end_offset=partition.tiered_end_offset,
             )
+        if not request.is_committed:
+            return self._collect(state, partition, request, partition.tiered_end_offset)
+        found = self._collect(state, partition, request, partition.stable_end_offset)
+        in_transactions = [
+            header.base_offset for _, header in batches(found.batches) if header.is_transactional
+        ]
+        if not in_transactions:
+            return found
+        aborted = self._aborted(partition, offset, found.next_offset, in_transactions)
+        return found._replace(aborted_transactions=aborted)
+
+    def _collect(
+        self, state: ShardState, partition: PartitionState, request: _ReadRequest, end_offset: int
+    ) -> FetchData:
+        """The batches of the request that begin below `end_offset`."""
         parts: list[memoryview] = []
         size_bytes = 0
-        next_offset = offset
-        for live in _slices_from(partition, offset):
-            for batch in self._batches_from(state, live, offset):
+        next_offset = request.offset
+        for live in _slices_from(partition, request.offset):
+            for batch in self._batches_from(state, live, request.offset):
+                if batch.header.base_offset >= end_offset:
+                    return FetchData(b"".join(parts), max(next_offset, end_offset))
                 size_bytes += len(batch.data)
-                if size_bytes > max_bytes and (parts or not min_one_message):
+                if size_bytes > request.max_bytes and (parts or not request.min_one_message):
                     return FetchData(b"".join(parts), next_offset)
                 parts.append(batch.data)
                 next_offset = max(next_offset, batch.header.next_offset)
-            next_offset = live.end_offset
+            next_offset = max(next_offset, min(live.end_offset, end_offset))
         return FetchData(b"".join(parts), next_offset)
+
+    def _aborted(
+        self, partition: PartitionState, start_offset: int, end_offset: int, in_transactions: Sequence[int]
+    ) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions with records in [start_offset, end_offset), which ends at or below the
+        stable end, in the order of their markers. `in_transactions`: base offsets of the transactional
+        batches there, ascending.
+
+        A marker may lie in a slice behind the records. The search ends with the first slice at whose end no
+        transaction is open that began below `end_offset`; of those before, only the ones with transactions
+        are looked at.
+        """
+        found: list[AbortedTransaction] = []
+        for live in _slices_from(partition, start_offset):
+            entry = live.entry
+            first = bisect_left(in_transactions, live.base_offset)
+            was_read = first < len(in_transactions) and in_transactions[first] < live.end_offset
+            if was_read or entry.has_aborted or entry.marker_count > 0:
+                index = self._source.index(live)
+                if not index.producer_snapshot:
+                    raise UnsupportedOperationError(
+                        "which transactions of a slice were aborted is not known, because an early version"
+                        " uploaded it; read it uncommitted, or import the topic again",
+                        object_name=live.object_name,
+                        base_offset=live.base_offset,
+                        end_offset=live.end_offset,
+                    )
+                found += index.aborted_in(start_offset, end_offset)
+            if entry.stable_end_offset >= end_offset:
+                break
+        return tuple(found)
 
     def _offset_for_timestamp(
         self, state: ShardState, tip: TopicIdPartition, timestamp_ms: int

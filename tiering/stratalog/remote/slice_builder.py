@@ -35,7 +35,8 @@ from stratalog.remote.slice_entry import (
     PartRef,
     SliceEntry,
 )
-from stratalog.remote.slice_index import AbortedTransaction, SliceIndex, encode_slice_index
+from stratalog.remote.slice_index import SliceIndex, encode_slice_index
+from stratalog.segment.transaction_index import AbortedTransaction
 
 _NO_RECORDS = -(2**63)
 """Highest timestamp of an interval without records: below every timestamp that is asked for."""

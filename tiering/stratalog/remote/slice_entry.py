@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
+from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -186,3 +187,12 @@ class SliceEntry:
         if (stream.strategy is KeyStrategy.HIGHEST_VERSION) != bool(stream.version_header):
             return "its key stream's strategy and version header contradict each other"
         return None
+
+
+def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:
+    """The leader epochs of consecutive slices, each where it first begins."""
+    joined: list[LeaderEpoch] = []
+    for epoch in itertools.chain.from_iterable(entry.leader_epochs for entry in entries):
+        if not joined or (epoch.epoch > joined[-1].epoch and epoch.start_offset > joined[-1].start_offset):
+            joined.append(epoch)
+    return tuple(joined)

@@ -15,8 +15,11 @@ may be clipped at its low end long after it was written, and then the records be
 count.
 
 64 KiB an interval are fewer than Kafka's 4 KiB because a ranged GET costs the same for one byte and for a
-hundred thousand. The producer snapshot is carried as bytes; this version writes none. Immutable, so
-thread-safe.
+hundred thousand.
+
+The producer snapshot is a file of Kafka's, as `ProducerSnapshot` reads and writes it: the producers at the
+slice's end. One without any producer has bytes, too, so an index without a snapshot is of a writer that knew
+nothing of producers and transactions. Immutable, so thread-safe.
 """
 
 from __future__ import annotations
@@ -25,10 +28,11 @@ import bisect
 import dataclasses
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.remote.fixed_layout import Buffer, FixedLayout, padding_bytes
+from stratalog.segment.transaction_index import AbortedTransaction
 
 INDEX_HEADER = FixedLayout(
     ("interval_count", "I"),
@@ -48,15 +52,6 @@ _NUMBER_BYTES = 8
 _COLUMN_COUNT = 3
 
 
-class AbortedTransaction(NamedTuple):
-    """A transaction whose abort marker lies in the slice."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
 class Interval(NamedTuple):
     """A run of whole batches: bytes [position, end_position) of the slice's data, counted from its start."""
 
@@ -73,8 +68,10 @@ class SliceIndex:
     positions: Sequence[int]
     base_offsets: Sequence[int]
     max_timestamps: Sequence[int]
-    aborted: tuple[AbortedTransaction, ...] = ()
+    aborted: Sequence[AbortedTransaction] = ()
+    """Those whose abort marker lies in the slice, in the order of the markers."""
     producer_snapshot: bytes = b""
+    """Empty where the writer knew nothing of producers: then `aborted` says nothing, either."""
 
     @property
     def interval_count(self) -> int:
@@ -90,6 +87,19 @@ class SliceIndex:
         if none does.
         """
         return max(bisect.bisect_right(self.base_offsets, offset) - 1, 0)
+
+    def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those with records in [start_offset, end_offset), as far as their markers lie in the slice."""
+        found: list[AbortedTransaction] = []
+        first = bisect.bisect_left(self.aborted, start_offset, key=_marker_offset)
+        for number in range(first, len(self.aborted)):
+            transaction = self.aborted[number]
+            if transaction.first_offset < end_offset:
+                found.append(transaction)
+            # All that begin below the end were decided then.
+            if transaction.last_stable_offset >= end_offset:
+                break
+        return found
 
     def fault(self) -> str | None:
         """The first contradiction, as a clause for a message; None where there is none."""
@@ -110,6 +120,30 @@ class SliceIndex:
         """Raise AssertionError where an invariant does not hold."""
         fault = self.fault()
         assert fault is None, fault
+
+
+class _AbortedRows(Sequence[AbortedTransaction]):
+    """Transactions that are looked at where they lie: there may be as many as batches. Immutable, so
+    thread-safe.
+    """
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data) // ABORTED.size_bytes
+
+    @overload
+    def __getitem__(self, index: int) -> AbortedTransaction: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[AbortedTransaction, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> AbortedTransaction | tuple[AbortedTransaction, ...]:
+        if isinstance(index, slice):
+            return tuple(self[number] for number in range(*index.indices(len(self))))
+        number = range(len(self))[index]
+        return AbortedTransaction(*ABORTED.unpack(self._data, number * ABORTED.size_bytes))
 
 
 def encode_slice_index(index: SliceIndex) -> bytes:
@@ -150,16 +184,17 @@ def decode_slice_index(data: Buffer, data_bytes: int) -> SliceIndex:
         positions=columns[:interval_count],
         base_offsets=columns[interval_count : 2 * interval_count],
         max_timestamps=columns[2 * interval_count :],
-        aborted=tuple(
-            AbortedTransaction(*ABORTED.unpack(view, aborted_position + number * ABORTED.size_bytes))
-            for number in range(aborted_count)
-        ),
+        aborted=_AbortedRows(view[aborted_position:snapshot_position]),
         producer_snapshot=bytes(view[snapshot_position:snapshot_end]),
     )
     fault = index.fault()
     if fault is not None:
         raise _corrupt(fault)
     return index
+
+
+def _marker_offset(transaction: AbortedTransaction) -> int:
+    return transaction.last_offset
 
 
 def _corrupt(problem: str) -> StoreCorruptError:

@@ -117,4 +117,4 @@ class SliceSource:
 
 def _index_size_bytes(index: SliceIndex) -> int:
     """Roughly what an index holds on to: three columns and what is around them."""
-    return 512 + 24 * index.interval_count + 64 * len(index.aborted) + len(index.producer_snapshot)
+    return 512 + 24 * index.interval_count + 32 * len(index.aborted) + len(index.producer_snapshot)

@@ -26,7 +26,7 @@ from stratalog.record.batch import complete_prefix_size
 from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.remote.key_stream import KeyHashing
 from stratalog.remote.object_writer import ObjectWriter
-from stratalog.remote.slice_builder import SliceEnd
+from stratalog.remote.slice_state import SliceState, note_batches
 
 
 class UploadCandidate(NamedTuple):
@@ -64,6 +64,7 @@ class UploadRun:
             )
         # The bucket must never hold what this disk could still lose.
         assert all(source.end_offset <= log.recovery_point for source in self._sources)
+        self._state = SliceState(log.state_transfer, tiered_end_offset) if self._sources else None
         self._position = self._sources[0].first_position if self._sources else 0
         """In the file of the first source."""
 
@@ -82,7 +83,8 @@ class UploadRun:
         A batch that cannot be read or tiered ends the run: `error` says why, and what precedes it is in the
         slice. Raises StoppingError.
         """
-        log = self.candidate.log
+        log, state = self.candidate.log, self._state
+        assert state is not None
         writer.begin_slice(
             log.topic_id,
             log.topic_partition.topic,
@@ -94,29 +96,32 @@ class UploadRun:
         while self._sources and self.error is None:
             self._stop.check()
             data = self._read(max_data_bytes - writer.data_bytes, read_bytes, is_first=writer.data_bytes == 0)
-            if not data or not self._append(writer, data, start_bytes):
+            if not data or not self._append(writer, data, start_bytes, state):
                 break
         if writer.data_bytes > start_bytes:
-            writer.end_slice(SliceEnd(self.next_offset))
+            writer.end_slice(state.end_slice(self.next_offset))
         else:
             writer.cancel_slice()
 
-    def _append(self, writer: ObjectWriter, data: Buffer, slice_start_bytes: int) -> bool:
+    def _append(self, writer: ObjectWriter, data: Buffer, slice_start_bytes: int, state: SliceState) -> bool:
         """False where the slice has to end here."""
         before_bytes = writer.data_bytes
+        noted = note_batches(data)
+        self.error = noted.error
         try:
-            writer.append(data)
+            writer.append(memoryview(data)[: noted.end_position])
         except UnsupportedOperationError as error:
             # A slice that holds as many records as it can goes on in the next object; an empty one is not
             # full.
-            if writer.data_bytes == slice_start_bytes:
-                self.error = error
+            self.error = error if writer.data_bytes == slice_start_bytes else None
             return False
         except CorruptRecordError as error:
             self.error = error
             return False
         finally:
-            self._position += writer.data_bytes - before_bytes
+            taken_bytes = writer.data_bytes - before_bytes
+            state.follow(noted, taken_bytes)
+            self._position += taken_bytes
             self.next_offset = writer.next_offset
             self._leave_finished_source()
         return True

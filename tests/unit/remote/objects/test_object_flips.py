@@ -20,8 +20,8 @@ from stratalog.remote.object_ref import ObjectRef, format_object_name
 from stratalog.remote.object_verifier import verify_object
 from stratalog.remote.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.slice_builder import SliceEnd
-from stratalog.remote.slice_index import AbortedTransaction
 from stratalog.remote.store_layout import StoreLayout
+from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
