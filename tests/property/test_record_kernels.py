@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import CorruptRecordError, LogStoreError
+from stratalog.base.errors import CorruptRecordError, InvalidRequestError, LogStoreError
 from stratalog.record import pure_kernels
 from stratalog.record.columns import ColumnBuffers
 from stratalog.record.record import Record
@@ -247,3 +247,79 @@ def test_columns_are_the_same(
     if kind == "refused":
         assert value is CorruptRecordError
         assert column_bytes(actual) == before
+
+
+def columns_of(records: list[Record]) -> ColumnBuffers:
+    """The records as columns, whose room for garbage is used: a null has bytes of its own."""
+    columns = ColumnBuffers()
+    for record in records:
+        columns.offset.append(7)
+        columns.timestamp_ms.append(record.timestamp_ms)
+        for part, offsets, data, validity in (
+            (record.key, columns.key_offsets, columns.key_data, columns.key_validity),
+            (record.value, columns.value_offsets, columns.value_data, columns.value_validity),
+        ):
+            data.extend(b"garbage" if part is None else part)
+            offsets.append(len(data))
+            validity.append(part is not None)
+        for name, value in record.headers:
+            columns.header_name_data += name.encode()
+            columns.header_name_offsets.append(len(columns.header_name_data))
+            columns.header_value_data += value or b""
+            columns.header_value_offsets.append(len(columns.header_value_data))
+            columns.header_value_validity.append(value is not None)
+        columns.header_list_offsets.append(columns.header_count)
+    columns.check()
+    return columns
+
+
+def is_encodable(record: Record) -> bool:
+    return outcome(pure_kernels.encode_records, [record], record.timestamp_ms)[0] == "result"
+
+
+@given(RECORDS, st.integers(0, 12), st.integers(0, 12), st.one_of(st.none(), INT64))
+def test_rows_are_written_as_their_records(
+    records: list[Record], first_row: int, end_row: int, base_timestamp: int | None
+) -> None:
+    records = [record for record in records if is_encodable(record)]
+    first_row, end_row = sorted((min(first_row, len(records)), min(end_row, len(records))))
+    if base_timestamp is None:
+        base_timestamp = records[0].timestamp_ms if records else 0
+    columns = columns_of(records)
+    expected = outcome(pure_kernels.encode_records, records[first_row:end_row], base_timestamp)
+    kinds: list[Any] = [native, pure_kernels]
+    for kernels in kinds:
+        found = outcome(kernels.encode_columns, columns, first_row, end_row - first_row, base_timestamp)
+        assert found == expected
+
+
+@given(RECORDS, st.data())
+def test_columns_that_do_not_fit_each_other_are_refused_alike(
+    records: list[Record], data: st.DataObject
+) -> None:
+    columns = columns_of([record for record in records if is_encodable(record)])
+    row_count = columns.row_count
+    for _ in range(data.draw(st.integers(1, 3))):
+        column = getattr(columns, data.draw(st.sampled_from(ColumnBuffers.__slots__)))
+        place = data.draw(st.integers(0, max(0, len(column) - 1)))
+        match data.draw(st.sampled_from(["set", "set", "insert", "delete"])):
+            case "set" if len(column):
+                column[place] = data.draw(st.sampled_from([0, 1, 2, 5, 0x7F]))
+            case "insert":
+                column.insert(place, 1)
+            case _:
+                del column[place:]
+    row_count = data.draw(st.integers(0, len(columns.timestamp_ms)))
+    expected = outcome(pure_kernels.encode_columns, columns, 0, row_count, 0)
+    assert outcome(native.encode_columns, columns, 0, row_count, 0) == expected
+    assert expected[0] == "result" or expected[1] is InvalidRequestError
+
+
+@given(RECORDS)
+def test_decoded_columns_are_written_as_they_were(records: list[Record]) -> None:
+    records = [record for record in records if is_encodable(record)]
+    kind, payload = outcome(pure_kernels.encode_records, records, 0)
+    if kind == "result":
+        columns = ColumnBuffers()
+        native.decode_columns(payload, len(records), 0, 0, None, 0, len(records), columns)
+        assert native.encode_columns(columns, 0, len(records), 0) == payload

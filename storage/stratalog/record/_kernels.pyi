@@ -10,6 +10,7 @@ from stratalog.record.pure_batch_kernels import whole_batches as whole_batches
 from stratalog.record.pure_kernels import copy_records as copy_records
 from stratalog.record.pure_kernels import decode_columns as decode_columns
 from stratalog.record.pure_kernels import decode_records as decode_records
+from stratalog.record.pure_kernels import encode_columns as encode_columns
 from stratalog.record.pure_kernels import encode_records as encode_records
 from stratalog.record.pure_kernels import scan_records as scan_records
 from stratalog.record.pure_key_kernels import hash_keys as hash_keys

@@ -1,4 +1,4 @@
-# Records to columns. A part of _kernels.pyx.
+# Records to columns, and back. A part of _kernels.pyx.
 
 # Places of the byte columns of ColumnBuffers in the lists below.
 cdef enum:
@@ -147,3 +147,60 @@ cdef int restore(object columns, list byte_columns, const size_t *held) except -
     for offsets in (columns.header_name_offsets, columns.header_value_offsets):
         del offsets[headers + 1:]
     return 0
+
+
+cdef dict ENCODE_MESSAGES = {
+    KERNEL_BAD_FRAME: "a column's offsets do not ascend inside its data",
+    KERNEL_BAD_HEADER: "a header's name cannot be written as UTF-8",
+    KERNEL_BAD_TIMESTAMP: "a record's timestamp is out of range",
+}
+
+
+cdef const uint8_t *numbers_of(object column, size_t count, size_t number_bytes, list exports) except? NULL:
+    """A column of so many numbers, which stay in place as long as the list lives."""
+    cdef Export exported = export(column)
+    if exported.size != count * number_bytes:
+        raise InvalidRequestError("the columns do not have the same number of rows")
+    exports.append(exported)
+    return exported.data
+
+
+cdef int place_part(column_part *part, object offsets, object data, object validity, size_t count,
+                    list exports) except -1:
+    cdef Export exported = export(data)
+    exports.append(exported)
+    part.data = exported.data
+    part.size = exported.size
+    part.offsets = <const int32_t *> numbers_of(offsets, count + 1, 4, exports)
+    part.validity = NULL
+    if validity is not None:
+        part.validity = numbers_of(validity, count, 1, exports)
+    return 0
+
+
+def encode_columns(columns, size_t first_row, size_t row_count, int64_t base_timestamp):
+    """See ``kernels.encode_columns``."""
+    cdef encode_columns_t source
+    cdef size_t rows = len(columns.timestamp_ms), room, size = 0
+    cdef list exports = []
+    cdef Scratch memory
+    cdef kernel_status status
+    assert first_row <= rows and row_count <= rows - first_row, "rows are in the columns"
+    source.header_count = len(columns.header_value_validity)
+    source.timestamp_ms = <const int64_t *> numbers_of(columns.timestamp_ms, rows, 8, exports)
+    source.header_list_offsets = <const int32_t *> numbers_of(columns.header_list_offsets, rows + 1, 4, exports)
+    place_part(&source.key, columns.key_offsets, columns.key_data, columns.key_validity, rows, exports)
+    place_part(&source.value, columns.value_offsets, columns.value_data, columns.value_validity, rows, exports)
+    place_part(&source.header_name, columns.header_name_offsets, columns.header_name_data, None,
+               source.header_count, exports)
+    place_part(&source.header_value, columns.header_value_offsets, columns.header_value_data,
+               columns.header_value_validity, source.header_count, exports)
+    room = kernel_encode_room(&source, first_row, row_count)
+    memory = scratch(room + 1)
+    with nogil:
+        status = kernel_encode_rows(&source, first_row, row_count, base_timestamp, memory.data, room, &size)
+    if status != KERNEL_OK:
+        raise InvalidRequestError(ENCODE_MESSAGES[status])
+    if size > <size_t> INT32_MAX:
+        raise InvalidRequestError("the records are too large for one batch; send fewer at once")
+    return PyBytes_FromStringAndSize(<char *> memory.data, <Py_ssize_t> size)

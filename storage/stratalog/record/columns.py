@@ -9,7 +9,7 @@ MAX_COLUMN_BYTES = 2**31 - 1
 
 
 class ColumnBuffers:
-    """Rows appended by `decode_columns`. Not thread-safe: guarded by its user.
+    """Rows from `decode_columns`, or for `encode_columns`. Not thread-safe: guarded by its user.
 
     A variable-size column is an offsets array (one number more than rows, the first one 0) into its data;
     validity has one byte a row, 1 where there is a value. Headers are a list column (`header_list_offsets`,

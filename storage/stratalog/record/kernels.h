@@ -159,6 +159,32 @@ kernel_status kernel_size_rows(const uint8_t *payload, size_t size, int64_t reco
 kernel_status kernel_fill_rows(const uint8_t *payload, size_t size, int64_t records_count, const row_rule *rule,
                                const row_sizes *sizes, row_columns *columns);
 
+/* A column of variable size that is read: `offsets` are one more than rows. */
+typedef struct {
+    const int32_t *offsets;
+    const uint8_t *data;
+    const uint8_t *validity; /* NULL where there are no nulls */
+    size_t size;             /* of the data */
+} column_part;
+
+/* Columns with as many rows, and headers, as their offsets have places. */
+typedef struct {
+    const int64_t *timestamp_ms;
+    const int32_t *header_list_offsets;
+    column_part key;
+    column_part value;
+    column_part header_name;
+    column_part header_value;
+    size_t header_count;
+} encode_columns;
+
+/* How much room rows need at most, if their offsets ascend. */
+size_t kernel_encode_room(const encode_columns *columns, size_t first_row, size_t row_count);
+
+/* Writes rows as records with the offset deltas 0, 1, 2 and so on; sets the size of what is written. */
+kernel_status kernel_encode_rows(const encode_columns *columns, size_t first_row, size_t row_count,
+                                 int64_t base_timestamp, uint8_t *target, size_t room, size_t *size);
+
 uint32_t kernel_murmur2(const uint8_t *key, size_t size);
 
 #endif

@@ -132,6 +132,21 @@ cdef extern from "kernels.h" nogil:
         uint8_t *header_value_validity
         row_sizes held
 
+    ctypedef struct column_part:
+        const int32_t *offsets
+        const uint8_t *data
+        const uint8_t *validity
+        size_t size
+
+    ctypedef struct encode_columns_t "encode_columns":
+        const int64_t *timestamp_ms
+        const int32_t *header_list_offsets
+        column_part key
+        column_part value
+        column_part header_name
+        column_part header_value
+        size_t header_count
+
     kernel_status kernel_scan(const uint8_t *payload, size_t size, int64_t records_count, int64_t last_offset_delta,
                               records_summary *summary)
     void kernel_siphash128(const uint8_t *key16, const uint8_t *data, size_t size, uint64_t *high, uint64_t *low)
@@ -150,4 +165,7 @@ cdef extern from "kernels.h" nogil:
                                    row_sizes *sizes)
     kernel_status kernel_fill_rows(const uint8_t *payload, size_t size, int64_t records_count, const row_rule *rule,
                                    const row_sizes *sizes, row_columns *columns)
+    size_t kernel_encode_room(const encode_columns_t *columns, size_t first_row, size_t row_count)
+    kernel_status kernel_encode_rows(const encode_columns_t *columns, size_t first_row, size_t row_count,
+                                     int64_t base_timestamp, uint8_t *target, size_t room, size_t *size)
     uint32_t kernel_murmur2(const uint8_t *key, size_t size)

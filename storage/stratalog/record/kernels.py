@@ -25,6 +25,10 @@ copy_records(payload, records_count, survivors, first_ordinal, *, first_offset_d
 decode_columns(payload, records_count, base_offset, base_timestamp, append_time_ms, first_offset, end_offset,
                columns) -> int
     Appends the records with offsets in [first_offset, end_offset) as rows; returns how many.
+encode_columns(columns, first_row, row_count, base_timestamp) -> bytes
+    The way back: rows of columns as `encode_records` would write them. The offset column is not looked at.
+    Raises InvalidRequestError for columns that do not fit each other and for what cannot be written. The
+    columns must not change until it returns.
 siphash128(key16, data) -> (high, low)
     SipHash-2-4 with a 128-bit result; see ``key_entries`` for the halves.
 murmur2(key) -> int
@@ -64,6 +68,7 @@ __all__ = (
     "copy_records",
     "decode_columns",
     "decode_records",
+    "encode_columns",
     "encode_records",
     "hash_keys",
     "key_columns_fault",
@@ -95,6 +100,7 @@ if TYPE_CHECKING or not NATIVE:
         copy_records,
         decode_columns,
         decode_records,
+        encode_columns,
         encode_records,
         scan_records,
     )
@@ -111,6 +117,7 @@ else:
         copy_records,
         decode_columns,
         decode_records,
+        encode_columns,
         encode_records,
         hash_keys,
         key_columns_fault,

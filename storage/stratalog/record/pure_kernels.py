@@ -8,7 +8,7 @@ promise.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.base.filesystem import Buffer
@@ -192,6 +192,59 @@ def decode_columns(
         columns.header_value_offsets, columns.header_value_data, columns.header_value_validity, header_values
     )
     return len(rows)
+
+
+def encode_columns(columns: ColumnBuffers, first_row: int, row_count: int, base_timestamp: int) -> bytes:
+    """See ``kernels.encode_columns``."""
+    rows, headers = len(columns.timestamp_ms), columns.header_count
+    assert 0 <= first_row <= first_row + row_count <= rows, "rows are in the columns"
+    keys = _parts(columns.key_offsets, columns.key_data, columns.key_validity, rows)
+    values = _parts(columns.value_offsets, columns.value_data, columns.value_validity, rows)
+    names = _parts(columns.header_name_offsets, columns.header_name_data, None, headers)
+    header_values = _parts(
+        columns.header_value_offsets, columns.header_value_data, columns.header_value_validity, headers
+    )
+    if len(columns.header_list_offsets) != rows + 1:
+        raise InvalidRequestError("the columns do not have the same number of rows")
+    records: list[Record] = []
+    for row in range(first_row, first_row + row_count):
+        begin, end = columns.header_list_offsets[row], columns.header_list_offsets[row + 1]
+        if not 0 <= begin <= end <= headers:
+            raise InvalidRequestError("a column's offsets do not ascend inside its data")
+        records.append(
+            Record(
+                row,
+                columns.timestamp_ms[row],
+                keys(row),
+                values(row),
+                tuple((_name(names(index)), header_values(index)) for index in range(begin, end)),
+            )
+        )
+    return encode_records(records, base_timestamp)
+
+
+def _parts(
+    offsets: array[int], data: bytearray, validity: bytearray | None, count: int
+) -> Callable[[int], bytes | None]:
+    """Reads a column of so many values, one at a time."""
+    if len(offsets) != count + 1 or (validity is not None and len(validity) != count):
+        raise InvalidRequestError("the columns do not have the same number of rows")
+
+    def part(index: int) -> bytes | None:
+        begin, end = offsets[index], offsets[index + 1]
+        if not 0 <= begin <= end <= len(data):
+            raise InvalidRequestError("a column's offsets do not ascend inside its data")
+        return None if validity is not None and not validity[index] else bytes(data[begin:end])
+
+    return part
+
+
+def _name(encoded: bytes | None) -> str:
+    assert encoded is not None, "names are never null"
+    try:
+        return encoded.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError("a header's name cannot be written as UTF-8") from error
 
 
 def _is_int64(number: int) -> bool:
