@@ -1,0 +1,114 @@
+"""A real Kafka broker on the loopback interface: one process that is its own controller.
+
+Example::
+
+    broker = KafkaBroker(KafkaDistribution.fetched(cache), tmp_path)
+    with broker.running():
+        topic_id = broker.create_topic("orders", 3)
+    ...                                     # it is stopped: its log directory is nobody's
+    with broker.running():
+        KafkaConsumer("orders", bootstrap_servers=broker.address)
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from stratalog.base.clock import SystemClock
+from stratalog.log.partition_metadata import format_topic_id, parse_topic_id
+from stratalog.testing.kafka_distribution import KafkaDistribution
+
+START_TIMEOUT_S: Final = 90.0
+STOP_TIMEOUT_S: Final = 60.0
+_CLUSTER_ID: Final = UUID(int=1)
+_TOPIC_ID: Final = re.compile(r"TopicId: (\S{22})")
+
+
+class KafkaBroker:
+    """Starts and stops one broker over one log directory. Not thread-safe."""
+
+    def __init__(self, kafka: KafkaDistribution, folder: Path) -> None:
+        """Prepares a log directory in `folder`."""
+        self._kafka = kafka
+        self._folder = folder
+        self.log_dir = folder / "kafka-logs"
+        port, controller_port = _free_ports()
+        self.address = f"127.0.0.1:{port}"
+        self._properties = folder / "server.properties"
+        self._properties.write_text(
+            "\n".join(
+                [
+                    "process.roles=broker,controller",
+                    "node.id=1",
+                    f"controller.quorum.voters=1@127.0.0.1:{controller_port}",
+                    f"listeners=PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller_port}",
+                    "controller.listener.names=CONTROLLER",
+                    f"log.dirs={self.log_dir}",
+                    "offsets.topic.replication.factor=1",
+                    "group.initial.rebalance.delay.ms=0",
+                    # Nothing is to change what a test has put there.
+                    "log.cleaner.enable=false",
+                    "log.retention.ms=-1",
+                    "",
+                ]
+            )
+        )
+        cluster_id = format_topic_id(_CLUSTER_ID)
+        kafka.run("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties))
+
+    @contextmanager
+    def running(self) -> Generator[None]:
+        """Start it, and stop it in order at the end."""
+        log_path = self._folder / "broker.log"
+        with log_path.open("ab") as log:
+            process = subprocess.Popen(
+                self._kafka.command("kafka.Kafka", str(self._properties), heap_mib=384),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            self._wait_until_it_answers(process, log_path)
+            yield
+            process.terminate()
+            process.wait(STOP_TIMEOUT_S)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def create_topic(self, name: str, partition_count: int) -> UUID:
+        """Create a topic; returns the id that the broker has given to it."""
+        command = ["org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.address, "--topic", name]
+        self._kafka.run(*command, "--create", "--partitions", str(partition_count))
+        found = _TOPIC_ID.search(self._kafka.run(*command, "--describe"))
+        assert found is not None, "the broker has the topic"
+        return parse_topic_id(found[1])
+
+    def _wait_until_it_answers(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
+        clock = SystemClock()
+        deadline_s = clock.monotonic_s() + START_TIMEOUT_S
+        host, _, port = self.address.partition(":")
+        while clock.monotonic_s() < deadline_s:
+            assert process.poll() is None, log_path.read_text(errors="replace")[-2000:]
+            try:
+                socket.create_connection((host, int(port)), timeout=1).close()
+            except OSError:
+                clock.sleep(0.1)
+            else:
+                return
+        raise AssertionError(log_path.read_text(errors="replace")[-2000:])
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]

@@ -1,0 +1,114 @@
+"""Apache Kafka's own programs, fetched by Maven and run as child processes.
+
+Maven resolves Kafka and what it needs by their coordinates, from where the machine's own settings say, into a
+directory that is kept: the second run asks nobody. `KafkaMissingError` tells why a machine has none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+KAFKA_VERSION: Final = "4.1.1"
+_ARTIFACTS: Final = (
+    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    # So that a broker says on its standard error what is wrong.
+    ("org.slf4j", "slf4j-simple", "1.7.36"),
+)
+_FETCH_TIMEOUT_S: Final = 240.0
+_RUN_TIMEOUT_S: Final = 120.0
+
+
+class KafkaMissingError(Exception):
+    """Kafka cannot be had on this machine; the text says what is missing."""
+
+
+class KafkaDistribution:
+    """Kafka's jars in a directory. Immutable, hence thread-safe."""
+
+    def __init__(self, jars: Path) -> None:
+        """Use `fetched`."""
+        self._jars = jars
+
+    @staticmethod
+    def fetched(cache: Path) -> KafkaDistribution:
+        """The jars that are in `cache`; fetched where they are not. Raises KafkaMissingError."""
+        for program in ("java", "mvn"):
+            if shutil.which(program) is None:
+                raise KafkaMissingError(f"there is no `{program}` on this machine")
+        jars = cache / f"kafka-{KAFKA_VERSION}"
+        if not jars.exists():
+            cache.mkdir(parents=True, exist_ok=True)
+            _fetch(jars)
+        return KafkaDistribution(jars)
+
+    def command(self, main_class: str, *arguments: str, heap_mib: int = 256) -> list[str]:
+        """The command line that runs one of Kafka's programs."""
+        options = [f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        return ["java", *options, "-cp", f"{self._jars}/*", main_class, *arguments]
+
+    def run(self, main_class: str, *arguments: str) -> str:
+        """Run a program to its end; returns its standard output. Raises CalledProcessError."""
+        ended = subprocess.run(
+            self.command(main_class, *arguments),
+            check=True,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_RUN_TIMEOUT_S,
+        )
+        return ended.stdout
+
+    def dump(self, files: Sequence[Path], *options: str) -> str:
+        """What `DumpLogSegments` prints of these files."""
+        return self.run("kafka.tools.DumpLogSegments", *options, "--files", ",".join(map(str, files)))
+
+
+def _fetch(jars: Path) -> None:
+    """Into a directory beside it first: one that is there is whole."""
+    with tempfile.TemporaryDirectory(dir=jars.parent) as scratch:
+        dependencies = "".join(
+            f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+            f"<version>{version}</version></dependency>"
+            for group, artifact, version in _ARTIFACTS
+        )
+        Path(scratch, "pom.xml").write_text(
+            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+            "<groupId>stratalog</groupId><artifactId>kafka-jars</artifactId><version>1</version>"
+            f"<dependencies>{dependencies}</dependencies></project>"
+        )
+        command = ["mvn", "--batch-mode", "--quiet", "dependency:copy-dependencies"]
+        command += ["-DincludeScope=runtime", f"-DoutputDirectory={scratch}/jars"]
+        try:
+            ended = subprocess.run(
+                command,
+                cwd=scratch,
+                capture_output=True,
+                text=True,
+                timeout=_FETCH_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise KafkaMissingError("Maven did not fetch Kafka in time") from None
+        if ended.returncode != 0:
+            raise KafkaMissingError(f"Maven cannot fetch Kafka: {_first_error(ended.stdout)}")
+        try:
+            os.rename(f"{scratch}/jars", jars)
+        except OSError:
+            # Another run was first, and has the same.
+            if not jars.exists():
+                raise
+
+
+def _first_error(output: str) -> str:
+    """Where Maven looked is nobody's business."""
+    lines = [line for line in output.splitlines() if line.startswith("[ERROR]")]
+    first = lines[0].removeprefix("[ERROR] ") if lines else "it does not say why"
+    return first.partition("http")[0][:200].strip()
