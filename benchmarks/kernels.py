@@ -2,22 +2,31 @@
 
 Kernels that read bytes stand beside CRC-32C of these bytes (the least that any reader of a batch does),
 columns beside a plain copy, encode and decode beside joining and slicing in Python, sort and merge beside
-numpy. All on one thread, data in the cache, batches of 16 KiB. Run it with STRATALOG_PURE_KERNELS=1 to see
-the twins.
+numpy. At the top stands what the project promises of small records (16-byte keys, 100-byte values):
+validation (checksum, framing of every record, hash of every key) as it is and beside a minimal loop in C, and
+encoding from columns and from Python objects. The loop is compiled when it is needed; without a C compiler it
+is left out, and that is said.
+
+All on one core, data in the cache, batches of 16 KiB. Run it with STRATALOG_PURE_KERNELS=1 to see the twins.
 """
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
 import sys
+import tempfile
 from array import array
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 
 import numpy as np
 from crc32c import crc32c
 
-from report import Row, best_seconds, run
-from stratalog.record import kernels
+from report import Row, best_seconds, promised, run
+from stratalog.record import batch_kernels, kernels
+from stratalog.record.builder import encode_batch
 from stratalog.record.columns import ColumnBuffers
 from stratalog.record.key_entries import KeyEntries, KeyWindow
 from stratalog.record.record import Record
@@ -25,6 +34,9 @@ from stratalog.record.record import Record
 BATCH_BYTES = 16 << 10
 HASH_KEY = bytes(range(16))
 MAX_ROWS_BYTES = 256 << 10
+ROW_BATCHES = 16
+VALIDATED_PER_S = ENCODED_COLUMNS_PER_S = 8e6
+ENCODED_OBJECTS_PER_S = 1.5e6
 
 
 class Load:
@@ -45,9 +57,71 @@ def measure(quick: bool) -> Iterator[Row]:
     """Measure the native kernels against bare loops."""
     random = Random(1)
     repeats, rounds = (20, 100) if quick else (60, 500)
+    yield from measure_promises(random, repeats)
     for load in (Load(100, random), Load(1024, random)):
         yield from measure_records(load, repeats, rounds)
     yield from measure_key_streams(random, 200_000 if quick else 2_000_000, 3 if quick else 6)
+
+
+def measure_promises(random: Random, repeats: int) -> Iterator[Row]:
+    load = Load(100, random)
+    row = b"".join(
+        encode_batch(load.records, base_offset=number * load.count) for number in range(ROW_BATCHES)
+    )
+    count = ROW_BATCHES * load.count
+
+    def validate() -> None:
+        scanned = batch_kernels.scan_batches(row, 0, len(row), 0)
+        assert scanned.records_count == count
+        batch_kernels.hash_batches(row, HASH_KEY, 0, KeyEntries())
+
+    columns = ColumnBuffers()
+    kernels.decode_columns(load.payload, load.count, 0, 0, None, 0, load.count, columns)
+    assert kernels.encode_columns(columns, 0, load.count, 0) == load.payload
+    minimal = minimal_walk()
+    ours_s, minimal_s = best_seconds(validate, lambda: minimal and minimal(row, len(row)), repeats)
+    yield promised("validate 100 B values", "records/s", count / ours_s, VALIDATED_PER_S)
+    if minimal is None:
+        print("no row for the minimal loop in C: no C compiler works here", file=sys.stderr)
+    else:
+        assert minimal(row, len(row)) == count
+        yield Row(
+            work="validate 100 B values / minimal loop in C",
+            unit="records/s",
+            ours=count / ours_s,
+            reference=count / minimal_s,
+            target=0.4,
+        )
+    for name, encode, at_least in (
+        ("columns", lambda: kernels.encode_columns(columns, 0, load.count, 0), ENCODED_COLUMNS_PER_S),
+        ("Python objects", lambda: kernels.encode_records(load.records, 0), ENCODED_OBJECTS_PER_S),
+    ):
+        ours_s, _ = best_seconds(repeated(encode, ROW_BATCHES), lambda: None, repeats)
+        yield promised(f"encode 100 B values from {name}", "records/s", count / ours_s, at_least)
+
+
+def minimal_walk() -> Callable[[bytes, int], int] | None:
+    """`minimal_walk.c`, compiled beside the checksum of the kernels; None without a C compiler."""
+    sources = Path(kernels.__file__).parent
+    with tempfile.TemporaryDirectory() as directory:
+        library = Path(directory, "minimal_walk.so")
+        try:
+            subprocess.run(
+                [
+                    *("cc", "-O3", "-shared", "-fPIC", f"-I{sources}", "-o", library),
+                    *(Path(__file__).with_name("minimal_walk.c"), sources / "crc32c.c"),
+                ],
+                check=True,
+                capture_output=True,
+            )
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        loaded = ctypes.CDLL(str(library))
+    loaded.minimal_begin()
+    walk: Callable[[bytes, int], int] = loaded.minimal_walk
+    loaded.minimal_walk.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
+    loaded.minimal_walk.restype = ctypes.c_int64
+    return walk
 
 
 def measure_records(load: Load, repeats: int, rounds: int) -> Iterator[Row]:
@@ -167,4 +241,4 @@ def measure_merge(stream_count: int, stream_entries: int, key_count: int, repeat
 
 
 if __name__ == "__main__":
-    sys.exit(run(measure))
+    sys.exit(run(measure, on_one_core=True))

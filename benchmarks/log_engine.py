@@ -29,11 +29,13 @@ from report import Row, best_seconds, pin_to_one_core, promised, run, seconds
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
+from stratalog.log.config_key import LONG_MAX
 from stratalog.log.data_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_manager import LogManager, LogManagerSettings
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
+from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_header
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS, ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
@@ -101,7 +103,7 @@ def opened(directory: Path) -> Generator[LogManager]:
 
 
 def open_log(manager: LogManager, partition: int = 0, segment_bytes: int = GIB) -> UnifiedLog:
-    config = LogConfig(segment_bytes=segment_bytes)
+    config = LogConfig(segment_bytes=segment_bytes, message_timestamp_after_max_ms=LONG_MAX)
     return manager.open_log(TopicPartition("bench", partition), TOPIC_ID, config)
 
 
@@ -116,10 +118,22 @@ def batch_of(random: Random, size_bytes: int, value_bytes: int = 1024) -> bytes:
 
 
 def fill(log: UnifiedLog, batch: bytes, total_bytes: int) -> None:
-    """Append the batch again and again, many to a request."""
-    request = batch * max(1, min(MIB, log.config.segment_bytes) // len(batch))
-    for _ in range(total_bytes // len(request)):
+    """Append the batch again and again, each time a second later, many to a request."""
+    batch_count = max(1, min(MIB, log.config.segment_bytes) // len(batch))
+    elapsed_s = 0
+    for _ in range(total_bytes // (batch_count * len(batch))):
+        request = b"".join(later(batch, 1000 * (elapsed_s + number)) for number in range(batch_count))
+        elapsed_s += batch_count
         log.append_as_leader(request, LEADER_EPOCH)
+
+
+def later(batch: bytes, elapsed_ms: int) -> bytes:
+    """The batch as it would have been made after so long."""
+    header, records = parse_header(batch), batch[HEADER_SIZE:]
+    moved = header._replace(
+        base_timestamp=header.base_timestamp + elapsed_ms, max_timestamp=header.max_timestamp + elapsed_ms
+    )
+    return moved._replace(crc=crc32c(records, crc32c(moved.pack()[ATTRIBUTES_POSITION:]))).pack() + records
 
 
 def segment_paths(log: UnifiedLog) -> list[Path]:
