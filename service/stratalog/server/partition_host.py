@@ -6,6 +6,7 @@ import asyncio
 from concurrent.futures import Executor
 
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.remote.log_restore import restore_log
 from stratalog.remote.remote_reader import RemoteReader
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.hosted_shard import HostedShard
@@ -21,7 +22,10 @@ class PartitionHost:
         self._executor = executor
 
     def host(self, log: UnifiedLog, shard: HostedShard, reader: RemoteReader) -> HostedPartition:
-        """A partition that is ready to serve."""
+        """A partition that is ready to serve: a log that begins at the tiered end has been told what lies
+        below. Touches disk and network; raises StoreError, DataDirectoryError.
+        """
+        restore_log(log, reader)
         signal = PartitionSignal(self._loop)
 
         def ensure_heard() -> None:

@@ -18,7 +18,7 @@ class CompactionReport:
     input_bytes: int = 0
     """Sizes of the inputs as they lie in the store."""
     bytes_read: int = 0
-    """What the requests delivered; less than `input_bytes` where indexes and dead slices were left out."""
+    """What the requests delivered; less than `input_bytes` where footers and dead slices were left out."""
     records_in: int = 0
     records_out: int = 0
     tombstones_removed: int = 0

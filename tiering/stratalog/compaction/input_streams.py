@@ -1,9 +1,10 @@
 """Everything that a job reads of one input object, with exactly two GETs however many partitions it holds.
 
     object = header | slice data ... | directory | key streams ... | indexes ... | footer
-                      `-- GET 2 ---'   `------- GET 1 ---------'
+                      `-- GET 2 ---'   `------------- GET 1 -------------'
 
-GET 1 goes from the directory to the end of the key streams. It is opened when the job first asks for anything
+GET 1 goes from the directory to the end of the last index that the job needs (the producers at the end of a
+slice are in its index). It is opened when the job first asks for anything
 of the object and drained at once to scratch (memory while it is small, else a file), so that its connection
 does not idle. GET 2 goes over the data, from the first slice that the job needs to the end of the last. It is
 opened when the first slice is wanted and only moves forward: slices that are not part of the job, or of which
@@ -27,6 +28,7 @@ from stratalog.remote.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_s
 from stratalog.remote.object_format import crc_of
 from stratalog.remote.object_ref import ObjectRef
 from stratalog.remote.slice_entry import KeyStreamRef, SliceEntry
+from stratalog.remote.slice_index import decode_slice_index
 
 
 class InputStreams:
@@ -81,6 +83,22 @@ class InputStreams:
             raise self._corrupt("refers to a key stream outside its own part")
         return position
 
+    def producer_snapshot(self, entry: SliceEntry) -> bytes:
+        """What the slice says of producers; empty where it says nothing. Raises StoreCorruptError,
+        StoreNotUsableError for a newer format, and what the store raises.
+        """
+        part = entry.index
+        if part is None:
+            return b""
+        keys = self._open_keys()
+        position = part.position - self._ref.directory_position
+        if position < self._ref.directory_bytes or position + part.size_bytes > keys.size_bytes:
+            raise self._corrupt("refers to an index outside its own part")
+        data = keys.read_at(position, part.size_bytes)
+        if crc_of(data) != part.crc:
+            raise self._corrupt("has an index that fails its checksum")
+        return decode_slice_index(data, entry.data_bytes).producer_snapshot
+
     def pass_by(self, entry: SliceEntry) -> None:
         """Leave a slice unread. GET 2 is opened all the same, so that what a job asks of the store does not
         depend on keys; where nothing of it is wanted, it is closed without having been read.
@@ -116,7 +134,10 @@ class InputStreams:
             return self._key_part
         ref = self._ref
         self._key_part = keys = self._make_scratch()
-        self._drain(ref.directory_position, ref.key_streams_end - ref.directory_position, keys)
+        indexes = (entry.index for entry in self._entries if entry.index is not None)
+        end_position = max((part.position + part.size_bytes for part in indexes), default=0)
+        end_position = max(ref.key_streams_end, end_position)
+        self._drain(ref.directory_position, end_position - ref.directory_position, keys)
         directory = keys.read_at(0, ref.directory_bytes)
         if crc_of(directory) != ref.directory_crc:
             raise self._corrupt("has a directory that is not the one that was committed")

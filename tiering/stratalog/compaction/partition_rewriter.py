@@ -8,7 +8,8 @@
   timestamp deltas of that batch are shifted by the difference; when all tombstones are gone the horizon's bit
   goes with them.
 
-Records outside the slice's logical range or below log start are not readable and are not kept.
+Records outside the slice's logical range or below log start are not readable and are not kept. Producers are
+those of the last slice, which knew all of them; leader epochs those of all slices.
 """
 
 from __future__ import annotations
@@ -115,7 +116,13 @@ class PartitionRewriter:
                 reader = inputs[live.object_name].slice_reader(live.entry)
             self._rewrite_slice(index, live, reader)
         self._flush()
-        self._writer.end_slice(SliceEnd(run.end_offset, leader_epochs=joined_epochs(entries)))
+        last = run.slices[-1]
+        end = SliceEnd(
+            run.end_offset,
+            producer_snapshot=inputs[last.object_name].producer_snapshot(last.entry),
+            leader_epochs=joined_epochs(entries),
+        )
+        self._writer.end_slice(end)
         records_in = sum(entry.record_count for entry in entries)
         return RewrittenPartition(self._tally.result(), records_in, self._tombstones_removed)
 

@@ -1,0 +1,120 @@
+"""Compaction of what an uploader wrote: producers stay known, and what was aborted displaces nothing."""
+
+from __future__ import annotations
+
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.partition_outlook import TRANSACTIONS_REFUSED
+from stratalog.log.isolation import Isolation
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.batch import decode_all
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.tiered_logs import TieredLogs
+
+T0 = TopicPartition("t", 0)
+
+
+class World:
+    """A server with one compacted partition, and a compactor beside it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryObjectStore(self.clock)
+        self.ids = SequentialIds(1)
+        self.logs = self.server()
+        topic = self.logs.create_topic("t", 1, {"cleanup.policy": "compact"})
+        self.tip = TopicIdPartition(topic.topic_id, 0)
+
+    def server(self) -> TieredLogs:
+        """Another machine, with an empty disk."""
+        return TieredLogs(MemoryFileSystem(), self.store, self.clock, self.ids)
+
+    def append(self, key: bytes, value: bytes, producer: BatchProducer) -> int:
+        record = Record(0, self.clock.now_ms(), key, value)
+        data = encode_batch([record], producer=producer)
+        return self.logs.logs[T0].append_as_leader(data, self.logs.claimed.epoch).base_offset
+
+    def end(self, producer_id: int, *, committed: bool) -> None:
+        self.logs.logs[T0].append_end_transaction_marker(
+            producer_id, 0, 0, committed=committed, leader_epoch=self.logs.claimed.epoch
+        )
+
+    def roll(self) -> None:
+        self.logs.logs[T0].roll()
+
+    def upload(self) -> None:
+        """Each segment in an object of its own."""
+        self.logs.seal()
+        self.logs.upload()
+
+    def compact(self) -> tuple[CompactionReport, ...]:
+        identity = StoreIdentity.find(self.store)
+        assert identity is not None
+        compactor = Compactor(
+            MemoryFileSystem(),
+            self.store,
+            self.clock,
+            self.ids,
+            self.logs.metadata,
+            self.logs.catalog,
+            identity.store_id,
+            CompactionSettings(spool_directory="/compaction"),
+        )
+        return compactor.run_once(("t",))
+
+    def committed(self) -> dict[bytes | None, bytes | None]:
+        """The last committed value of each key, from the object store."""
+        found = self.logs.reader.read(self.tip, 0, 1 << 20, Isolation.TXN_COMMITTED)
+        assert [one.producer_id for one in found.aborted_transactions] == [8], "which aborts all it does"
+        records = [record for record in decode_all(found.batches) if record.value != b"aborted"]
+        return {record.key: record.value for record in records}
+
+
+def test_the_producers_of_the_last_slice_are_those_of_the_output() -> None:
+    world = World()
+    for sequence in range(3):
+        world.append(b"k", b"%d" % sequence, BatchProducer(7, 0, sequence))
+        world.append(b"k", b"other", BatchProducer(9, 0, sequence))
+        world.upload()
+    assert [report.refused for report in world.compact()] == [None]
+    state = world.logs.metadata.state().partition(world.tip)
+    assert len(state.slices) == 1
+    world.logs = world.server()
+    topic = world.logs.catalog.by_id(world.tip.topic_id)
+    assert topic is not None
+    world.logs.open_topic(topic)
+    assert world.append(b"k", b"2", BatchProducer(7, 0, 2)) == 4, "it was stored there before"
+    assert world.append(b"k", b"3", BatchProducer(7, 0, 3)) == 6
+
+
+def test_what_was_aborted_displaces_nothing_in_whichever_slice_the_marker_lies() -> None:
+    world = World()
+    world.append(b"a", b"1", BatchProducer(7, 0, 0))
+    world.append(b"a", b"2", BatchProducer(7, 0, 1))
+    world.upload()
+    for sequence in range(2):
+        world.append(b"a", b"aborted", BatchProducer(8, 0, sequence, is_transactional=True))
+        world.roll()
+    world.end(8, committed=False)
+    world.roll()
+    world.append(b"b", b"1", BatchProducer(7, 0, 2))
+    world.upload()
+    world.append(b"b", b"2", BatchProducer(7, 0, 3))
+    world.upload()
+    before = world.logs.metadata.state().partition(world.tip).slices
+    reports = world.compact()
+    after = world.logs.metadata.state().partition(world.tip)
+    assert after.compacted_upto == 2, "up to where transactions begin"
+    assert [live.entry for live in after.slices[1:]] == [live.entry for live in before[1:]]
+    refused = [reason for report in reports for _, reason in report.refused_partitions]
+    assert any(TRANSACTIONS_REFUSED in reason for reason in refused)
+    world.logs.logs[T0].delete_local_segments(ignore_retention=True)
+    assert world.committed() == {b"a": b"2", b"b": b"2"}
