@@ -154,7 +154,8 @@ class ImportStaging:
         # Closed, so that the file has them all.
         epochs = LeaderEpochCache.load(self._filesystem, log.directory)
         return StagedLog(
-            log.log_start_offset,
+            # Of what lies below the first segment nobody has anything.
+            log.local_log_start_offset,
             log.log_end_offset,
             -1 if epochs.latest_epoch is None else epochs.latest_epoch,
             log.recovery_report,

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
@@ -47,7 +47,7 @@ from stratalog.log.meta_properties import META_FILE, STORE_ID, parse_meta_proper
 from stratalog.log.partition_metadata import read_partition_metadata
 from stratalog.log.producer_snapshot import parse_snapshot_name
 from stratalog.record.header import MAGIC, MAGIC_POSITION
-from stratalog.segment.file_names import LOG_SUFFIX, SWAP_SUFFIX, parse_segment_name
+from stratalog.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, parse_segment_name
 
 INTERNAL_TOPICS = frozenset(
     {"__cluster_metadata", "__consumer_offsets", "__remote_log_metadata", "__share_group_state"}
@@ -228,35 +228,26 @@ class KafkaLogDirectory:
     def _partition(self, topic_partition: TopicPartition) -> SourcePartition:
         path = f"{self.path}/{topic_partition}"
         names = self._filesystem.list_directory(path)
-        if any(name.endswith(SWAP_SUFFIX) for name in names):
-            raise DataDirectoryError(
-                "the broker was stopped while it put a compacted segment in place; start it, stop it and"
-                " import again",
-                path=path,
-            )
-        parsed = (parse_segment_name(name) for name in names)
-        base_offsets = sorted({found[0] for found in parsed if found is not None and found[1] == LOG_SUFFIX})
+        base_offsets = _base_offsets(names)
         recovery_point = self._recovery_points.get(topic_partition, 0)
         # A segment ends where the next one begins.
         settled = {base for base, end_offset in pairwise(base_offsets) if end_offset <= recovery_point}
         files: list[SourceFile] = []
         for name in names:
-            segment = parse_segment_name(name)
+            segment = parse_segment_name(name.removesuffix(_unfinished_suffix(name)))
             if segment is None and parse_snapshot_name(name) is None and name != LEADER_EPOCH_FILE:
                 continue
             size_bytes = self._filesystem.file_size(f"{path}/{name}")
-            is_log = segment is not None and segment[1] == LOG_SUFFIX
-            if is_log:
+            if segment is not None and segment[1] == LOG_SUFFIX:
                 self._require_format(f"{path}/{name}", size_bytes)
-            files.append(
-                SourceFile(name, size_bytes, is_log and segment is not None and segment[0] in settled)
-            )
+            is_settled = segment is not None and name.endswith(LOG_SUFFIX) and segment[0] in settled
+            files.append(SourceFile(name, size_bytes, is_settled))
         return SourcePartition(
             topic_partition,
             path,
             tuple(files),
             # A broker that was killed may not have written down yet that retention dropped segments.
-            max(self._start_offsets.get(topic_partition, 0), *base_offsets[:1], 0),
+            max(self._start_offsets.get(topic_partition, 0), *_base_offsets(names, SWAP_SUFFIX)[:1], 0),
             recovery_point,
             self._high_watermarks.get(topic_partition),
         )
@@ -277,3 +268,15 @@ class KafkaLogDirectory:
                 path=path,
                 message_format=magic,
             )
+
+
+def _unfinished_suffix(name: str) -> str:
+    """Of a file that was to replace a segment's: whether it does is for whoever opens the log to settle."""
+    return next((suffix for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX) if name.endswith(suffix)), "")
+
+
+def _base_offsets(names: Sequence[str], *suffixes: str) -> list[int]:
+    """Where segments begin, in order: those that have their names, and those with one of these suffixes."""
+    logs = {name.removesuffix(suffix) for name in names for suffix in ("", *suffixes)}
+    parsed = (parse_segment_name(name) for name in logs)
+    return sorted(found[0] for found in parsed if found is not None and found[1] == LOG_SUFFIX)

@@ -96,9 +96,9 @@ def _fetch(jars: Path) -> None:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise KafkaMissingError("Maven did not fetch Kafka in time") from None
+            raise KafkaMissingError("fetching Kafka by Maven took too long") from None
         if ended.returncode != 0:
-            raise KafkaMissingError(f"Maven cannot fetch Kafka: {_first_error(ended.stdout)}")
+            raise KafkaMissingError(f"fetching Kafka by Maven failed: {_first_error(ended.stdout)}")
         try:
             os.rename(f"{scratch}/jars", jars)
         except OSError:

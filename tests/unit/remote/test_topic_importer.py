@@ -202,10 +202,6 @@ def partition_is_of_another_topic(world: World) -> None:
     write_partition_metadata(world.disk, "/kafka/orders-1", PAYMENTS)
 
 
-def compaction_is_unfinished(world: World) -> None:
-    world.write(segment_path("/kafka/orders-1", 0, ".log") + ".swap", b"")
-
-
 def format_is_old(world: World) -> None:
     world.write(segment_path("/kafka/orders-1", 0, ".log"), bytes(16) + b"\x01" + bytes(9))
 
@@ -220,7 +216,6 @@ def log_starts_are_damaged(world: World) -> None:
         (first_partition_is_elsewhere, DataDirectoryError, "missing_partitions=`0`"),
         (broker_runs, DataDirectoryInUseError, "a broker runs"),
         (partition_is_of_another_topic, DataDirectoryError, "belong to different topics"),
-        (compaction_is_unfinished, DataDirectoryError, "compacted segment"),
         (format_is_old, UnsupportedOperationError, "older than version 2"),
         (log_starts_are_damaged, DataDirectoryError, "which records were deleted"),
     ],
@@ -275,6 +270,26 @@ def test_a_damaged_log_is_refused_before_a_server_meets_it(world: World) -> None
         name for name in world.disk.list_directory("/data") if name.startswith(("import", "orders"))
     ] == []
     world.run("payments")
+
+
+@pytest.mark.parametrize("is_valid", [True, False])
+def test_a_compaction_that_the_broker_did_not_finish_is_settled(world: World, is_valid: bool) -> None:
+    world.disk.unlink("/kafka/.kafka_cleanshutdown")
+    for suffix in (".log", ".index", ".timeindex"):
+        path = segment_path("/kafka/payments-0", 0, suffix)
+        world.disk.rename(path, f"{path}.swap")
+    if not is_valid:
+        # The swap files are of a replacement that had not begun; so the first records are those behind it.
+        world.write(segment_path("/kafka/payments-0", 0, ".log") + ".cleaned", b"")
+    [payments] = world.run("payments").topics
+    [partition] = payments.partitions
+    start_offset = 0 if is_valid else 5
+    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (start_offset, 30)
+    logs = world.server()
+    found = logs.open_topic(logs.catalog.topics()["payments"])[TopicPartition("payments", 0)]
+    found.log.check()
+    assert found.reason == ""
+    assert (found.log.log_start_offset, found.log.local_log_start_offset) == (start_offset, start_offset)
 
 
 def test_a_topic_from_before_ids_gets_one(world: World) -> None:
