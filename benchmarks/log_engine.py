@@ -191,6 +191,8 @@ def measure_read(root: Path, scale: Scale, batch_bytes: int, name: str) -> Row:
                 data = log.read(offset, MIB)
                 sizes.append(len(data.batches))
                 offset = data.next_offset
+                # As in the bare loop, the next read may then take the same memory.
+                del data
 
         read()
         (path,) = segment_paths(log)

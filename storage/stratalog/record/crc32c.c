@@ -2,8 +2,9 @@
  *
  * Where the processor has an instruction for it, that is used: eight bytes a step, in three lanes, because a step has
  * to wait for the one before it in its lane but not for those of the others. The lanes are put together by moving a
- * register over as many zeros as a lane is long, which is linear, so four look-ups do it. Anywhere else eight tables
- * take eight bytes a step. The instruction is written as assembly: nothing is asked of the compiler's flags, and it
+ * register over as many zeros as a lane is long, which is linear, so four look-ups do it. Lanes are long, because the
+ * processor reads ahead in each of them and needs some way to begin, and short for what is left. Anywhere else eight
+ * tables take eight bytes a step. The instruction is written as assembly: nothing is asked of the compiler's flags, and it
  * runs only where the processor said that it has it. */
 #include "crc32c.h"
 
@@ -14,11 +15,13 @@
 #include <sys/auxv.h>
 #endif
 
-enum { STEP_BYTES = 8, LANE_BYTES = 1024, REVERSED_POLYNOMIAL = 0x82f63b78 };
+enum { STEP_BYTES = 8, LONG_LANE_BYTES = 4096, SHORT_LANE_BYTES = 256, REVERSED_POLYNOMIAL = 0x82f63b78 };
+
+typedef uint32_t lane_tables[4][256]; /* of a register's byte with a lane of zeros behind it */
 
 static bool has_instruction;
 static uint32_t tables[STEP_BYTES][256]; /* of a byte with 0 to 7 zero bytes behind it */
-static uint32_t lane_tables[4][256];     /* of a register's byte with a lane of zeros behind it */
+static lane_tables over_long, over_short;
 
 static inline uint64_t load_step(const uint8_t *data)
 {
@@ -95,24 +98,37 @@ static inline uint64_t step_byte(uint64_t state, uint8_t byte)
 
 #if HAS_STEP
 
-static inline uint64_t over_a_lane(uint64_t state)
+static inline uint64_t over_a_lane(lane_tables tables_of_lane, uint64_t state)
 {
-    return lane_tables[0][state & 0xff] ^ lane_tables[1][state >> 8 & 0xff] ^ lane_tables[2][state >> 16 & 0xff] ^
-           lane_tables[3][state >> 24 & 0xff];
+    return tables_of_lane[0][state & 0xff] ^ tables_of_lane[1][state >> 8 & 0xff] ^
+           tables_of_lane[2][state >> 16 & 0xff] ^ tables_of_lane[3][state >> 24 & 0xff];
+}
+
+/* Sums as many bytes as three lanes at a time take; returns how many. */
+static inline size_t sum_in_lanes(uint64_t *state, const uint8_t *data, size_t size, size_t lane_bytes,
+                                  lane_tables tables_of_lane)
+{
+    size_t position = 0;
+    for (; size - position >= 3 * lane_bytes; position += 3 * lane_bytes) {
+        const uint8_t *lanes = data + position;
+        uint64_t first = *state, second = 0, third = 0;
+        for (size_t index = 0; index < lane_bytes; index += STEP_BYTES) {
+            first = step(first, load_step(lanes + index));
+            second = step(second, load_step(lanes + lane_bytes + index));
+            third = step(third, load_step(lanes + 2 * lane_bytes + index));
+        }
+        *state = over_a_lane(tables_of_lane, over_a_lane(tables_of_lane, first) ^ second) ^ third;
+    }
+    return position;
 }
 
 static uint32_t sum_by_steps(uint32_t begin, const uint8_t *data, size_t size)
 {
     uint64_t state = begin;
-    for (; size >= 3 * LANE_BYTES; size -= 3 * LANE_BYTES, data += 3 * LANE_BYTES) {
-        uint64_t second = 0, third = 0;
-        for (size_t index = 0; index < LANE_BYTES; index += STEP_BYTES) {
-            state = step(state, load_step(data + index));
-            second = step(second, load_step(data + LANE_BYTES + index));
-            third = step(third, load_step(data + 2 * LANE_BYTES + index));
-        }
-        state = over_a_lane(over_a_lane(state) ^ second) ^ third;
-    }
+    size_t summed = sum_in_lanes(&state, data, size, LONG_LANE_BYTES, over_long);
+    summed += sum_in_lanes(&state, data + summed, size - summed, SHORT_LANE_BYTES, over_short);
+    data += summed;
+    size -= summed;
     for (; size >= STEP_BYTES; size -= STEP_BYTES, data += STEP_BYTES)
         state = step(state, load_step(data));
     for (; size > 0; size--)
@@ -122,9 +138,21 @@ static uint32_t sum_by_steps(uint32_t begin, const uint8_t *data, size_t size)
 
 #endif
 
+static void begin_lane(lane_tables tables_of_lane, size_t lane_bytes)
+{
+    static const uint8_t zeros[LONG_LANE_BYTES];
+    for (int place = 0; place < 4; place++)
+        for (uint32_t byte = 1; byte < 256; byte++) {
+            uint32_t bit = byte & -byte, rest = byte ^ bit;
+            /* Moving is linear: a byte goes where its bits go. */
+            tables_of_lane[place][byte] =
+                rest == 0 ? sum_by_tables(byte << (8 * place), zeros, lane_bytes)
+                          : tables_of_lane[place][bit] ^ tables_of_lane[place][rest];
+        }
+}
+
 void kernel_crc32c_begin(void)
 {
-    static const uint8_t zeros[LANE_BYTES];
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t state = byte;
         for (int bit = 0; bit < 8; bit++)
@@ -136,9 +164,8 @@ void kernel_crc32c_begin(void)
             uint32_t state = tables[zeros_count - 1][byte];
             tables[zeros_count][byte] = tables[0][state & 0xff] ^ state >> 8;
         }
-    for (int place = 0; place < 4; place++)
-        for (uint32_t byte = 0; byte < 256; byte++)
-            lane_tables[place][byte] = sum_by_tables(byte << (8 * place), zeros, LANE_BYTES);
+    begin_lane(over_long, LONG_LANE_BYTES);
+    begin_lane(over_short, SHORT_LANE_BYTES);
 #if HAS_STEP
     has_instruction = processor_can();
 #endif
