@@ -16,6 +16,7 @@ from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.segment_info import SegmentInfo, SegmentSource, describe_segment, upload_sources
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
 from stratalog.segment.timestamp_offset import TimestampOffset
+from stratalog.segment.transaction_index import AbortedTransaction
 
 
 class LogReader:
@@ -59,6 +60,19 @@ class LogReader:
             return data._replace(aborted_transactions=segments.aborted_in(offset, data.next_offset))
 
         return self._availability.reading(read_once)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions with records in [start_offset, end_offset) whose markers are on this disk,
+        in the order of these; the records may be in the object store only.
+
+        Raises CorruptRecordError, DataDirectoryError.
+        """
+
+        def find() -> tuple[AbortedTransaction, ...]:
+            segments = self._local.segments
+            return segments.aborted_in(max(start_offset, segments.start_offset), end_offset)
+
+        return self._availability.reading(find)
 
     def offset_for_timestamp(
         self, timestamp_ms: int, isolation: Isolation = Isolation.HIGH_WATERMARK

@@ -47,6 +47,7 @@ from stratalog.record.end_transaction_marker import ControlType, EndTransactionM
 from stratalog.record.header import BatchHeader
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.timestamp_offset import TimestampOffset
+from stratalog.segment.transaction_index import AbortedTransaction
 
 
 class UnifiedLog:
@@ -260,6 +261,9 @@ class UnifiedLog:
         """See `LogReader.read`, as with all that follow up to `read_segment`. No lock is taken."""
         return self._reader.read(offset, max_bytes, isolation, min_one_message=min_one_message)
 
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        return self._reader.aborted_transactions(start_offset, end_offset)
+
     def offset_for_timestamp(
         self, timestamp_ms: int, isolation: Isolation = Isolation.HIGH_WATERMARK
     ) -> TimestampOffset | None:
@@ -346,18 +350,14 @@ class UnifiedLog:
             return self._delete_oldest(self._count_beyond(retention.beyond_local_retention))
 
     def delete_old_segments(self) -> int:
-        """Drop segments of a log that is not tiered: below its start, beyond `retention.bytes`, beyond
-        `retention.ms`.
-
-        Returns how many. The log start follows. Raises CorruptRecordError, DataDirectoryError.
+        """Drop segments of a log that is not tiered, below its start or beyond its retention; returns how
+        many. The log start follows. Raises CorruptRecordError, DataDirectoryError.
         """
         with self._flush_lock, self.lock:
             return self._delete_oldest(self._count_beyond(retention.beyond_retention))
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches that end at or above `offset`; returns the log's end then. Durable when it
-        returns.
-
+        """Drop the batches that end at or above `offset`; returns the log's end. Durable when it returns.
         Raises CorruptRecordError with nothing changed, DataDirectoryError.
         """
         with self._flush_lock, self.lock:

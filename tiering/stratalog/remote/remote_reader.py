@@ -54,6 +54,7 @@ class _ReadRequest(NamedTuple):
     offset: int
     max_bytes: int
     is_committed: bool
+    decided_end_offset: int
     min_one_message: bool
 
 
@@ -76,17 +77,21 @@ class RemoteReader:
         max_bytes: int,
         isolation: Isolation = Isolation.HIGH_WATERMARK,
         *,
+        decided_end_offset: int = 0,
         min_one_message: bool = True,
     ) -> FetchData:
         """Whole batches from the first that reaches `offset` on, at most `max_bytes` of them.
 
         With `min_one_message` the first batch is returned even where it is larger. `next_offset` is where
-        to go on: it passes holes, up to the tiered end, for `TXN_COMMITTED` up to the stable end. Raises
-        OffsetOutOfRangeError outside [log start, tiered end] (fields offset, log_start_offset,
-        log_end_offset), StoreCorruptError, StoreUnavailableError; for `TXN_COMMITTED`
-        UnsupportedOperationError where nobody knows which of the transactions were aborted.
+        to go on: it passes holes, up to the tiered end, for `TXN_COMMITTED` up to the stable end, or up to
+        `decided_end_offset` where that is more: who has the log behind the tiered end knows of markers that
+        are not tiered yet, and has to add what they abort. Raises OffsetOutOfRangeError outside [log start,
+        tiered end] (fields offset, log_start_offset, log_end_offset), StoreCorruptError,
+        StoreUnavailableError; for `TXN_COMMITTED` UnsupportedOperationError where nobody knows which of the
+        transactions were aborted.
         """
-        request = _ReadRequest(offset, max_bytes, isolation is Isolation.TXN_COMMITTED, min_one_message)
+        is_committed = isolation is Isolation.TXN_COMMITTED
+        request = _ReadRequest(offset, max_bytes, is_committed, decided_end_offset, min_one_message)
         return self._with_fresh_head(lambda state: self._read(state, tip, request))
 
     def offset_for_timestamp(self, tip: TopicIdPartition, timestamp_ms: int) -> TimestampOffset | None:
@@ -147,7 +152,9 @@ class RemoteReader:
             )
         if not request.is_committed:
             return self._collect(state, partition, request, partition.tiered_end_offset)
-        found = self._collect(state, partition, request, partition.stable_end_offset)
+        decided_end_offset = min(request.decided_end_offset, partition.tiered_end_offset)
+        end_offset = max(partition.stable_end_offset, decided_end_offset)
+        found = self._collect(state, partition, request, end_offset)
         in_transactions = [
             header.base_offset for _, header in batches(found.batches) if header.is_transactional
         ]
@@ -178,9 +185,8 @@ class RemoteReader:
     def _aborted(
         self, partition: PartitionState, start_offset: int, end_offset: int, in_transactions: Sequence[int]
     ) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions with records in [start_offset, end_offset), which ends at or below the
-        stable end, in the order of their markers. `in_transactions`: base offsets of the transactional
-        batches there, ascending.
+        """The aborted transactions with records in [start_offset, end_offset) whose markers are tiered, in
+        the order of these. `in_transactions`: base offsets of the transactional batches there, ascending.
 
         A marker may lie in a slice behind the records. The search ends with the first slice at whose end no
         transaction is open that began below `end_offset`; of those before, only the ones with transactions
