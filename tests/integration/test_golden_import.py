@@ -1,5 +1,5 @@
 """A real broker's log directory, imported: every topic reads back through gRPC as Kafka's own consumer read
-it, from the local logs and from the object store.
+it, at both isolation levels, from the local logs and from the object store.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
+from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.partition_metadata import parse_partition_metadata
 from stratalog.record.header import parse_header
 from stratalog.record.record import Record
@@ -25,8 +27,6 @@ from stratalog.v1 import log_pb2
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.1"
 TOPICS = ("appendtime", "codecs", "compacted", "recompressed", "txn")
-# What is expected at `read_committed` lies there, too: the wire has no isolation level to ask for it by.
-ISOLATION = "read_uncommitted"
 SPECS = {
     "earliest": log_pb2.OFFSET_SPEC_EARLIEST,
     "latest": log_pb2.OFFSET_SPEC_LATEST,
@@ -49,8 +49,8 @@ def files_of(directory: Path) -> Mapping[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 
-def expected_records(name: str) -> list[Record]:
-    lines = (GOLDEN / "expected" / f"{name}.{ISOLATION}.jsonl").read_text().splitlines()
+def expected_records(name: str, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> list[Record]:
+    lines = (GOLDEN / "expected" / f"{name}.{isolation.value}.jsonl").read_text().splitlines()
     return [
         Record(
             record["offset"],
@@ -68,26 +68,28 @@ def decoded(text: str | None) -> bytes | None:
 
 
 async def require_all_as_expected(bench: ServiceBench) -> None:
-    for name in TOPICS:
-        [records] = await bench.read_all(f"g1-{name}")
-        assert records == expected_records(name), name
+    for name, isolation in product(TOPICS, IsolationLevel):
+        [records] = await bench.read_all(f"g1-{name}", isolation=isolation)
+        assert records == expected_records(name, isolation), (name, isolation)
 
 
 async def require_offsets_as_expected(bench: ServiceBench, names: Sequence[str] = TOPICS) -> None:
-    for name in names:
+    for name, isolation in product(names, IsolationLevel):
         partition = TopicPartition(f"g1-{name}", 0)
-        expected = json.loads((GOLDEN / "expected" / f"{name}.offsets.json").read_text())[ISOLATION]
+        answered = json.loads((GOLDEN / "expected" / f"{name}.offsets.json").read_text())
+        expected = answered[isolation.value]
         answers = await bench.client.list_offsets(
             [
                 (partition, SPECS.get(question), None if question in SPECS else int(question[3:]))
                 for question in expected
-            ]
+            ],
+            isolation=isolation,
         )
         found = {
             question: [answer.offset, answer.timestamp_ms]
             for question, answer in zip(expected, answers, strict=True)
         }
-        assert found == expected, name
+        assert found == expected, (name, isolation)
 
 
 async def test_everything_reads_back_as_kafka_read_it(tmp_path: Path) -> None:

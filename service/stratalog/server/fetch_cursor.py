@@ -5,8 +5,8 @@ two meet without a gap because local segments are deleted only after their data 
 store. That deletion can happen between the look at the local log start and the read: the read then fails, and
 the cursor looks again.
 
-What is in the object store lies below the last stable offset, so a read there needs no isolation level; a
-reader of committed records is told of the aborted transactions by both tiers.
+A reader of committed records ends at the last stable offset, and is told of aborted transactions by both
+tiers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ReadablePartition(Protocol):
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData: ...
 
-    def read_tiered(self, offset: int, max_bytes: int) -> FetchData: ...
+    def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData: ...
 
 
 class Collected(NamedTuple):
@@ -176,9 +176,9 @@ class FetchCursor:
                 # The local log start moved past the position meanwhile. If not, the failure is what it says.
                 if self.locate() is not False:
                     raise
-                data = self.partition.read_tiered(self.position, max_bytes)
+                data = self.partition.read_tiered(self.position, max_bytes, self.isolation)
         else:
-            data = self.partition.read_tiered(self.position, max_bytes)
+            data = self.partition.read_tiered(self.position, max_bytes, self.isolation)
         assert data.next_offset >= self.position, "a read never goes back"
         if data.next_offset == self.position:
             self.is_full = True
@@ -186,8 +186,7 @@ class FetchCursor:
         if data.batches:
             self.chunks.append(data.batches)
             self.size_bytes += len(data.batches)
-            if self.isolation is Isolation.TXN_COMMITTED:
-                self.aborted_transactions |= dict.fromkeys(data.aborted_transactions)
+            self.aborted_transactions |= dict.fromkeys(data.aborted_transactions)
         self.position = data.next_offset
         return len(data.batches)
 

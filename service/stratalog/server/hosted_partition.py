@@ -140,10 +140,20 @@ class HostedPartition:
                 damage,
             )
             self._intact_from_offset = max(self._intact_from_offset, tiered_end_offset)
-            return self.read_tiered(offset, max_bytes)
+            return self.read_tiered(offset, max_bytes, isolation)
 
-    def read_tiered(self, offset: int, max_bytes: int) -> FetchData:
-        return self._reader.read(self.topic_id_partition, offset, max_bytes)
+    def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
+        if isolation is not Isolation.TXN_COMMITTED:
+            return self._reader.read(self.topic_id_partition, offset, max_bytes)
+        # Of a transaction that is open at the tiered end and decided since, the marker is in the local log,
+        # which is asked first: where it lets go of the marker meanwhile, the object store has it by then.
+        decided_end_offset = min(self.tiered_end_offset, self.log.last_stable_offset)
+        aborted = self.log.aborted_transactions(offset, decided_end_offset)
+        data = self._reader.read(
+            self.topic_id_partition, offset, max_bytes, isolation, decided_end_offset=decided_end_offset
+        )
+        also_aborted = tuple(one for one in aborted if one.first_offset < data.next_offset)
+        return data._replace(aborted_transactions=data.aborted_transactions + also_aborted)
 
     def tiered_offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         return self._reader.offset_for_timestamp(self.topic_id_partition, timestamp_ms)

@@ -58,18 +58,20 @@ class FakePartition:
         if offset < self.local_start:
             raise OffsetOutOfRangeError("below the local log", offset=offset)
         end = self.watermarks().end_offset(isolation)
-        return self._data(offset, max_bytes, end, min_one_message)
+        return self._data(offset, max_bytes, end, isolation, min_one_message)
 
-    def read_tiered(self, offset: int, max_bytes: int) -> FetchData:
+    def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
         self.reads.append("tiered")
         if self.failure is not None:
             raise self.failure
-        return self._data(offset, max_bytes, self.tiered_end, True)
+        return self._data(offset, max_bytes, self.tiered_end, isolation, True)
 
-    def _data(self, offset: int, max_bytes: int, end: int, min_one: bool) -> FetchData:
+    def _data(self, offset: int, max_bytes: int, end: int, isolation: Isolation, min_one: bool) -> FetchData:
         count = min(max_bytes // RECORD_BYTES or int(min_one), end - offset)
         aborted = tuple(
-            one for one in self.aborted if one.first_offset < offset + count and one.last_offset >= offset
+            one
+            for one in (self.aborted if isolation is Isolation.TXN_COMMITTED else ())
+            if one.first_offset < offset + count and one.last_offset >= offset
         )
         return FetchData(bytes(count * RECORD_BYTES), offset + count, aborted)
 

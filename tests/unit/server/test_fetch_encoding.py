@@ -41,7 +41,7 @@ class FixedPartition:
     ) -> FetchData:
         raise AssertionError
 
-    def read_tiered(self, offset: int, max_bytes: int) -> FetchData:
+    def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
         raise AssertionError
 
 
