@@ -22,6 +22,7 @@ from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.partition_metadata import parse_partition_metadata
 from stratalog.record.header import parse_header
 from stratalog.record.record import Record
+from stratalog.testing.server_process import ServerProcess
 from stratalog.testing.service_bench import ServiceBench, service_bench
 from stratalog.v1 import log_pb2
 
@@ -103,6 +104,25 @@ async def test_everything_reads_back_as_kafka_read_it(tmp_path: Path) -> None:
             metadata = (GOLDEN / "data" / f"{topic.name}-0" / "partition.metadata").read_text()
             assert topic.topic_id == str(parse_partition_metadata(metadata))
             assert dict(topic.config_overrides) == {"retention.ms": "-1"}
+
+
+@pytest.mark.parametrize("isolation", IsolationLevel)
+def test_the_commands_show_what_kafkas_consumer_got(tmp_path: Path, isolation: IsolationLevel) -> None:
+    import_golden(tmp_path)
+    with ServerProcess(f"{tmp_path}/data") as server:
+
+        def output_of(*arguments: str) -> str:
+            options = ["--isolation", isolation.value, "--json", "--server", server.address]
+            return CliRunner().invoke(stratalog, [*arguments, *options], catch_exceptions=False).stdout
+
+        shown = [json.loads(line)["offset"] for line in output_of("consume", "g1-txn").splitlines()]
+        assert shown == [record.offset for record in expected_records("txn", isolation)]
+        answered = json.loads((GOLDEN / "expected" / "txn.offsets.json").read_text())[isolation.value]
+        for question, (offset, timestamp_ms) in answered.items():
+            at = question.removeprefix("ts:").replace("_", "-")
+            [row] = json.loads(output_of("log", "offsets", "g1-txn", "--at", at))
+            known = (None if offset < 0 else offset, None if timestamp_ms < 0 else timestamp_ms)
+            assert (row["offset"], row["timestamp_ms"]) == known, question
 
 
 async def test_from_the_object_store_it_reads_the_same(tmp_path: Path) -> None:
