@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -72,7 +73,7 @@ def written_example() -> bytes:
         hashing = KeyHashing(bytes(range(16)))
         writer.begin_slice(topic_id, "users", 5, base_offset=42, key_hashing=hashing)
         writer.append(encode_batch([record], base_offset=42, leader_epoch=3))
-        writer.end_slice(SliceEnd(43))
+        writer.end_slice(SliceEnd(43, producer_snapshot=ProducerSnapshot(43, ()).to_bytes()))
         return b"".join(bytes(part) for part in writer.finish().parts)
 
 

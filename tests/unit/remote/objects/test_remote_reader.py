@@ -11,14 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import OffsetOutOfRangeError, StoreCorruptError
+from stratalog.base.errors import OffsetOutOfRangeError, StoreCorruptError, UnsupportedOperationError
 from stratalog.base.types import TopicIdPartition
 from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
 from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import decode_all, records_payload
+from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.compression import Codec
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import parse_header
 from stratalog.record.kernels import copy_records
 from stratalog.record.record import Record
@@ -30,6 +33,7 @@ from stratalog.remote.slice_builder import SliceEnd
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.tiered_logs import TieredLogs
 from stratalog.testing.tiered_store import TieredStore
 
 SMALL = RemoteReaderSettings(read_ahead_bytes=64, data_cache_bytes=512, index_cache_bytes=4096)
@@ -307,3 +311,54 @@ def test_few_large_requests() -> None:
     for tip in found.tips:
         reader.read(tip, 0, 1 << 20)
     assert counting.total("GET", key).requests == 2 + -(-2 * size_bytes // 10_000)
+
+
+def test_what_an_early_version_uploaded_is_not_read_as_committed_where_it_has_transactions() -> None:
+    """Its slices say nothing of producers, and nobody knows what was aborted."""
+    found = world(partition_count=1)
+    (tip,) = found.tips
+    producer = BatchProducer(7, 0, 0, is_transactional=True)
+    marker = EndTransactionMarker(ControlType.ABORT, 0)
+    found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"plain")])]})
+    found.tiered.upload(
+        {tip: [encode_batch([Record(0, 1, b"k", b"aborted")], base_offset=1, producer=producer)]}
+    )
+    found.tiered.upload({tip: [marker.to_batch(7, 0, 1, base_offset=2)]})
+    found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"plain")], base_offset=3)]})
+    reader = found.reader()
+    assert reader.read(tip, 0, 1, Isolation.TXN_COMMITTED).next_offset == 1
+    assert reader.read(tip, 3, 1000, Isolation.TXN_COMMITTED).next_offset == 4
+    assert reader.read(tip, 0, 1000).next_offset == 4
+    for offset, max_bytes in ((0, 1000), (1, 1), (2, 1)):
+        with pytest.raises(UnsupportedOperationError, match="read it uncommitted") as raised:
+            reader.read(tip, offset, max_bytes, Isolation.TXN_COMMITTED)
+        assert raised.value.fields["base_offset"] == max(offset, 1)
+
+
+def test_committed_reads_ask_only_the_slices_that_may_hold_a_marker() -> None:
+    """A slice at whose end nothing is open ends the search, and one without an abort costs no request."""
+    clock = ManualClock()
+    store = CountingObjectStore(MemoryObjectStore(clock))
+    logs = TieredLogs(MemoryFileSystem(), store, clock, SequentialIds(1), max_object_bytes=1)
+    topic = logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+
+    def append(producer: BatchProducer) -> None:
+        log.append_as_leader(encode_batch([Record(0, 1, b"k", b"v")], producer=producer), 1)
+        log.roll()
+
+    for sequence in range(3):
+        append(BatchProducer(7, 0, sequence, is_transactional=True))
+        append(BatchProducer(9, 0, sequence))
+    log.append_end_transaction_marker(7, 0, 0, committed=False, leader_epoch=1)
+    append(BatchProducer(9, 0, 3))
+    logs.seal()
+    logs.upload()
+    tip = TopicIdPartition(topic.topic_id, 0)
+    slices = logs.metadata.state().partition(tip).slices
+    assert [live.entry.has_aborted for live in slices] == [False] * 6 + [True, False]
+    store.reset()
+    data = RemoteReader(store, logs.metadata).read(tip, 0, 1, Isolation.TXN_COMMITTED)
+    assert data.aborted_transactions == ((7, 0, 6, 7),)
+    asked = {kind.key for kind in store.counts() if kind.verb == "GET"}
+    assert len(asked) == 3, "what was read, what had no room behind it, and the slice with the marker"

@@ -1,0 +1,151 @@
+"""Logs of a real broker, uploaded: what is read back from the object store is what Kafka's consumer read, in
+both isolation levels, and the slices say of producers and transactions what the broker's own files say.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
+from stratalog.log.producer_snapshot import ProducerSnapshot
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.batch import batches, decode
+from stratalog.record.record import Record
+from stratalog.remote.object_directory import read_slice_index
+from stratalog.remote.slice_index import SliceIndex
+from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.tiered_logs import TieredLogs
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "kafka-4.1.1"
+ISOLATIONS = {"read_uncommitted": Isolation.HIGH_WATERMARK, "read_committed": Isolation.TXN_COMMITTED}
+TOPICS = ["txn", "compacted", "codecs"]
+
+
+class Uploaded(NamedTuple):
+    """A topic whose batches are in the object store only."""
+
+    logs: TieredLogs
+    log: UnifiedLog
+    tip: TopicIdPartition
+
+    def indexes(self) -> Iterator[tuple[int, SliceIndex]]:
+        """Of each slice, with the offset at which it ends."""
+        for live in self.logs.metadata.state().partition(self.tip).slices:
+            found = read_slice_index(self.logs.store, self.logs.metadata.layout, live.object_name, live.entry)
+            yield live.end_offset, found
+
+
+def directory(name: str) -> Path:
+    return GOLDEN / "data" / f"g1-{name}-0"
+
+
+def uploaded(name: str, max_object_bytes: int) -> Uploaded:
+    """The broker's segments, as ours."""
+    clock = ManualClock()
+    logs = TieredLogs(
+        MemoryFileSystem(),
+        MemoryObjectStore(clock),
+        clock,
+        SequentialIds(1),
+        max_object_bytes=max_object_bytes,
+    )
+    topic = logs.create_topic("t", 1, {"cleanup.policy": "compact" if name == "compacted" else "delete"})
+    log = logs.logs[TopicPartition("t", 0)]
+    for path in sorted(directory(name).glob("*.log")):
+        log.roll()
+        log.append_as_follower(path.read_bytes())
+    logs.seal()
+    assert not logs.upload().failed
+    assert log.tiered_end_offset == log.log_end_offset
+    log.delete_local_segments(ignore_retention=True)
+    assert log.local_log_start_offset == log.log_end_offset
+    return Uploaded(logs, log, TopicIdPartition(topic.topic_id, 0))
+
+
+def decoded(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def expected(name: str, isolation: str) -> list[Record]:
+    lines = (GOLDEN / "expected" / f"{name}.{isolation}.jsonl").read_text().splitlines()
+    return [
+        Record(
+            fields["offset"],
+            fields["timestamp"],
+            decoded(fields["key"]),
+            decoded(fields["value"]),
+            tuple((key, decoded(value)) for key, value in fields["headers"]),
+        )
+        for fields in map(json.loads, lines)
+    ]
+
+
+def consumed(data: FetchData, offset: int) -> list[Record]:
+    """What Kafka's consumer hands out of a fetch."""
+    waiting = sorted(data.aborted_transactions, key=lambda one: one.first_offset)
+    aborted: set[int] = set()
+    found: list[Record] = []
+    for position, header in batches(data.batches):
+        while waiting and waiting[0].first_offset <= header.last_offset:
+            aborted.add(waiting.pop(0).producer_id)
+        if header.is_control:
+            aborted.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborted):
+            found += [record for record in decode(data.batches, position) if record.offset >= offset]
+    return found
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("max_object_bytes", [2000, 1 << 20])
+@pytest.mark.parametrize("name", TOPICS)
+def test_what_kafka_read_is_read_from_the_object_store(
+    name: str, max_object_bytes: int, isolation: str
+) -> None:
+    found = uploaded(name, max_object_bytes)
+    for max_bytes in (0, 1 << 20):
+        records: list[Record] = []
+        offset = 0
+        while offset < found.log.tiered_end_offset:
+            data = found.logs.reader.read(found.tip, offset, max_bytes, ISOLATIONS[isolation])
+            records += consumed(data, offset)
+            assert data.next_offset > offset
+            offset = data.next_offset
+        assert records == expected(name, isolation)
+
+
+@pytest.mark.parametrize("max_object_bytes", [2000, 1 << 20])
+@pytest.mark.parametrize("name", TOPICS)
+def test_the_slices_have_the_aborted_transactions_of_the_broker(name: str, max_object_bytes: int) -> None:
+    theirs: list[AbortedTransaction] = []
+    for path in sorted(directory(name).glob("*.txnindex")):
+        theirs += TransactionIndex(int(path.stem), path.read_bytes())
+    ours = [one for _, index in uploaded(name, max_object_bytes).indexes() for one in index.aborted]
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_the_slices_have_the_producers_of_the_broker(name: str) -> None:
+    theirs = {
+        int(path.stem): sorted(ProducerSnapshot.from_bytes(int(path.stem), path.read_bytes()).entries)
+        for path in directory(name).glob("*.snapshot")
+    }
+    compared = 0
+    # So small that each object ends where a segment does, at the latest.
+    for end_offset, index in uploaded(name, 2000).indexes():
+        ours = ProducerSnapshot.from_bytes(end_offset, index.producer_snapshot)
+        if end_offset in theirs:
+            assert list(ours.entries) == theirs[end_offset]
+            compared += 1
+    assert compared > 0
