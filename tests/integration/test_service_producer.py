@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -17,13 +18,15 @@ from stratalog.base.errors import (
     UnsupportedOperationError,
 )
 from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.channel import ServerChannel
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
-from stratalog.client.partition_sender import Acknowledged
+from stratalog.client.partition_sender import Acknowledged, PartitionSender, SealedBatch
 from stratalog.client.producer import BatchOutcome
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sync import SyncClient
+from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
 from stratalog.record.partitioner import partition_for_key
 from stratalog.record.record import Record
@@ -236,36 +239,45 @@ async def test_a_session_without_news_stands_at_once(tmp_path: Path) -> None:
         call.cancel()
 
 
-async def notice(client: Client) -> None:
-    """That the server has gone: the connection looks well until something is sent."""
-    with pytest.raises(ServerUnavailableError):
-        await client.append("t", 0, [Record(0, 0, None, b"lost")])
+class QueuedBatches:
+    """Batches of one record each, queued for a server that nothing was ever sent to over this channel."""
+
+    def __init__(self, address: str, retry: RetryPolicy, count: int) -> None:
+        self._channel = ServerChannel(address)
+        partition = TopicPartition("t", 0)
+        sender = PartitionSender(self._channel, partition, None, retry, lambda _batch, _error: None)
+        self.acknowledged: list[asyncio.Future[Acknowledged]] = []
+        for number in range(count):
+            batch = encode_batch([Record(0, 0, None, b"%d" % number)])
+            future: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
+            sender.send(SealedBatch(partition, batch, 1, number, [(0, future)], len(batch)))
+            self.acknowledged.append(future)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
 
 
 async def test_what_was_not_sent_goes_out_once_the_server_is_back(tmp_path: Path) -> None:
     with ServerProcess(f"{tmp_path}/data") as server:
-        server.add_options("--listen", server.address)
-        async with Client(server.address, retry=PATIENT) as client, asyncio.timeout(120):
+        address = server.address
+        server.add_options("--listen", address)
+        async with Client(address) as client:
             await client.admin.create_topic("t")
-            producer = client.producer(SMALL_BATCHES)
-            await (await producer.send("t", None, b"before"))
-            server.kill()
-            await notice(client)
-            waiting = [await producer.send("t", None, b"%d" % number) for number in range(20)]
+        server.kill()
+        async with QueuedBatches(address, PATIENT, 20) as queued, asyncio.timeout(120):
             await asyncio.to_thread(server.start)
-            assert [(await future).offset for future in waiting] == list(range(1, 21))
+            assert [(await future).offset for future in queued.acknowledged] == list(range(20))
 
 
 async def test_a_server_that_stays_away_fails_all_that_waits_at_the_deadline(tmp_path: Path) -> None:
     with ServerProcess(f"{tmp_path}/data") as server:
-        async with Client(server.address, retry=RetryPolicy(deadline_s=0.2)) as client, asyncio.timeout(60):
-            await client.admin.create_topic("t")
-            producer = client.producer(SMALL_BATCHES)
-            await (await producer.send("t", None, b"before"))
-            server.kill()
-            await notice(client)
-            waiting = [await producer.send("t", None, bytes(150)) for _ in range(100)]
-            for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+        address = server.address
+        server.kill()
+        async with QueuedBatches(address, RetryPolicy(deadline_s=0.2), 100) as queued, asyncio.timeout(60):
+            for outcome in await asyncio.gather(*queued.acknowledged, return_exceptions=True):
                 assert isinstance(outcome, ServerUnavailableError)
 
 
