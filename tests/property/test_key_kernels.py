@@ -60,10 +60,17 @@ def rows_of(entries: KeyEntries) -> list[tuple[HashPair, int, bool]]:
     ]
 
 
-@each_kernel
-@given(
-    st.binary(min_size=16, max_size=16), st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=10)
+# Keys of all sizes, and keys of about one size, which may be hashed side by side.
+KEYS = st.one_of(
+    st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=10),
+    st.lists(st.binary(max_size=3), max_size=10),
+    st.lists(st.binary(min_size=15, max_size=17) | st.none(), max_size=14),
+    st.lists(st.binary(min_size=32, max_size=39), min_size=4, max_size=14),
 )
+
+
+@each_kernel
+@given(st.binary(min_size=16, max_size=16), KEYS)
 def test_each_key_gets_its_hash(kernels: Any, key16: bytes, keys: list[bytes | None]) -> None:
     records = [Record(0, 0, key, None if index % 3 == 0 else b"v") for index, key in enumerate(keys)]
     payload = pure_kernels.encode_records(records, 0)

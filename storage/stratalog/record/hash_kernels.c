@@ -1,4 +1,7 @@
-/* Hashes of keys: SipHash-2-4 with a 128-bit result for key streams, murmur2 for partitions. */
+/* Hashes of keys: SipHash-2-4 with a 128-bit result for key streams, murmur2 for partitions.
+ *
+ * A hash is a chain of steps that wait for each other, so where the processor works on four words at once, four keys
+ * are hashed side by side. They must have as many whole words; keys of a topic mostly do. */
 #include "kernels.h"
 #include "record_frame.h"
 
@@ -75,14 +78,126 @@ void kernel_siphash128(const uint8_t *key16, const uint8_t *data, size_t size, u
     sip_hash(sip_begin(key16), data, size, high, low);
 }
 
+/* Keys that wait to be hashed together, and the columns that get the hashes. */
+enum { LANES = 4 };
+
+typedef struct {
+    const uint8_t *data[LANES];
+    size_t size[LANES];
+    size_t count;
+    uint64_t *high;
+    uint64_t *low;
+} waiting_keys;
+
+#if defined(__x86_64__)
+#define HAS_LANES 1
+
+typedef uint64_t words __attribute__((vector_size(LANES * sizeof(uint64_t))));
+
+static bool processor_has_lanes(void)
+{
+    return __builtin_cpu_supports("avx2");
+}
+
+#define ROTATE_LEFT(word, bits) ((word) << (bits) | (word) >> (64 - (bits)))
+#define SIP_ROUND(v0, v1, v2, v3)                                                                                      \
+    do {                                                                                                               \
+        v0 += v1;                                                                                                      \
+        v1 = ROTATE_LEFT(v1, 13) ^ v0;                                                                                 \
+        v0 = ROTATE_LEFT(v0, 32);                                                                                      \
+        v2 += v3;                                                                                                      \
+        v3 = ROTATE_LEFT(v3, 16) ^ v2;                                                                                 \
+        v0 += v3;                                                                                                      \
+        v3 = ROTATE_LEFT(v3, 21) ^ v0;                                                                                 \
+        v2 += v1;                                                                                                      \
+        v1 = ROTATE_LEFT(v1, 17) ^ v2;                                                                                 \
+        v2 = ROTATE_LEFT(v2, 32);                                                                                      \
+    } while (0)
+
+/* The last word of a key: what is left of it behind its whole words, and its size. */
+static inline uint64_t last_word(const uint8_t *data, size_t size)
+{
+    uint64_t word = (uint64_t)size << 56;
+    for (size_t index = size & ~(size_t)7; index < size; index++)
+        word |= (uint64_t)data[index] << (8 * (index & 7));
+    return word;
+}
+
+__attribute__((target("avx2"))) static void hash_lanes(const sip_state *keyed, const waiting_keys *keys)
+{
+    const size_t words_count = keys->size[0] / sizeof(uint64_t);
+    words v0 = {keyed->v0, keyed->v0, keyed->v0, keyed->v0};
+    words v1 = {keyed->v1, keyed->v1, keyed->v1, keyed->v1};
+    words v2 = {keyed->v2, keyed->v2, keyed->v2, keyed->v2};
+    words v3 = {keyed->v3, keyed->v3, keyed->v3, keyed->v3};
+    words result;
+    for (size_t index = 0; index <= words_count; index++) {
+        uint64_t each[LANES];
+        words word;
+        for (int lane = 0; lane < LANES; lane++)
+            if (index < words_count)
+                memcpy(&each[lane], keys->data[lane] + index * sizeof(uint64_t), sizeof(uint64_t));
+            else
+                each[lane] = last_word(keys->data[lane], keys->size[lane]);
+        memcpy(&word, each, sizeof word);
+        v3 ^= word;
+        SIP_ROUND(v0, v1, v2, v3);
+        SIP_ROUND(v0, v1, v2, v3);
+        v0 ^= word;
+    }
+    v2 ^= (words){0xee, 0xee, 0xee, 0xee};
+    for (int round = 0; round < 4; round++)
+        SIP_ROUND(v0, v1, v2, v3);
+    result = v0 ^ v1 ^ v2 ^ v3;
+    memcpy(keys->high, &result, sizeof result);
+    v1 ^= (words){0xdd, 0xdd, 0xdd, 0xdd};
+    for (int round = 0; round < 4; round++)
+        SIP_ROUND(v0, v1, v2, v3);
+    result = v0 ^ v1 ^ v2 ^ v3;
+    memcpy(keys->low, &result, sizeof result);
+}
+
+static inline bool have_equal_words(const waiting_keys *keys)
+{
+    return ((keys->size[0] ^ keys->size[1]) | (keys->size[0] ^ keys->size[2]) | (keys->size[0] ^ keys->size[3])) <
+           sizeof(uint64_t);
+}
+
+#else
+#define HAS_LANES 0
+#endif
+
+/* Hashes the keys that wait, into the next places of their columns. */
+static void hash_waiting(const sip_state *keyed, waiting_keys *keys, bool has_lanes)
+{
+#if HAS_LANES
+    if (has_lanes && keys->count == LANES && have_equal_words(keys))
+        hash_lanes(keyed, keys);
+    else
+#else
+    (void)has_lanes;
+#endif
+        for (size_t index = 0; index < keys->count; index++)
+            sip_hash(*keyed, keys->data[index], keys->size[index], &keys->high[index], &keys->low[index]);
+    keys->high += keys->count;
+    keys->low += keys->count;
+    keys->count = 0;
+}
+
 kernel_status kernel_hash_keys(const uint8_t *payload, size_t size, int64_t records_count, const uint8_t *hash_key16,
                                uint32_t first_ordinal, key_columns *columns)
 {
     record_walk walk;
     record_frame frame;
     const sip_state keyed = sip_begin(hash_key16);
+    waiting_keys keys = {.high = columns->hash_high, .low = columns->hash_low};
     uint32_t ordinal = first_ordinal;
     size_t count = 0;
+#if HAS_LANES
+    const bool has_lanes = processor_has_lanes();
+#else
+    const bool has_lanes = false;
+#endif
     if (!walk_begin(&walk, payload, size, records_count))
         return KERNEL_BAD_FRAME;
     for (; walk.left_count > 0; ordinal++) {
@@ -90,11 +205,15 @@ kernel_status kernel_hash_keys(const uint8_t *payload, size_t size, int64_t reco
             return KERNEL_BAD_FRAME;
         if (frame.key_size < 0)
             continue;
-        sip_hash(keyed, frame.key, (size_t)frame.key_size, &columns->hash_high[count], &columns->hash_low[count]);
+        keys.data[keys.count] = frame.key;
+        keys.size[keys.count++] = (size_t)frame.key_size;
+        if (keys.count == LANES)
+            hash_waiting(&keyed, &keys, has_lanes);
         columns->ordinal[count] = ordinal;
         columns->tombstone[count] = frame.value_size < 0;
         count++;
     }
+    hash_waiting(&keyed, &keys, has_lanes);
     columns->count = count;
     return walk_end(&walk) ? KERNEL_OK : KERNEL_BAD_FRAME;
 }
