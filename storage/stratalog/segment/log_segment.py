@@ -299,10 +299,10 @@ class LogSegment:
         if size_bytes < available_bytes:
             size_bytes = self.indexes().offset_index.whole_size(position, size_bytes)
         with self._resources.files.use(self.path) as file:
-            data = file.read_at(position, size_bytes)
-            found = whole_batches(data, end_offset)
+            data = file.read_at(position, max(size_bytes, min(HEADER_SIZE, available_bytes)))
+            found = whole_batches(data[:size_bytes], end_offset)
             if found.size_bytes == 0 and size_bytes < available_bytes:
-                header = parse_header(file.read_at(position, HEADER_SIZE))
+                header = parse_header(data)
                 if min_one or header.size_in_bytes <= max_bytes:
                     data = file.read_at(position, header.size_in_bytes)
                     found = whole_batches(data, end_offset)
