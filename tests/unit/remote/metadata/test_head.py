@@ -133,10 +133,14 @@ def test_a_lost_head_is_not_replaced_by_a_new_one(harness: MetadataHarness) -> N
     harness.added(log, epoch, (A0, 0, 5))
     harness.store.delete_many([HEAD])
     for read_only in (False, True):
-        with pytest.raises(StoreCorruptError, match=r"restore the newest version of this key .* key=`shards/0000/head`"):
+        with pytest.raises(
+            StoreCorruptError, match=r"restore the newest version of this key .* key=`shards/0000/head`"
+        ):
             harness.log(read_only=read_only)
     for attempt in (log.refresh, lambda: log.claim("x", harness.ids.uuid())):
-        with pytest.raises(StoreCorruptError, match=r"restore the newest version of this key .* key=`shards/0000/head`"):
+        with pytest.raises(
+            StoreCorruptError, match=r"restore the newest version of this key .* key=`shards/0000/head`"
+        ):
             attempt()
     assert [found.key for found in harness.store.list(HEAD)] == []
 
