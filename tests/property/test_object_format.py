@@ -37,12 +37,8 @@ from stratalog.remote.slice_entry import (
     PartRef,
     SliceEntry,
 )
-from stratalog.remote.slice_index import (
-    AbortedTransaction,
-    SliceIndex,
-    decode_slice_index,
-    encode_slice_index,
-)
+from stratalog.remote.slice_index import SliceIndex, decode_slice_index, encode_slice_index
+from stratalog.segment.transaction_index import AbortedTransaction
 
 DAMAGE = (StoreCorruptError, StoreNotUsableError)
 

@@ -57,7 +57,7 @@ def test_maps_are_sorted_as_the_wire_has_no_order() -> None:
     topic = admin_pb2.Topic(config=dict.fromkeys(reversed(names), "x"))
     config = message_document(topic)["config"]
     assert isinstance(config, dict)
-    assert list(config) == sorted(names)
+    assert [*config] == sorted(names)
 
 
 @pytest.mark.parametrize(
