@@ -208,7 +208,17 @@ class LogLedger:
             self.durable_end_offset = end_offset
             self.acknowledged = {record.offset: record for record in records}
             self.attempted = {record.offset: [record] for record in records}
+            if self._begins_anew(log):
+                self._dropped = {}
         self.verify_producers(log)
+
+    def _begins_anew(self, log: UnifiedLog) -> bool:
+        """Whether the crash took all records up to a log start that was durable.
+
+        Such a log begins there, empty, and knows no producer any more, as Kafka's.
+        """
+        segments = log.segments()
+        return len(segments) == 1 and segments[0].base_offset == log.log_end_offset and not log.producers()
 
     def verify_producers(self, log: UnifiedLog) -> None:
         """The log knows of its producers what follows from its records, and readers of committed records get
