@@ -12,10 +12,15 @@ A failure prints a line to repeat it, whichever profile found it.
 from __future__ import annotations
 
 import os
+import signal
 
 # Spark forks to start its JVM, and gRPC's handlers for that can kill the child. Read when gRPC is first
 # imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+# A run in the background of a script ignores Ctrl-C, and so would the commands that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 from hypothesis import HealthCheck, settings
