@@ -22,9 +22,10 @@ def test_a_parser_that_turns_an_interrupt_into_its_own_error_is_not_believed(
         raise ValueError("Calling read(nbytes) on source failed.")
 
     monkeypatch.setattr("pandas.read_csv", read_csv)
+    former = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         flights.load(1)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is former
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
