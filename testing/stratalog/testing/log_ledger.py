@@ -17,7 +17,7 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
-from stratalog.testing.producer_ledger import BatchNote, ProducerLedger, ProducerView, read_committed
+from stratalog.testing.producer_ledger import BatchNote, ProducerLedger, ProducerView, read_as_consumer
 
 _READ_BYTES = 1 << 20
 
@@ -245,7 +245,7 @@ class LogLedger:
         start_offset = log.local_log_start_offset
         expected = [record for record in committed if record.offset >= start_offset]
         for max_bytes in (1, _READ_BYTES):
-            assert read_committed(log, max_bytes) == expected
+            assert read_as_consumer(log, Isolation.TXN_COMMITTED, max_bytes) == expected
 
     def _verify_times(self, log: UnifiedLog, records: Sequence[Record]) -> None:
         visible = [record for record in records if record.offset < log.high_watermark]

@@ -94,12 +94,12 @@ class ProducerLedger:
         return found
 
 
-def read_committed(log: UnifiedLog, max_bytes: int) -> list[Record]:
-    """The committed records of the local log, as Kafka's consumer finds them: a producer's are left out from
-    where an aborted transaction of its begins to its next marker."""
+def read_as_consumer(log: UnifiedLog, isolation: Isolation, max_bytes: int) -> list[Record]:
+    """The decided records of the local log, as Kafka's consumer finds them: a producer's are left out from
+    where a transaction begins of which the read says that it was aborted, to the producer's next marker."""
     offset, records = log.local_log_start_offset, list[Record]()
     while offset < log.last_stable_offset:
-        data = log.read(offset, max_bytes, Isolation.TXN_COMMITTED)
+        data = log.read(offset, max_bytes, isolation)
         assert data.next_offset > offset, "a reader would stand still"
         begins = sorted(data.aborted_transactions, key=lambda aborted: aborted.first_offset)
         aborting: set[int] = set()

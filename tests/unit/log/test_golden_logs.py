@@ -20,12 +20,11 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.log_manager import LogManager, LogManagerSettings
 from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.batch import batches, decode
-from stratalog.record.record import Record
 from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.producer_ledger import read_as_consumer
 from stratalog.testing.sequential_ids import SequentialIds
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.1"
@@ -158,27 +157,8 @@ def test_records_are_those_that_a_consumer_got(
     log = opened(make_disk()).log(name)
     lines = (GOLDEN / "expected" / f"{name}.{isolation}.jsonl").read_text().splitlines()
     expected = [json.loads(line)["offset"] for line in lines]
-    found = [record.offset for record in consumed(log, ISOLATIONS[isolation], max_bytes)]
+    found = [record.offset for record in read_as_consumer(log, ISOLATIONS[isolation], max_bytes)]
     assert found == expected
-
-
-def consumed(log: UnifiedLog, isolation: Isolation, max_bytes: int) -> list[Record]:
-    """As Kafka's consumer does it: a producer's records are left out from where an aborted transaction of its
-    begins to its next marker."""
-    offset, end_offset, records = log.log_start_offset, log.last_stable_offset, list[Record]()
-    while offset < end_offset:
-        data = log.read(offset, max_bytes, isolation)
-        begins = sorted(data.aborted_transactions, key=lambda aborted: aborted.first_offset)
-        aborting: set[int] = set()
-        for position, header in batches(data.batches):
-            while begins and begins[0].first_offset <= header.last_offset:
-                aborting.add(begins.pop(0).producer_id)
-            if header.is_control:
-                aborting.discard(header.producer_id)
-            elif not (header.is_transactional and header.producer_id in aborting):
-                records += [one for one in decode(data.batches, position) if one.offset >= offset]
-        offset = data.next_offset
-    return records
 
 
 @WAYS
