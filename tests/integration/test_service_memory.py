@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 import pytest
@@ -72,14 +73,29 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def stall(bench: ServiceBench, disk: StallingDisk) -> asyncio.Task[log_pb2.AppendResponse]:
-    """Let the writer of partition 0 stand still in an fsync; returns the append that waits for it."""
-    disk.stall()
-    append = asyncio.create_task(
-        bench.client.append("t", 0, [Record(0, 0, b"first", b"")], acks=Durability.DISK)
-    )
-    await until(disk.is_stalled.is_set)
-    return append
+class Stalled(NamedTuple):
+    """A server whose writer of t-0 stands still in an fsync."""
+
+    bench: ServiceBench
+    disk: StallingDisk
+    append: asyncio.Task[log_pb2.AppendResponse]
+    """Waits for that fsync."""
+
+
+@asynccontextmanager
+async def stalled_bench(folder: Path) -> AsyncGenerator[Stalled, None]:
+    """Stands still until the disk is released; the store is in memory, so only logs stand still."""
+    disk = StallingDisk()
+    async with service_bench(
+        folder, filesystem=disk, store=MemoryObjectStore(SystemClock()), **LIMITS
+    ) as bench:
+        await bench.client.admin.create_topic("t", config=TOPIC_CONFIG)
+        disk.stall()
+        append = asyncio.create_task(
+            bench.client.append("t", 0, [Record(0, 0, b"first", b"")], acks=Durability.DISK)
+        )
+        await until(disk.is_stalled.is_set)
+        yield Stalled(bench, disk, append)
 
 
 def count_refusals(memory: RequestMemory) -> Callable[[], int]:
@@ -105,12 +121,7 @@ async def keys_of(bench: ServiceBench) -> list[bytes | None]:
 
 
 async def test_appends_that_do_not_fit_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
-    disk = StallingDisk()
-    async with service_bench(
-        tmp_path, filesystem=disk, store=MemoryObjectStore(SystemClock()), **LIMITS
-    ) as bench:
-        await bench.client.admin.create_topic("t", config=TOPIC_CONFIG)
-        first = await stall(bench, disk)
+    async with stalled_bench(tmp_path) as (bench, disk, first):
         memory = bench.server.append_memory
         accepted_count = (SHARE_BYTES - memory.held_bytes) // VALUE_BYTES
         calls = [
@@ -164,12 +175,7 @@ async def test_the_client_sends_again_what_was_refused(tmp_path: Path) -> None:
 
 
 async def test_streams_are_slowed_down_and_not_refused(tmp_path: Path) -> None:
-    disk = StallingDisk()
-    async with service_bench(
-        tmp_path, filesystem=disk, store=MemoryObjectStore(SystemClock()), **LIMITS
-    ) as bench:
-        await bench.client.admin.create_topic("t", config=TOPIC_CONFIG)
-        first = await stall(bench, disk)
+    async with stalled_bench(tmp_path) as (bench, disk, first):
         memory = bench.server.append_memory
 
         async def requests(stream: int) -> AsyncIterator[log_pb2.AppendRequest]:
@@ -193,12 +199,7 @@ async def test_streams_are_slowed_down_and_not_refused(tmp_path: Path) -> None:
 
 
 async def test_an_append_whose_caller_has_left_counts_until_it_is_written(tmp_path: Path) -> None:
-    disk = StallingDisk()
-    async with service_bench(
-        tmp_path, filesystem=disk, store=MemoryObjectStore(SystemClock()), **LIMITS
-    ) as bench:
-        await bench.client.admin.create_topic("t", config=TOPIC_CONFIG)
-        first = await stall(bench, disk)
+    async with stalled_bench(tmp_path) as (bench, disk, first):
         memory = bench.server.append_memory
         unary = bench.client.log.Append(request(1, log_pb2.DURABILITY_DISK))
         stream = bench.client.log.AppendStream(iter([request(2, log_pb2.DURABILITY_DISK)]))

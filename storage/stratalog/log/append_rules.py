@@ -17,6 +17,7 @@ from stratalog.base.filesystem import Buffer
 from stratalog.log.log_config import LogConfig
 from stratalog.record.compression import Codec
 from stratalog.record.header import (
+    CONTROL_BIT,
     DELETE_HORIZON_BIT,
     NO_PRODUCER_ID,
     TIMESTAMP_TYPE_BIT,
@@ -24,6 +25,13 @@ from stratalog.record.header import (
 )
 from stratalog.record.record_search import first_record
 from stratalog.record.records_summary import RecordsSummary
+
+# Attributes that no client sets, and what it is told that sets them.
+_BITS_OF_THE_LOG = (
+    (CONTROL_BIT, "control batches are written by the log itself; send records only"),
+    (TIMESTAMP_TYPE_BIT, "only the log sets append times; send batches with create time"),
+    (DELETE_HORIZON_BIT, "only compaction sets delete horizons; send batches without one"),
+)
 
 
 def require_one_producer_batch(headers: Sequence[BatchHeader]) -> None:
@@ -44,27 +52,11 @@ def require_header_of_producer(header: BatchHeader, config: LogConfig, batch_ind
     Raises RecordTooLargeError, InvalidRequestError.
     """
     require_size(header, config)
-    if header.is_control:
-        raise InvalidRequestError(
-            "control batches are written by the log itself; send records only",
-            batch_index=batch_index,
-            field="attributes",
-            value=header.attributes,
-        )
-    if header.attributes & TIMESTAMP_TYPE_BIT:
-        raise InvalidRequestError(
-            "only the log sets append times; send batches with create time",
-            batch_index=batch_index,
-            field="attributes",
-            value=header.attributes,
-        )
-    if header.attributes & DELETE_HORIZON_BIT:
-        raise InvalidRequestError(
-            "only compaction sets delete horizons; send batches without one",
-            batch_index=batch_index,
-            field="attributes",
-            value=header.attributes,
-        )
+    for bit, rule in _BITS_OF_THE_LOG:
+        if header.attributes & bit:
+            raise InvalidRequestError(
+                rule, batch_index=batch_index, field="attributes", value=header.attributes
+            )
     _require_producer_fields(header, batch_index)
 
 
