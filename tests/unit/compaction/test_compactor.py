@@ -272,6 +272,7 @@ def test_transactions_are_left_alone_and_reported() -> None:
     assert done.refused is None
     assert left.refused_partitions == ((world.tip, left.refused_partitions[0][1]),)
     assert TRANSACTIONS_REFUSED in left.refused_partitions[0][1]
+    assert (left.refused or "").startswith("1 partition stays as it is: ")
     assert len(world.values()) == 2
     assert len(world.values(world.other)) == 1
 

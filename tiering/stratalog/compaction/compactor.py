@@ -280,6 +280,9 @@ def _refusal_report(refusals: Collection[Refusal]) -> CompactionReport:
     """Partitions that no job takes."""
     partitions = tuple((refusal.topic_id_partition, refusal.reason) for refusal in refusals)
     reasons = "; ".join(sorted({reason for _, reason in partitions}))
-    return CompactionReport(
-        refused=f"{len(partitions)} partitions stay as they are: {reasons}", refused_partitions=partitions
+    left = (
+        "1 partition stays as it is"
+        if len(partitions) == 1
+        else f"{len(partitions)} partitions stay as they are"
     )
+    return CompactionReport(refused=f"{left}: {reasons}", refused_partitions=partitions)
