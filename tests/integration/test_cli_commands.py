@@ -298,7 +298,9 @@ def test_offsets_by_name_and_by_time_in_both_tiers(run: Runner, topic: str) -> N
         ["0", "-", "-", "-"],
         ["1", "1", "3000", "1970-01-01T00:00:03.000Z"],
     ]
-    assert "no such topic or partition" in run.failure("log", "offsets", topic, "--partition", "2")
+    message = run.failure("log", "offsets", topic, "--partition", "2")
+    assert "the topic has no such partition" in message
+    assert "partition_count=`2`" in message
     for wrong in ("newest", "-1", str(1 << 63)):
         assert run.result("log", "offsets", topic, "--at", wrong).exit_code == 2
 

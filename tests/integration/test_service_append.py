@@ -194,13 +194,23 @@ async def test_a_producer_out_of_order_or_replaced_is_told_what_is_expected(tmp_
         assert [record.value for record in records] == [b"a", b"b", b"c"]
 
 
-@pytest.mark.parametrize(("topic", "partition"), [("nope", 0), ("t", 1), ("t", -1), ("", 0)])
-async def test_an_unknown_partition_is_named(tmp_path: Path, topic: str, partition: int) -> None:
+@pytest.mark.parametrize("topic", ["nope", ""])
+async def test_an_unknown_topic_is_named(tmp_path: Path, topic: str) -> None:
     async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t")
-        with pytest.raises(UnknownTopicOrPartitionError) as caught:
-            await bench.client.append_batches(topic, partition, batch(b"a"))
-        assert caught.value.fields == {"topic": topic, "partition": partition}
+        with pytest.raises(UnknownTopicOrPartitionError, match="no such topic, create it") as caught:
+            await bench.client.append_batches(topic, 0, batch(b"a"))
+        assert caught.value.fields == {"topic": topic}
+
+
+@pytest.mark.parametrize("partition", [2, -1])
+async def test_a_partition_that_a_topic_has_not_is_named_with_how_many_it_has(
+    tmp_path: Path, partition: int
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 2)
+        with pytest.raises(UnknownTopicOrPartitionError, match="the topic has no such partition") as caught:
+            await bench.client.append_batches("t", partition, batch(b"a"))
+        assert caught.value.fields == {"topic": "t", "partition": partition, "partition_count": 2}
 
 
 async def test_an_append_without_payload_is_refused(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class Producer:
                 "the topic has fewer partitions, choose a lower one",
                 topic=topic,
                 partition=partition,
-                partitions=known.partition_count,
+                partition_count=known.partition_count,
             )
         if timestamp_ms is not None and timestamp_ms < 0:
             raise InvalidRequestError("a timestamp is not negative", timestamp_ms=timestamp_ms)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError
 from stratalog.base.types import TopicPartition
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
@@ -205,15 +205,6 @@ def negative_offset(topic_partition: TopicPartition, offset: int) -> OffsetOutOf
     return OffsetOutOfRangeError(
         "a fetch offset is not negative, ask ListOffsets for the earliest or latest one",
         offset=offset,
-        topic=topic_partition.topic,
-        partition=topic_partition.partition,
-    )
-
-
-def unknown_partition(topic_partition: TopicPartition) -> UnknownTopicOrPartitionError:
-    """No such topic, or it has fewer partitions."""
-    return UnknownTopicOrPartitionError(
-        "there is no such topic or partition, create the topic or correct the name",
         topic=topic_partition.topic,
         partition=topic_partition.partition,
     )

@@ -19,9 +19,10 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.partition_state import PartitionState
 from stratalog.remote.remote_reader import RemoteReader
 from stratalog.segment.timestamp_offset import TimestampOffset
-from stratalog.server.fetch_cursor import Watermarks, unknown_partition
+from stratalog.server.fetch_cursor import Watermarks
 from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_signal import PartitionSignal
+from stratalog.server.unknown_topic import unknown_topic
 from stratalog.server.partition_writer import PartitionWriter
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class HostedPartition:
         taken over: what lies here may not be what it serves.
         """
         if self._is_withdrawn:
-            raise unknown_partition(self.topic_partition)
+            raise unknown_topic(self.topic_partition.topic)
         self.shard.leader_epoch()
 
     def reconfigure(self, config: LogConfig) -> None:

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from uuid import UUID
 
-from stratalog.base.errors import UnknownTopicOrPartitionError
-from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.server.fetch_cursor import unknown_partition
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.offline_partition import OfflinePartition
+from stratalog.server.unknown_topic import unknown_partition, unknown_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +81,15 @@ class PartitionRegistry:
         """Raises UnknownTopicOrPartitionError."""
         topic = self._topics.get(name)
         if topic is None:
-            raise UnknownTopicOrPartitionError(
-                "there is no such topic, create it or correct the name", topic=name
-            )
+            raise unknown_topic(name)
         return topic
 
     def find_partition(self, topic: str, partition: int) -> HostedPartition | OfflinePartition:
         """Raises UnknownTopicOrPartitionError."""
-        hosted = self._topics.get(topic)
-        if hosted is None or not 0 <= partition < len(hosted.all_partitions):
-            raise unknown_partition(TopicPartition(topic, partition))
-        return hosted.all_partitions[partition]
+        partitions = self.topic(topic).all_partitions
+        if not 0 <= partition < len(partitions):
+            raise unknown_partition(topic, partition, len(partitions))
+        return partitions[partition]
 
     def partition(self, topic: str, partition: int) -> HostedPartition:
         """Raises UnknownTopicOrPartitionError, DataDirectoryError where it is offline."""

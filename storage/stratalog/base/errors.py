@@ -95,7 +95,8 @@ class CorruptRecordError(InvalidRequestError):
 
 
 class UnknownTopicOrPartitionError(LogStoreError):
-    """There is no such topic, or it has fewer partitions. Fields: topic, partition."""
+    """There is no such topic, or it has fewer partitions. Fields: topic, partition, and partition_count where
+    the topic is there."""
 
     code = "UNKNOWN_TOPIC_OR_PARTITION"
 
