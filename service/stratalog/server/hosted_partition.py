@@ -22,8 +22,8 @@ from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.server.fetch_cursor import Watermarks
 from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_signal import PartitionSignal
-from stratalog.server.unknown_topic import unknown_topic
 from stratalog.server.partition_writer import PartitionWriter
+from stratalog.server.unknown_topic import unknown_topic
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ def unknown_topic(topic: str) -> UnknownTopicOrPartitionError:
 def unknown_partition(topic: str, partition: int, partition_count: int) -> UnknownTopicOrPartitionError:
     """`partition_count`: how many the topic has, numbered from 0."""
     return UnknownTopicOrPartitionError(
-        "the topic has no such partition, they are numbered from 0 to below partition_count; choose one of these",
+        "the topic has no such partition, choose one below partition_count; the first is 0",
         topic=topic,
         partition=partition,
         partition_count=partition_count,
