@@ -84,11 +84,22 @@ def test_the_demo_on_an_s3_server_takes_its_objects_away(s3_server: S3Server, s3
     store.close()
 
 
-def test_a_wrong_store_fails_before_the_data_set_is_read(tmp_path: Path) -> None:
-    done = run_demo("--store", "ftp://nobody", TMPDIR=str(tmp_path))
+@pytest.mark.parametrize(
+    ("store_url", "reason"),
+    [
+        ("gs://bucket", "this is not the url of an object store"),
+        ("s3://bucket?port=1", "the query of the store's url"),
+        ("memory://", "ends with its server"),
+    ],
+)
+def test_a_wrong_store_is_refused_before_anything_is_made(
+    tmp_path: Path, store_url: str, reason: str
+) -> None:
+    done = run_demo("--store", store_url, "--keep", f"{tmp_path}/kept", TMPDIR=str(tmp_path))
     assert done.returncode == 1
-    assert "this is not the url of an object store" in done.stderr
-    assert "read the data set" not in done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert reason in line
     assert list(tmp_path.iterdir()) == []
 
 

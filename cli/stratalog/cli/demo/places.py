@@ -20,7 +20,12 @@ class DemoPlaces:
     """
 
     def __init__(self, keep: Path | None, store_url: str | None) -> None:
-        """Raises click.ClickException where `keep` holds something already."""
+        """Raises click.ClickException where `keep` holds something already, or the store is one that no
+        second server finds, InvalidConfigError and StoreAccessDeniedError for a URL that names no store. Then
+        nothing is made.
+        """
+        if store_url is not None:
+            _require_usable(store_url)
         self.is_kept = keep is not None
         if keep is None:
             self.root = Path(tempfile.mkdtemp(prefix="stratalog-demo-"))
@@ -79,6 +84,18 @@ class DemoPlaces:
             store.delete_many([found.key for found in store.list("")])
         finally:
             store.close()
+
+
+def _require_usable(store_url: str) -> None:
+    """The store can be opened, as far as its URL says; nobody is asked yet."""
+    from stratalog.objectstore.open_store import open_store
+
+    open_store(store_url).close()
+    if urlsplit(store_url).scheme == "memory":
+        raise click.ClickException(
+            "--store memory:// ends with its server, and the demo starts a second one on what the first has"
+            " left; use file:///dir or s3://bucket/prefix"
+        )
 
 
 def _below(url: str, name: str) -> str:
