@@ -15,6 +15,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.cli.config_option import config_option
 from stratalog.cli.connection import json_option
 from stratalog.cli.output import Cell, counted, print_json, print_table
+from stratalog.cli.place_options import data_dir_option, store_option
 
 if TYPE_CHECKING:
     from stratalog.log.kafka_log_directory import SourceTopic
@@ -29,23 +30,8 @@ def import_() -> None:
 
 @import_.command()
 @click.argument("log_dir", type=click.Path(exists=True, file_okay=False))
-@click.option(
-    "--data-dir",
-    envvar="STRATALOG_DATA_DIR",
-    show_envvar=True,
-    required=True,
-    metavar="DIR",
-    help="The server's data directory; the server must not run. Made where it is missing.",
-)
-@click.option(
-    "--store",
-    "store_url",
-    envvar="STRATALOG_STORE",
-    show_envvar=True,
-    default="",
-    metavar="URL",
-    help="The server's store. Default: the directory DATA_DIR.store beside the data directory.",
-)
+@data_dir_option
+@store_option
 @click.option(
     "--topic",
     "topics",
@@ -77,7 +63,8 @@ def kafka(
 
     Topics keep their names and ids, partitions their offsets, log starts, leader epochs and producers. A log
     directory holds no configuration of topics: give it with --config; without retention.ms records are kept
-    for ever. Whoever has owned the store until now is fenced, as by the start of a server.
+    for ever. Data directory and store are those of a server that does not run now; whoever else has owned the
+    store until now is fenced, as by the start of a server.
 
     Interrupted, it may be repeated: a topic is there whole, or not at all.
     """

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stratalog.cli.place_options import data_dir_option, store_option
+
 if TYPE_CHECKING:
     from stratalog.server.app import Server
 
@@ -21,14 +23,7 @@ def server() -> None:
 
 
 @server.command()
-@click.option(
-    "--data-dir",
-    envvar="STRATALOG_DATA_DIR",
-    show_envvar=True,
-    required=True,
-    metavar="DIR",
-    help="Where local logs live; made where it is missing.",
-)
+@data_dir_option
 @click.option(
     "--listen",
     envvar="STRATALOG_LISTEN",
@@ -38,16 +33,7 @@ def server() -> None:
     metavar="HOST:PORT",
     help="Port 0 takes a free one and prints it.",
 )
-@click.option(
-    "--store",
-    "store_url",
-    envvar="STRATALOG_STORE",
-    show_envvar=True,
-    default="",
-    metavar="URL",
-    help="file:///dir or s3://bucket/prefix; credentials, region and endpoint as boto3 finds them. "
-    "Default: the directory DATA_DIR.store beside the data directory.",
-)
+@store_option
 @click.option(
     "--compaction-interval",
     "compaction_s",

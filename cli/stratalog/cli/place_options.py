@@ -1,0 +1,40 @@
+"""Where a server has its data, for every command that works there without one: `--data-dir` and `--store`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def data_dir_option(command: _Command) -> _Command:
+    """Adds `--data-dir`, which becomes the parameter `data_dir`."""
+    option = click.option(
+        "--data-dir",
+        envvar="STRATALOG_DATA_DIR",
+        show_envvar=True,
+        required=True,
+        metavar="DIR",
+        help="Where the server's local logs live; made where it is missing. One process at a time.",
+    )
+    return option(command)
+
+
+def store_option(command: _Command) -> _Command:
+    """Adds `--store`, which becomes the parameter `store_url`; empty for the one beside the data
+    directory.
+    """
+    option = click.option(
+        "--store",
+        "store_url",
+        envvar="STRATALOG_STORE",
+        show_envvar=True,
+        default="",
+        metavar="URL",
+        help="file:///dir or s3://bucket/prefix; credentials, region and endpoint as boto3 finds them."
+        " Default: the directory DATA_DIR.store beside the data directory.",
+    )
+    return option(command)
