@@ -10,6 +10,7 @@ import grpc
 import pytest
 from crc32c import crc32c
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
     CorruptRecordError,
     InvalidRequestError,
@@ -28,7 +29,7 @@ from stratalog.client.partition_sender import ANSWER_ERRORS_METADATA
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_header
 from stratalog.record.record import Record
-from stratalog.testing.service_bench import ServiceBench, service_bench
+from stratalog.testing.service_bench import HOUR_MS, ServiceBench, service_bench
 from stratalog.v1 import log_pb2
 
 NOW_MS = 1_357_034_400_000
@@ -192,6 +193,35 @@ async def test_a_producer_out_of_order_or_replaced_is_told_what_is_expected(tmp_
         assert (answer.base_offset, answer.duplicate) == (2, False)
         [records] = await bench.read_all("t")
         assert [record.value for record in records] == [b"a", b"b", b"c"]
+
+
+async def test_a_producer_is_known_for_as_long_as_the_server_is_told_to(tmp_path: Path) -> None:
+    idle_ms = 2 * HOUR_MS
+    sent = with_producer_id(
+        encode_batch([Record(0, SystemClock().now_ms() - idle_ms, None, b"once")]), sequence=0
+    )
+
+    async def is_duplicate(bench: ServiceBench) -> bool:
+        return (await bench.client.append_batches("t", 0, sent)).duplicate
+
+    async with service_bench(tmp_path, producer_id_expiration_ms=idle_ms + HOUR_MS) as bench:
+        await bench.client.admin.create_topic("t")
+        assert not await is_duplicate(bench)
+        bench.server.engine.registry.partition("t", 0).log.remove_expired_producers()
+        assert await is_duplicate(bench)
+    async with service_bench(tmp_path, producer_id_expiration_ms=idle_ms + HOUR_MS) as bench:
+        assert await is_duplicate(bench)
+    short: dict[str, int] = {
+        "producer_id_expiration_ms": idle_ms - HOUR_MS,
+        "producer_id_expiration_check_interval_ms": 1,
+    }
+    async with service_bench(tmp_path, **short) as bench:
+        log = bench.server.engine.registry.partition("t", 0).log
+        assert log.producers() == (), "a start forgets"
+        assert not await is_duplicate(bench)
+        async with asyncio.timeout(60):
+            while log.producers():
+                await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("topic", ["nope", ""])

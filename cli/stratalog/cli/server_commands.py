@@ -80,6 +80,18 @@ def server() -> None:
     " again), half for answers of fetches (which get smaller). The process takes about twice as much.",
 )
 @click.option(
+    "--producer-id-expiration",
+    "producer_id_expiration_s",
+    envvar="STRATALOG_PRODUCER_ID_EXPIRATION",
+    show_envvar=True,
+    type=click.IntRange(min=1),
+    default=86_400,
+    show_default=True,
+    metavar="SECONDS",
+    help="Forget idempotent producers that have been idle for so long: what they send again afterwards is"
+    " stored again.",
+)
+@click.option(
     "--log-level",
     envvar="STRATALOG_LOG_LEVEL",
     show_envvar=True,
@@ -95,6 +107,7 @@ def start(
     upload_s: int,
     max_silence_s: int,
     max_request_memory_mib: int,
+    producer_id_expiration_s: int,
     log_level: str,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then stop cleanly. There is no authentication yet: listen on a private
@@ -115,6 +128,7 @@ def start(
         upload_ms=upload_s * 1000,
         max_silence_ms=max_silence_s * 1000,
         max_request_memory_bytes=max_request_memory_mib << 20,
+        producer_id_expiration_ms=producer_id_expiration_s * 1000,
     )
     logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
     serve(settings, _announce)

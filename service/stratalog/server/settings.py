@@ -132,6 +132,15 @@ class ServerSettings:
     compaction_ms: int = 0
     """Between compactions of tiered data; 0 leaves it to `stratalog compaction run`."""
 
+    producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
+    """A partition forgets a producer that has sent nothing for this long and has no transaction open; what it
+    sends again afterwards is stored again. Longer than any producer retries; shorter where many short-lived
+    ones would fill the memory.
+    """
+
+    producer_id_expiration_check_interval_ms: int = 10 * 60 * 1000
+    """Between looks for such producers."""
+
     shutdown_grace_s: float = 5.0
     """Calls that are under way at a shutdown may finish for so long."""
 

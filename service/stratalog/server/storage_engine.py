@@ -130,7 +130,13 @@ class StorageEngineBuilder:
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
-            settings = LogManagerSettings(data_dir=self._data_dir)
+            settings = LogManagerSettings(
+                data_dir=self._data_dir,
+                producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
+                producer_id_expiration_check_interval_ms=(
+                    self._settings.producer_id_expiration_check_interval_ms
+                ),
+            )
             logs = LogManager.open(self._filesystem, self._clock, self._scheduler, self._ids, settings)
             undo.callback(logs.close)
             identity = self._open_identity(logs)

@@ -38,7 +38,15 @@ def test_the_store_lies_beside_the_data_directory(tmp_path: Path, store: str) ->
 
 
 @pytest.mark.parametrize(
-    "field", ["max_request_bytes", "append_thread_count", "upload_ms", "max_fetch_wait_ms"]
+    "field",
+    [
+        "max_request_bytes",
+        "append_thread_count",
+        "upload_ms",
+        "max_fetch_wait_ms",
+        "producer_id_expiration_ms",
+        "producer_id_expiration_check_interval_ms",
+    ],
 )
 def test_zero_is_out_of_range(field: str) -> None:
     with pytest.raises(InvalidConfigError) as caught:
