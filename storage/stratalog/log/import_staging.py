@@ -16,8 +16,9 @@ Four steps, for all partitions of an import together:
 A crash in 1 or 2 leaves the staging directory, which the next import empties; one in 3 leaves lines in
 checkpoints, of which no new log believes anything, and directories with the mark.
 
-The files that are shared are never written here: they are sealed, and durable. Who starts the broker again on
-its own directory must know that it may truncate them; `shares_files=False` is for that.
+The files that are shared are never written here: whatever changes one makes it its own before (`own_file`). Who
+starts the broker again on its own directory must know that it may truncate them; `shares_files=False` is for
+that.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
+from stratalog.log.config_key import LONG_MAX
 from stratalog.log.data_directory import DataDirectory
 from stratalog.log.import_mark import write_import_mark
 from stratalog.log.kafka_log_directory import SourcePartition, SourceTopic
@@ -134,7 +136,8 @@ class ImportStaging:
             self._clock,
             self._scheduler,
             self._ids,
-            LogManagerSettings(data_dir=self._path),
+            # Old producers are a part of what is imported: the server forgets them by its own setting.
+            LogManagerSettings(data_dir=self._path, producer_id_expiration_ms=LONG_MAX),
         )
         logs: list[UnifiedLog] = []
         try:

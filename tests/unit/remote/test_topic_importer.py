@@ -21,10 +21,12 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.checkpoint import format_checkpoint
+from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_manager import LogManager, LogManagerSettings
 from stratalog.log.partition_metadata import write_partition_metadata
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.import_plan import ImportPlan
@@ -290,6 +292,21 @@ def test_a_compaction_that_the_broker_did_not_finish_is_settled(world: World, is
     found.log.check()
     assert found.reason == ""
     assert (found.log.log_start_offset, found.log.local_log_start_offset) == (start_offset, start_offset)
+
+
+def test_a_producer_that_has_been_idle_for_long_comes_along(world: World) -> None:
+    """For how long it stays is the server's own setting."""
+    broker = world.broker()
+    log = broker.open_log(TopicPartition("payments", 0), PAYMENTS, SMALL_SEGMENTS)
+    producer = BatchProducer(producer_id=7, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(encode_batch([Record(0, world.clock.now_ms(), b"k", b"v")], producer=producer), 7)
+    broker.close()
+    world.clock.advance(7 * 24 * 60 * 60 * 1000)
+    world.run("payments")
+    patient = LogManagerSettings(data_dir="/data", producer_id_expiration_ms=LONG_MAX)
+    logs = LogManager.open(world.disk, world.clock, world.scheduler, world.ids, patient)
+    opened = logs.open_log(TopicPartition("payments", 0), PAYMENTS, SMALL_SEGMENTS)
+    assert [entry.producer_id for entry in opened.producers()] == [7]
 
 
 def test_a_topic_from_before_ids_gets_one(world: World) -> None:
