@@ -88,6 +88,10 @@ class FileSystem(Protocol):
         devices, or the system does not allow it."""
         ...
 
+    def link_count(self, path: str) -> int:
+        """How many names the file has. Raises FileNotFoundError."""
+        ...
+
     def copy_file(self, source: str, target: str) -> None:
         """Make the file `target` with what `source` holds now; not durable until it is synced. Raises
         FileExistsError."""

@@ -186,6 +186,9 @@ class PosixFileSystem:
     def link(self, source: str, target: str) -> None:
         os.link(source, target)
 
+    def link_count(self, path: str) -> int:
+        return os.stat(path).st_nlink
+
     def copy_file(self, source: str, target: str) -> None:
         with open(source, "rb") as source_file, open(target, "xb") as target_file:
             if not _clone(source_file.fileno(), target_file.fileno()):

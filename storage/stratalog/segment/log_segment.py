@@ -252,8 +252,8 @@ class LogSegment:
     def sync(self, *, with_indexes: bool) -> None:
         """Data (and the index files, of a sealed segment) survive a power loss when this returns. Raises
         OSError."""
-        files = self._resources.files
-        with files.use(self.path, for_writing=True) as file:
+        files = self._resources.files  # The data is opened for reading, so that a shared file stays shared.
+        with files.use(self.path) as file:
             file.sync()
         for suffix in INDEX_SUFFIXES if with_indexes else ():
             path = segment_path(self.directory, self.base_offset, suffix)

@@ -2,7 +2,7 @@
 
 Thousands of partitions with many segments each would need more descriptors than a process has. So nobody
 keeps a file open: `use` lends it for one operation, and the one that was not used for longest is closed when
-there are too many. A file that is lent stays open until it is given back, whatever happens to its name in
+there are too many. One that is lent for writing has no other name: see `own_file`. A file that is lent stays open until it is given back, whatever happens to its name in
 between.
 """
 
@@ -13,6 +13,7 @@ from collections import OrderedDict
 from types import TracebackType
 
 from stratalog.base.filesystem import AppendFile, FileSystem
+from stratalog.segment.own_file import own_file
 
 DEFAULT_MAX_OPEN = 512
 
@@ -49,10 +50,14 @@ class OpenFiles:
         self._files: OrderedDict[str, LentFile] = OrderedDict()
 
     def use(self, path: str, *, for_writing: bool = False) -> LentFile:
-        """Lend the file: `with files.use(path) as file`. Created where it is missing, if for writing.
+        """Lend the file: `with files.use(path) as file`. Created where it is missing, if for writing; one that
+        has another name, too, becomes a file of its own.
 
         Raises FileNotFoundError for reading, OSError.
         """
+        if for_writing and not self._is_writable(path):
+            # Outside of the guard: a large file may have to be copied. A path has one writer at a time.
+            own_file(self.filesystem, path)
         with self._guard:
             lent = self._files.get(path)
             if lent is None or (for_writing and not lent.is_writable):
@@ -97,6 +102,11 @@ class OpenFiles:
             assert not any(lent.is_forgotten for lent in self._files.values())
             idle_count = sum(lent.user_count == 0 for lent in self._files.values())
             assert len(self._files) <= self._max_open or idle_count == 0
+
+    def _is_writable(self, path: str) -> bool:
+        with self._guard:
+            lent = self._files.get(path)
+            return lent is not None and lent.is_writable
 
     def _open(self, path: str, *, for_writing: bool) -> LentFile:
         self._forget(path)

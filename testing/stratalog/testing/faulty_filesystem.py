@@ -133,6 +133,9 @@ class FaultyFileSystem:
     def link(self, source: str, target: str) -> None:
         self.run("link", f"{source} {target}", lambda: self.inner.link(source, target))
 
+    def link_count(self, path: str) -> int:
+        return self.run("link_count", path, lambda: self.inner.link_count(path))
+
     def copy_file(self, source: str, target: str) -> None:
         self.run("copy_file", f"{source} {target}", lambda: self.inner.copy_file(source, target))
 

@@ -76,6 +76,7 @@ class FileSystemContract:
             filesystem.read_file,
             filesystem.file_size,
             filesystem.modified_ms,
+            filesystem.link_count,
             filesystem.unlink,
             filesystem.list_directory,
             filesystem.sync_directory,
@@ -167,8 +168,15 @@ class FileSystemContract:
             filesystem.link(f"{root}/a", f"{root}/d/b")
         with pytest.raises(FileNotFoundError):
             filesystem.link(f"{root}/missing", f"{root}/d/c")
+        assert filesystem.link_count(f"{root}/a") == filesystem.link_count(f"{root}/d/b") == 2
         filesystem.unlink(f"{root}/a")
         assert filesystem.read_file(f"{root}/d/b") == b"abc"
+        assert filesystem.link_count(f"{root}/d/b") == 1
+        # A file that takes a name leaves the other names of what had it alone.
+        filesystem.link(f"{root}/d/b", f"{root}/c")
+        replace_file(filesystem, f"{root}/c", b"new")
+        assert filesystem.read_file(f"{root}/d/b") == b"abc"
+        assert filesystem.link_count(f"{root}/d/b") == filesystem.link_count(f"{root}/c") == 1
 
     @pytest.mark.parametrize("size_bytes", [0, 3, 3_000_001])
     def test_a_copy_is_another_file(self, filesystem: FileSystem, root: str, size_bytes: int) -> None:

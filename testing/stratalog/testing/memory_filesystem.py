@@ -240,6 +240,10 @@ class MemoryFileSystem:
                 raise _os_error(errno.EEXIST, target)
             _set_entry(directory, name, file)
 
+    def link_count(self, path: str) -> int:
+        with self.lock:
+            return _name_count(self._root, self._file(path))
+
     def copy_file(self, source: str, target: str) -> None:
         with self.lock:
             data = self.read_file(source)
@@ -376,6 +380,16 @@ def _set_entry(directory: _Directory, name: str, node: _File | _Directory) -> No
 
 def _discard(entries: dict[str, _File | _Directory], name: str) -> None:
     entries.pop(name, None)
+
+
+def _name_count(directory: _Directory, file: _File) -> int:
+    count = 0
+    for node in directory.entries.values():
+        if isinstance(node, _Directory):
+            count += _name_count(node, file)
+        elif node is file:
+            count += 1
+    return count
 
 
 def _names(path: str) -> list[str]:

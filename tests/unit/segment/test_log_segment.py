@@ -309,13 +309,14 @@ def test_a_segment_that_cannot_be_begun_leaves_no_file() -> None:
     disk = FaultyFileSystem()
     disk.make_directories("/d")
     resources = SegmentResources(disk, OpenFiles(disk), IndexCache())
-    for ahead in (1, 2):
+    # Whether the file has another name, the file, its beginning.
+    for ahead in (1, 2, 3):
         disk.fail_at(disk.operation_count + ahead)
         with pytest.raises(OSError, match="Input/output"):
             LogSegment.create(resources, "/d", 5, created_ms=0, index_interval_bytes=1)
         assert disk.inner.list_directory("/d") == []
-    disk.fail_at(disk.operation_count + 2)
-    disk.fail_at(disk.operation_count + 4)
+    disk.fail_at(disk.operation_count + 3)
+    disk.fail_at(disk.operation_count + 5)
     with pytest.raises(DataDirectoryError, match="could not be taken back"):
         LogSegment.create(resources, "/d", 5, created_ms=0, index_interval_bytes=1)
 
