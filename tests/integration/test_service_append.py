@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -211,7 +212,7 @@ async def test_a_producer_is_known_for_as_long_as_the_server_is_told_to(tmp_path
         assert await is_duplicate(bench)
     async with service_bench(tmp_path, producer_id_expiration_ms=idle_ms + HOUR_MS) as bench:
         assert await is_duplicate(bench)
-    short: dict[str, int] = {
+    short: dict[str, Any] = {
         "producer_id_expiration_ms": idle_ms - HOUR_MS,
         "producer_id_expiration_check_interval_ms": 1,
     }

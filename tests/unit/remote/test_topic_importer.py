@@ -300,7 +300,11 @@ def test_a_producer_that_has_been_idle_for_long_comes_along(world: World) -> Non
     log = broker.open_log(TopicPartition("payments", 0), PAYMENTS, SMALL_SEGMENTS)
     producer = BatchProducer(producer_id=7, producer_epoch=0, base_sequence=0)
     log.append_as_leader(encode_batch([Record(0, world.clock.now_ms(), b"k", b"v")], producer=producer), 7)
+    log.roll()
+    log.append_as_leader(encode_batch([Record(0, 5, b"k", b"v")]), 7)
     broker.close()
+    # So the state is made again, from the snapshot that the last segment begins with.
+    world.disk.unlink("/kafka/.kafka_cleanshutdown")
     world.clock.advance(7 * 24 * 60 * 60 * 1000)
     world.run("payments")
     patient = LogManagerSettings(data_dir="/data", producer_id_expiration_ms=LONG_MAX)
