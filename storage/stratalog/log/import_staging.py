@@ -16,9 +16,9 @@ Four steps, for all partitions of an import together:
 A crash in 1 or 2 leaves the staging directory, which the next import empties; one in 3 leaves lines in
 checkpoints, of which no new log believes anything, and directories with the mark.
 
-The files that are shared are never written here: whatever changes one makes it its own before (`own_file`). Who
-starts the broker again on its own directory must know that it may truncate them; `shares_files=False` is for
-that.
+The files that are shared are never written here: whatever changes one makes it its own before (`own_file`).
+Who starts the broker again on its own directory must know that it may truncate them; `shares_files=False` is
+for that.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Thousands of partitions with many segments each would need more descriptors than a process has. So nobody
 keeps a file open: `use` lends it for one operation, and the one that was not used for longest is closed when
-there are too many. One that is lent for writing has no other name: see `own_file`. A file that is lent stays open until it is given back, whatever happens to its name in
-between.
+there are too many. A file that is lent stays open until it is given back, whatever happens to its name in
+between. One that is lent for writing has no other name: see `own_file`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class OpenFiles:
         self._files: OrderedDict[str, LentFile] = OrderedDict()
 
     def use(self, path: str, *, for_writing: bool = False) -> LentFile:
-        """Lend the file: `with files.use(path) as file`. Created where it is missing, if for writing; one that
-        has another name, too, becomes a file of its own.
+        """Lend the file: `with files.use(path) as file`. If for writing, it is created where it is missing,
+        and made the log's own where it has another name, too.
 
         Raises FileNotFoundError for reading, OSError.
         """
