@@ -30,6 +30,11 @@ class SystemIdGenerator:
         return secrets.token_bytes(size_bytes)
 
 
+def seeded_random(ids: IdGenerator) -> random.Random:
+    """A generator whose numbers follow from the identifiers, so that who repeats these repeats it."""
+    return random.Random(ids.secret(16))
+
+
 def system_random() -> random.Random:
     """The generator for jitter and back-off outside tests, seeded by the operating system."""
     return random.Random(secrets.randbits(128))

@@ -24,6 +24,7 @@ from stratalog.log.log_state import LogState
 from stratalog.log.log_validator import ValidatedAppend
 from stratalog.log.producer_append import AppendOrigin, ProducerAppend
 from stratalog.log.producer_batch import ProducerBatch
+from stratalog.log.roll_rule import RollRule
 from stratalog.record.header import BatchHeader, TimestampType
 from stratalog.segment.log_segment import AppendedBatch
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
@@ -44,6 +45,7 @@ class AppendRun:
         self,
         local_log: LocalLog,
         state: LogState,
+        roll_rule: RollRule,
         config: LogConfig,
         now_ms: int,
         leader_epoch: int | None,
@@ -55,6 +57,7 @@ class AppendRun:
         self._local = local_log
         self._state = state
         self._producers = ProducerAppend(state.producers)
+        self._roll_rule = roll_rule
         self._config = config
         self._now_ms = now_ms
         self._leader_epoch = leader_epoch
@@ -115,11 +118,11 @@ class AppendRun:
         Returns the last offset that the request gets.
         """
         last_offset = self._last_offset(request)
-        if not self._should_roll(request, last_offset):
+        if not self._must_roll(request, last_offset):
             return last_offset
         self._write()
         last_offset = self._last_offset(request)
-        if self._refusal is None and self._should_roll(request, last_offset):
+        if self._refusal is None and self._must_roll(request, last_offset):
             base_offset = self._local.segments.end_offset
             if last_offset - base_offset > MAX_RELATIVE_OFFSET:
                 base_offset = request.headers[0].base_offset
@@ -127,8 +130,9 @@ class AppendRun:
             self._local.roll(self._config, self._now_ms, base_offset)
         return last_offset
 
-    def _should_roll(self, request: ValidatedAppend, last_offset: int) -> bool:
-        return self._local.should_roll(
+    def _must_roll(self, request: ValidatedAppend, last_offset: int) -> bool:
+        return self._roll_rule.must_roll(
+            self._local.segments.active,
             self._config,
             size_bytes=self._pending_bytes + request.size_bytes,
             last_offset=last_offset,

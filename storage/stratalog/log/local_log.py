@@ -1,7 +1,7 @@
 """The log of one partition on this disk: how its segments are written, rolled, synced, dropped and read.
 
-It knows nothing but files: no watermark, no other tier, no rule that says what may go. `segments` is replaced
-as a whole by whatever changes the list.
+It knows nothing but files: no watermark, no other tier, no rule that says when to roll, to sync, or what may
+go. `segments` is replaced as a whole by whatever changes the list.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from stratalog.base.filesystem import Buffer
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_segments import LogSegments
-from stratalog.record.header import NO_TIMESTAMP
 from stratalog.segment.log_segment import AppendedBatch, LogSegment
 from stratalog.segment.segment_resources import SegmentResources
 
@@ -65,22 +64,6 @@ class LocalLog:
     def append(self, parts: Sequence[Buffer], batches: Sequence[AppendedBatch]) -> None:
         """Raises as LogSegment.append does."""
         self.segments.active.append(parts, batches)
-
-    def should_roll(
-        self, config: LogConfig, *, size_bytes: int, last_offset: int, max_timestamp_ms: int, now_ms: int
-    ) -> bool:
-        """The active segment must be rolled before it takes so many bytes more, up to that offset and
-        timestamp."""
-        active = self.segments.active
-        if not active.fits(last_offset):
-            return True
-        if active.size_bytes == 0:
-            return size_bytes > config.segment_bytes
-        return (
-            active.size_bytes + size_bytes > config.segment_bytes
-            or _waited_ms(active, max_timestamp_ms, now_ms) > config.segment_ms
-            or active.is_index_full(config.segment_index_bytes)
-        )
 
     def roll(self, config: LogConfig, now_ms: int, base_offset: int | None = None) -> None:
         """Seal the active segment and begin another one at the end, or at `base_offset` behind it.
@@ -253,10 +236,3 @@ class LocalLog:
         CorruptRecordError, OSError."""
         self.segments.check()
         assert all(segment in self.segments.sealed for segment in self._unsynced_sealed)
-
-
-def _waited_ms(active: LogSegment, max_timestamp_ms: int, now_ms: int) -> int:
-    """How long the segment has been filled: in the time of its records where they have one, else in ours."""
-    if NO_TIMESTAMP not in (active.first_timestamp_ms, max_timestamp_ms):
-        return max_timestamp_ms - active.first_timestamp_ms
-    return now_ms - active.created_ms

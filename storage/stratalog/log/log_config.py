@@ -50,6 +50,11 @@ class LogConfig:
     """Compaction keeps a tombstone at least this long. More where consumers may lag further behind."""
     file_delete_delay_ms: int = 60 * 1000
     """Dropped files are unlinked after this long, so that readers which have them open can finish."""
+    flush_messages: int = LONG_MAX
+    """So many records may wait for an fsync; the append that brings the last of them waits for it. Less loses
+    less to a power loss; where nothing may be lost, `min.durability` costs less than 1."""
+    flush_ms: int = LONG_MAX
+    """Records wait for an fsync no longer than this, and the period of the server's look at it."""
     index_interval_bytes: int = 4096
     """About one index entry is made for so many bytes. Less: shorter scans behind a look-up, larger
     indexes."""
@@ -83,6 +88,9 @@ class LogConfig:
     sooner."""
     segment_index_bytes: int = 10 * 1024 * 1024
     """The active segment is rolled when an index has grown to this."""
+    segment_jitter_ms: int = 0
+    """Up to so much is taken off `segment.ms`, for each segment anew, so that not all partitions roll at
+    once."""
     segment_ms: int = 7 * 24 * 60 * 60 * 1000
     """The active segment is rolled when its first record is this old and another one arrives."""
 
@@ -180,6 +188,8 @@ _KEYS: dict[str, ConfigKey[Any]] = {
         number_key("compression.zstd.level", -(1 << 17), 22),
         number_key("delete.retention.ms", 0),
         number_key("file.delete.delay.ms", 0),
+        number_key("flush.messages", 1),
+        number_key("flush.ms", 0),
         number_key("index.interval.bytes", 0, INT_MAX),
         number_key("local.retention.bytes", AS_TOTAL),
         number_key("local.retention.ms", AS_TOTAL),
@@ -208,6 +218,7 @@ _KEYS: dict[str, ConfigKey[Any]] = {
         number_key("segment.bytes", MIN_SEGMENT_BYTES, INT_MAX),
         # Room for two entries: an index that is full while it is empty would roll for ever.
         number_key("segment.index.bytes", 24, INT_MAX),
+        number_key("segment.jitter.ms", 0),
         number_key("segment.ms", 1),
     )
 }
@@ -217,8 +228,6 @@ assert set(LogConfig.__dataclass_fields__) == {key.field_name for key in _KEYS.v
 _KAFKA_KEYS = frozenset(
     {
         "errors.deadletterqueue.copy.record.enable",
-        "flush.messages",
-        "flush.ms",
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
         "min.cleanable.dirty.ratio",
@@ -226,7 +235,6 @@ _KAFKA_KEYS = frozenset(
         "preallocate",
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
-        "segment.jitter.ms",
         "unclean.leader.election.enable",
     }
 )

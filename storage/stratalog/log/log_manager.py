@@ -21,7 +21,7 @@ from uuid import UUID
 from stratalog.base.clock import Clock
 from stratalog.base.errors import DataDirectoryError, LogStoreError, UnknownTopicOrPartitionError
 from stratalog.base.filesystem import FileSystem
-from stratalog.base.randomness import IdGenerator
+from stratalog.base.randomness import IdGenerator, seeded_random
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
@@ -77,6 +77,7 @@ class LogManager:
         self._clock = clock
         self._scheduler = scheduler
         self._ids = ids
+        self._random = seeded_random(ids)
         self._directory = directory
         self._settings = settings
         self._resources = SegmentResources(
@@ -252,6 +253,7 @@ class LogManager:
         return UnifiedLog(
             self._clock,
             self._scheduler,
+            self._random,
             loaded,
             self._checkpoint_of,
             partition,
@@ -357,6 +359,22 @@ class LogManager:
     def _remove_expired_producers(self) -> None:
         for log in self.logs():
             log.remove_expired_producers()
+
+    def flush_old(self) -> None:
+        """Flush the logs whose `flush.ms` is over, one after the other. Call it now and then: it bounds what
+        a power loss takes.
+
+        Raises the first DataDirectoryError that a log gave, which is offline then; the others are flushed all
+        the same.
+        """
+        failures: list[DataDirectoryError] = []
+        for log in self.logs():
+            try:
+                log.flush_if_old()
+            except DataDirectoryError as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
 
     def checkpoint(self) -> None:
         """Write recovery points and start offsets of all logs. Raises DataDirectoryError."""

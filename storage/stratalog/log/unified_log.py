@@ -1,9 +1,9 @@
 """The log of one partition: what may be appended, what may be read, what is durable, and what may go.
 
-`LocalLog` writes the files, `LogReader` reads them, `LogState` follows what producers do, `LogOffsets` says
-what the offsets mean and how they relate, `LogAvailability` whether the log may be used, `retention` what may
-go. This class puts them together: it takes the locks, moves the offsets, and decides what a failure of the
-disk means.
+`LocalLog` has the files, `LogAppender` fills them, `LogFlusher` syncs them, `LogReader` reads them.
+`LogState` follows what producers do, `LogOffsets` says what the offsets mean and how they relate,
+`LogAvailability` whether the log may be used, `retention` what may go. This class puts them together: it
+takes the locks, moves the offsets, and decides what a failure of the disk means.
 
 Threads: appends validate without a lock, then write under `lock`, one at a time; `append_group` writes for
 many callers at once. Readers take no lock. `flush` syncs outside of `lock`, so that appends go on meanwhile.
@@ -17,6 +17,7 @@ is on the disk.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Sequence
 from uuid import UUID
@@ -29,17 +30,16 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.log import retention
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.append_request import AppendRequest
-from stratalog.log.append_run import AppendRun
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.leader_epoch_cache import EpochEnd
+from stratalog.log.log_appender import LogAppender, only
 from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_config import LogConfig
+from stratalog.log.log_flusher import LogFlusher
 from stratalog.log.log_loader import LoadedLog
 from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.log_reader import LogReader
-from stratalog.log.log_validator import validate_append, validate_replica
-from stratalog.log.producer_append import AppendOrigin
 from stratalog.log.producer_state_entry import ProducerStateEntry
 from stratalog.log.segment_info import SegmentInfo, SegmentSource
 from stratalog.log.state_transfer import StateTransfer
@@ -57,6 +57,7 @@ class UnifiedLog:
         self,
         clock: Clock,
         scheduler: Scheduler,
+        random_source: random.Random,
         loaded: LoadedLog,
         checkpoint: Callable[[UnifiedLog], None],
         topic_partition: TopicPartition,
@@ -86,6 +87,18 @@ class UnifiedLog:
         self._state.publish(self._offsets.high_watermark)
         self._availability = LogAvailability(topic_partition, loaded.local_log)
         self._reader = LogReader(loaded.local_log, self._offsets, self._availability)
+        self._flusher = LogFlusher(
+            self._flush_lock, self.lock, clock, loaded, self._offsets, self._availability
+        )
+        self._appender = LogAppender(
+            self.lock,
+            clock,
+            random_source,
+            loaded,
+            self._offsets,
+            self._availability,
+            self._flusher,
+        )
         self.state_transfer = StateTransfer(self.lock, clock, loaded, self._offsets, self._availability)
 
     @property
@@ -155,7 +168,7 @@ class UnifiedLog:
 
     def append_as_leader(self, batches: Buffer, leader_epoch: int) -> AppendInfo:
         """Append a producer's batches, which become visible together; see `append_group`."""
-        return _only(self.append_group([batches], leader_epoch))
+        return only(self.append_group([batches], leader_epoch))
 
     def append_group(self, requests: Sequence[Buffer], leader_epoch: int) -> list[AppendInfo | LogStoreError]:
         """Append many producers' requests, in order, with one write for all of them (one more for each roll).
@@ -163,19 +176,12 @@ class UnifiedLog:
         Each request stands for itself: where it is not valid, or its producer may not send it now, its place
         in the result holds the error (the classes that `validate_append` and `ProducerAppend.stage` raise)
         and nothing of it is stored. One that was stored before is answered with its offsets of then. In the
-        page cache when this returns, durable after `flush`. A disk that fails gives DataDirectoryError for
-        the requests that were written together. The buffers must not change until this returns. Thread-safe.
+        page cache when this returns, durable after `flush`; or at once, where `flush.messages` says so. A
+        disk that fails gives DataDirectoryError for the requests that were written, or synced, together: of
+        the latter nobody knows whether they are stored. The buffers must not change until this returns.
+        Thread-safe.
         """
-        validated = [self._validated(request) for request in requests]
-        with self.lock:
-            return self._append(validated, leader_epoch)
-
-    def _validated(self, request: Buffer) -> AppendRequest | LogStoreError:
-        try:
-            validated = validate_append(request, self.config, self._clock.now_ms())
-            return AppendRequest.of(validated, AppendOrigin.CLIENT)
-        except LogStoreError as failure:
-            return failure
+        return self._appender.append_group(requests, leader_epoch, self.config)
 
     def append_end_transaction_marker(
         self,
@@ -193,8 +199,7 @@ class UnifiedLog:
         control_type = ControlType.COMMIT if committed else ControlType.ABORT
         marker = EndTransactionMarker(control_type, coordinator_epoch)
         request = AppendRequest.end_of_transaction(producer_id, producer_epoch, marker, self._clock.now_ms())
-        with self.lock:
-            return _only(self._append([request], leader_epoch))
+        return self._appender.append(request, leader_epoch, self.config)
 
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
         """Append batches that already have their offsets and epochs, at or above the log's end. Durable after
@@ -202,28 +207,7 @@ class UnifiedLog:
 
         Raises CorruptRecordError, DataDirectoryError.
         """
-        with self.lock:
-            validated = validate_replica(batches, self.log_end_offset)
-            return _only(self._append([AppendRequest.of(validated, AppendOrigin.REPLICATION)], None))
-
-    def _append(
-        self, requests: Sequence[AppendRequest | LogStoreError], leader_epoch: int | None
-    ) -> list[AppendInfo | LogStoreError]:
-        run = AppendRun(
-            self._local,
-            self._state,
-            self.config,
-            self._clock.now_ms(),
-            leader_epoch,
-            self._availability.refusal(),
-        )
-        for request in requests:
-            run.add(request)
-        outcomes = run.finish()
-        if run.fatal is not None:
-            self._availability.go_offline(run.fatal)
-        self._state.publish(self.high_watermark)
-        return outcomes
+        return self._appender.append_replica(batches, self.config)
 
     def flush(self) -> int:
         """Make durable, names included, what was appended before the call; returns the recovery point then.
@@ -231,24 +215,12 @@ class UnifiedLog:
         Appends go on meanwhile. Raises DataDirectoryError, and takes the log offline: after a sync that
         failed nobody knows what is on the disk.
         """
-        with self._flush_lock:
-            with self.lock:
-                self._availability.require_online()
-                end_offset = self.log_end_offset
-                work = self._local.take_unsynced(self.recovery_point)
-                snapshot_files = self._state.producers.snapshot_files
-                snapshots = snapshot_files.take_unsynced()
-            if snapshots or not work.is_empty:
-                try:
-                    snapshot_files.sync(snapshots)
-                    self._local.sync(work)
-                except OSError as failure:
-                    with self.lock:
-                        raise self._availability.go_offline(failure) from failure
-            with self.lock:
-                self._offsets.recovery_point = max(self.recovery_point, end_offset)
-                self._state.publish(self.high_watermark)
-                return self.recovery_point
+        return self._flusher.flush()
+
+    def flush_if_old(self) -> None:
+        """Flush where the last flush is `flush.ms` ago and records came since; for a task that does it again
+        and again. A log that is offline or closed is left alone. Raises DataDirectoryError."""
+        self._flusher.flush_if_old(self.config)
 
     def read(
         self,
@@ -489,11 +461,3 @@ class UnifiedLog:
                 segment.unlink_deleted()
 
         self._scheduler.once(f"unlink {self.topic_partition}", unlink, self.config.file_delete_delay_ms)
-
-
-def _only(outcomes: Sequence[AppendInfo | LogStoreError]) -> AppendInfo:
-    """The outcome of the one request; raises where that is an error."""
-    (outcome,) = outcomes
-    if isinstance(outcome, LogStoreError):
-        raise outcome
-    return outcome

@@ -23,6 +23,8 @@ KAFKA_DEFAULTS = {
     "compression.zstd.level": "3",
     "delete.retention.ms": "86400000",
     "file.delete.delay.ms": "60000",
+    "flush.messages": "9223372036854775807",
+    "flush.ms": "9223372036854775807",
     "index.interval.bytes": "4096",
     "local.retention.bytes": "-2",
     "local.retention.ms": "-2",
@@ -36,6 +38,7 @@ KAFKA_DEFAULTS = {
     "retention.ms": "604800000",
     "segment.bytes": "1073741824",
     "segment.index.bytes": "10485760",
+    "segment.jitter.ms": "0",
     "segment.ms": "604800000",
 }
 
@@ -103,6 +106,9 @@ def test_every_field_is_documented_and_immutable() -> None:
         ("retention.ms", str(2**63)),
         ("segment.bytes", "100"),
         ("segment.bytes", str(2**31)),
+        ("flush.messages", "0"),
+        ("flush.ms", "-1"),
+        ("segment.jitter.ms", "-1"),
         ("segment.ms", "0"),
         ("segment.index.bytes", "12"),
         ("local.retention.ms", "-3"),
@@ -120,7 +126,7 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(name: str, text: str) -> 
     assert str(failure.value.fields["allowed"]) in failure.value.message
 
 
-@pytest.mark.parametrize("name", ["min.cleanable.dirty.ratio", "flush.ms", "min.insync.replicas"])
+@pytest.mark.parametrize("name", ["min.cleanable.dirty.ratio", "preallocate", "min.insync.replicas"])
 def test_kafkas_other_keys_are_refused_as_not_yet_honoured(name: str) -> None:
     with pytest.raises(InvalidConfigError, match="does not honour") as failure:
         LogConfig.from_overrides({name: "1"})

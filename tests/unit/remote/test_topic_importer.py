@@ -244,7 +244,7 @@ def test_directories_lie_apart(world: World, data_dir: str) -> None:
 
 def test_what_was_asked_for_must_be_there_and_make_sense(world: World) -> None:
     world.refuse(UnknownTopicOrPartitionError, "correct the name", "order")
-    world.refuse(InvalidConfigError, "leave it out", config={"flush.ms": "1"})
+    world.refuse(InvalidConfigError, "leave it out", config={"min.insync.replicas": "1"})
     world.refuse(DataDirectoryError, "no such log directory", log_dir="/elsewhere")
     world.disk.make_directories("/empty")
     world.refuse(UnknownTopicOrPartitionError, "no topic to import", log_dir="/empty")

@@ -1,0 +1,117 @@
+"""Takes what is appended to a log, from its producers, its transactions' coordinators, or another log.
+
+Requests are validated without a lock and written under `UnifiedLog.lock`, one `AppendRun` at a time. The
+flush that `flush.messages` may ask for comes when that lock is free again, so that other appends go on beside
+it; who asked for it by appending waits, and is told where it failed.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import LogStoreError
+from stratalog.base.filesystem import Buffer
+from stratalog.log.append_info import AppendInfo
+from stratalog.log.append_request import AppendRequest
+from stratalog.log.append_run import AppendRun
+from stratalog.log.log_availability import LogAvailability
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_flusher import LogFlusher
+from stratalog.log.log_loader import LoadedLog
+from stratalog.log.log_offsets import LogOffsets
+from stratalog.log.log_validator import validate_append, validate_replica
+from stratalog.log.producer_append import AppendOrigin
+from stratalog.log.roll_rule import RollRule
+
+
+class LogAppender:
+    """Thread-safe: it takes UnifiedLog.lock for what it changes."""
+
+    def __init__(
+        self,
+        lock: threading.RLock,
+        clock: Clock,
+        random_source: random.Random,
+        loaded: LoadedLog,
+        offsets: LogOffsets,
+        availability: LogAvailability,
+        flusher: LogFlusher,
+    ) -> None:
+        self._lock = lock
+        self._clock = clock
+        self._local = loaded.local_log
+        self._state = loaded.state
+        self._offsets = offsets
+        self._availability = availability
+        self._flusher = flusher
+        self._roll_rule = RollRule(random_source)
+
+    def append_group(
+        self, requests: Sequence[Buffer], leader_epoch: int, config: LogConfig
+    ) -> list[AppendInfo | LogStoreError]:
+        """See `UnifiedLog.append_group`."""
+        validated = [self._validated(request, config) for request in requests]
+        with self._lock:
+            outcomes = self._write(validated, leader_epoch, config)
+        return self._flushed(outcomes, config)
+
+    def append(self, request: AppendRequest, leader_epoch: int, config: LogConfig) -> AppendInfo:
+        """Append one that is valid. Raises what it would get in a group."""
+        with self._lock:
+            outcomes = self._write([request], leader_epoch, config)
+        return only(self._flushed(outcomes, config))
+
+    def append_replica(self, batches: Buffer, config: LogConfig) -> AppendInfo:
+        """See `UnifiedLog.append_as_follower`."""
+        with self._lock:
+            validated = validate_replica(batches, self._offsets.log_end_offset)
+            outcomes = self._write([AppendRequest.of(validated, AppendOrigin.REPLICATION)], None, config)
+        return only(self._flushed(outcomes, config))
+
+    def _validated(self, request: Buffer, config: LogConfig) -> AppendRequest | LogStoreError:
+        try:
+            validated = validate_append(request, config, self._clock.now_ms())
+            return AppendRequest.of(validated, AppendOrigin.CLIENT)
+        except LogStoreError as failure:
+            return failure
+
+    def _write(
+        self, requests: Sequence[AppendRequest | LogStoreError], leader_epoch: int | None, config: LogConfig
+    ) -> list[AppendInfo | LogStoreError]:
+        run = AppendRun(
+            self._local,
+            self._state,
+            self._roll_rule,
+            config,
+            self._clock.now_ms(),
+            leader_epoch,
+            self._availability.refusal(),
+        )
+        for request in requests:
+            run.add(request)
+        outcomes = run.finish()
+        if run.fatal is not None:
+            self._availability.go_offline(run.fatal)
+        self._state.publish(self._offsets.high_watermark)
+        return outcomes
+
+    def _flushed(
+        self, outcomes: list[AppendInfo | LogStoreError], config: LogConfig
+    ) -> list[AppendInfo | LogStoreError]:
+        """What to tell those whose requests were written, after the flush that `flush.messages` asks for."""
+        try:
+            self._flusher.flush_if_many(config)
+        except LogStoreError as failure:
+            return [outcome if isinstance(outcome, LogStoreError) else failure for outcome in outcomes]
+        return outcomes
+
+
+def only(outcomes: Sequence[AppendInfo | LogStoreError]) -> AppendInfo:
+    """The outcome of the one request; raises where that is an error."""
+    (outcome,) = outcomes
+    if isinstance(outcome, LogStoreError):
+        raise outcome
+    return outcome

@@ -1,0 +1,87 @@
+"""Makes a log durable: when somebody asks, and when its configuration does.
+
+`flush.messages` bounds how many records may wait for a sync: whoever appends the last of so many syncs before
+the append is acknowledged. `flush.ms` bounds for how long: a periodic task asks every log. By default neither
+does anything, as in Kafka: the operating system writes when it likes, and the requests that need more say so.
+
+The recovery point moves here, behind a sync that succeeded, to where the log ended when that began. A sync
+that fails takes the log offline: nobody knows what is on the disk then, and a second one may claim success.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from stratalog.base.clock import Clock
+from stratalog.log.log_availability import LogAvailability
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_loader import LoadedLog
+from stratalog.log.log_offsets import LogOffsets
+
+
+class LogFlusher:
+    """Thread-safe: one flush at a time, under `lock`; what it changes is guarded by UnifiedLog.lock."""
+
+    def __init__(
+        self,
+        lock: threading.RLock,
+        log_lock: threading.RLock,
+        clock: Clock,
+        loaded: LoadedLog,
+        offsets: LogOffsets,
+        availability: LogAvailability,
+    ) -> None:
+        """`lock` is taken before `log_lock`, which is `UnifiedLog.lock` and is not held while the disk
+        syncs."""
+        self._lock = lock
+        self._log_lock = log_lock
+        self._clock = clock
+        self._local = loaded.local_log
+        self._state = loaded.state
+        self._offsets = offsets
+        self._availability = availability
+        self._flushed_s = clock.monotonic_s()
+        """When the last flush began: what was appended since may not be durable."""
+
+    def flush(self) -> int:
+        """See `UnifiedLog.flush`."""
+        with self._lock:
+            with self._log_lock:
+                self._availability.require_online()
+                flushed_s = self._clock.monotonic_s()
+                end_offset = self._offsets.log_end_offset
+                work = self._local.take_unsynced(self._offsets.recovery_point)
+                snapshot_files = self._state.producers.snapshot_files
+                snapshots = snapshot_files.take_unsynced()
+            if snapshots or not work.is_empty:
+                try:
+                    snapshot_files.sync(snapshots)
+                    self._local.sync(work)
+                except OSError as failure:
+                    with self._log_lock:
+                        raise self._availability.go_offline(failure) from failure
+            with self._log_lock:
+                self._flushed_s = flushed_s
+                self._offsets.recovery_point = max(self._offsets.recovery_point, end_offset)
+                self._state.publish(self._offsets.high_watermark)
+                return self._offsets.recovery_point
+
+    def flush_if_many(self, config: LogConfig) -> None:
+        """Flush where `flush.messages` wants it. Raises as `flush` does; must not be called under
+        `log_lock`."""
+        if self._unflushed_count() >= config.flush_messages:
+            with self._lock:
+                # Another one's flush may have been waited for, and may have been enough.
+                if self._unflushed_count() >= config.flush_messages:
+                    self.flush()
+
+    def flush_if_old(self, config: LogConfig) -> None:
+        """The same for `flush.ms`. A log that takes no changes any more is left alone."""
+        with self._lock:
+            age_ms = (self._clock.monotonic_s() - self._flushed_s) * 1000
+            if self._unflushed_count() and age_ms >= config.flush_ms and self._availability.refusal() is None:
+                self.flush()
+
+    def _unflushed_count(self) -> int:
+        """As Kafka counts: offsets between the recovery point and the end."""
+        return self._offsets.log_end_offset - self._offsets.recovery_point
