@@ -204,9 +204,7 @@ def test_readers_get_what_was_committed_or_all_there_is_from_either_tier(
             for isolation in IsolationLevel:
                 await require_records(bench, writer.oracle, isolation, start_offset, max_bytes)
                 await require_offsets(bench, writer.oracle, isolation)
-                # The object store does not count markers as records that have a time.
-                if not uploads:
-                    await require_times(bench, writer.oracle, isolation)
+                await require_times(bench, writer.oracle, isolation)
 
     asyncio.run(run())
 

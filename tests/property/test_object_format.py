@@ -137,6 +137,7 @@ def entry_of(topic: str, seed: int) -> SliceEntry:
         if has_data
         else None
     )
+    marker_count = some.number(0, record_count - tombstone_count)
     return SliceEntry(
         topic_id=some.uuid(),
         topic=topic,
@@ -155,7 +156,8 @@ def entry_of(topic: str, seed: int) -> SliceEntry:
         has_aborted=some.maybe(),
         open_transactions=tuple(opens),
         tombstone_count=tombstone_count,
-        marker_count=some.number(0, record_count - tombstone_count),
+        marker_count=marker_count,
+        has_marker_times=marker_count > 0 and some.maybe(),
         earliest_delete_horizon_ms=some.timestamp() if some.maybe() else None,
         leader_epochs=tuple(LeaderEpoch(*pair) for pair in zip(epochs, starts, strict=False)),
         last_batch=last_batch,

@@ -159,8 +159,8 @@ class HostedPartition:
     def tiered_offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         return self._reader.offset_for_timestamp(self.topic_id_partition, timestamp_ms)
 
-    def tiered_max_timestamp(self) -> TimestampOffset | None:
-        return self._reader.max_timestamp(self.topic_id_partition)
+    def tiered_max_timestamp(self, end_offset: int) -> TimestampOffset | None:
+        return self._reader.max_timestamp(self.topic_id_partition, end_offset)
 
     def end_transaction(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, committed: bool

@@ -5,7 +5,9 @@ wanted one. The object store is asked for what lies below the local log start, t
 one bounded look into each tier is enough, and a range that lies in both is searched once. Local segments can
 be deleted between the two looks: then neither saw their range, and both look again.
 
-The isolation level says where the local log ends; what is in the object store lies below either end.
+The isolation level says where the log ends, in either tier: a transaction may be open below the tiered end.
+That end only grows, and the tier that is asked last is asked up to an end that is no older, so no record is
+passed over between the two.
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ def at_timestamp(partition: HostedPartition, timestamp_ms: int, isolation: Isola
         if partition.log_start_offset < local_log_start_offset:
             tiered = partition.tiered_offset_for_timestamp(timestamp_ms)
             if tiered is not None and tiered.offset < local_log_start_offset:
-                return Found(tiered.offset, tiered.timestamp_ms)
+                is_seen = tiered.offset < partition.watermarks().end_offset(isolation)
+                return Found(tiered.offset, tiered.timestamp_ms) if is_seen else NOT_FOUND
         local = partition.log.offset_for_timestamp(timestamp_ms, isolation)
         return NOT_FOUND if local is None else Found(local.offset, local.timestamp_ms)
 
@@ -90,13 +93,13 @@ def max_timestamp(partition: HostedPartition, isolation: Isolation) -> Found:
 
     def look(local_log_start_offset: int) -> Found:
         candidates: list[Found] = []
-        if partition.log_start_offset < local_log_start_offset:
-            tiered = partition.tiered_max_timestamp()
-            if tiered is not None:
-                candidates.append(Found(tiered.offset, tiered.timestamp_ms))
         local = partition.log.max_timestamp(isolation)
         if local is not None:
             candidates.append(Found(local.offset, local.timestamp_ms))
+        if partition.log_start_offset < local_log_start_offset:
+            tiered = partition.tiered_max_timestamp(partition.watermarks().end_offset(isolation))
+            if tiered is not None:
+                candidates.append(Found(tiered.offset, tiered.timestamp_ms))
         return max(candidates, key=lambda found: (found.timestamp_ms, -found.offset), default=NOT_FOUND)
 
     return _in_both_tiers(partition, look)

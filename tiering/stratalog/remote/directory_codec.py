@@ -91,7 +91,8 @@ HAS_LAST_BATCH_FLAG = 1 << 1
 HAS_KEY_STREAM_FLAG = 1 << 2
 HAS_INDEX_FLAG = 1 << 3
 HAS_DELETE_HORIZON_FLAG = 1 << 4
-KNOWN_FLAGS = (1 << 5) - 1
+HAS_MARKER_TIMES_FLAG = 1 << 5
+KNOWN_FLAGS = (1 << 6) - 1
 
 _STRATEGIES = {strategy.value: strategy for strategy in KeyStrategy}
 _NO_BATCH = LastBatch(0, 0, 0)
@@ -169,6 +170,7 @@ def _encode_entry(entry: SliceEntry, heap: _Heap) -> bytes:
         | HAS_KEY_STREAM_FLAG * (stream is not None)
         | HAS_INDEX_FLAG * (index is not None)
         | HAS_DELETE_HORIZON_FLAG * (horizon_ms is not None)
+        | HAS_MARKER_TIMES_FLAG * entry.has_marker_times
     )
     last_batch = last_batch or _NO_BATCH
     stream = stream or _NO_KEY_STREAM
@@ -247,6 +249,7 @@ def _decode_entry(data: Buffer, position: int) -> SliceEntry:
         ),
         tombstone_count=field["tombstone_count"],
         marker_count=field["marker_count"],
+        has_marker_times=flags & HAS_MARKER_TIMES_FLAG != 0,
         earliest_delete_horizon_ms=(
             field["earliest_delete_horizon_ms"] if flags & HAS_DELETE_HORIZON_FLAG else None
         ),

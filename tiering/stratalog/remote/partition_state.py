@@ -7,6 +7,7 @@ what lies below), never above it; the last ends at the tiered end, unless log st
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from typing import NamedTuple
 
 from stratalog.remote.slice_entry import LastBatch, SliceEntry
@@ -40,6 +41,11 @@ class PartitionState(NamedTuple):
     def tiered_bytes(self) -> int:
         """Bytes of the live slices, whole slices counted even where they are clipped."""
         return sum(live.entry.data_bytes for live in self.slices)
+
+    def slices_from(self, offset: int) -> tuple[LiveSlice, ...]:
+        """The slices that end behind `offset`, in order."""
+        first = max(bisect_right(self.slices, offset, key=lambda live: live.base_offset) - 1, 0)
+        return tuple(live for live in self.slices[first:] if live.end_offset > offset)
 
     def with_slice(self, live: LiveSlice) -> PartitionState:
         """The partition with one more slice at its tiered end."""

@@ -14,7 +14,7 @@ once more and the read starts again; missing under a fresh head is corruption.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -23,20 +23,21 @@ from stratalog.base.errors import (
     ObjectNotFoundError,
     OffsetOutOfRangeError,
     StoreCorruptError,
-    UnsupportedOperationError,
 )
 from stratalog.base.types import TopicIdPartition
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.record.batch import batches, decode
+from stratalog.record.batch import batches
+from stratalog.remote.deciding_slices import aborted_in, deciding_slices, has_markers
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.partition_state import LiveSlice, PartitionState
 from stratalog.remote.remote_reader_settings import RemoteReaderSettings
 from stratalog.remote.shard_state import ShardState
 from stratalog.remote.slice_entry import LeaderEpoch, joined_epochs
 from stratalog.remote.slice_source import SliceBatch, SliceSource
+from stratalog.remote.tiered_time_lookup import TieredTimeLookup
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.segment.transaction_index import AbortedTransaction
 
@@ -69,6 +70,7 @@ class RemoteReader:
     ) -> None:
         self._metadata = metadata
         self._source = SliceSource(store, metadata.layout, settings or RemoteReaderSettings())
+        self._times = TieredTimeLookup(self._source)
 
     def read(
         self,
@@ -95,16 +97,20 @@ class RemoteReader:
         return self._with_fresh_head(lambda state: self._read(state, tip, request))
 
     def offset_for_timestamp(self, tip: TopicIdPartition, timestamp_ms: int) -> TimestampOffset | None:
-        """The first tiered record, by offset, at or after `timestamp_ms`; None where there is none. Raises
-        StoreError.
+        """The first tiered record, by offset, at or after `timestamp_ms`, a marker like any other; None where
+        there is none. Raises StoreError.
         """
-        return self._with_fresh_head(lambda state: self._offset_for_timestamp(state, tip, timestamp_ms))
+        return self._with_fresh_head(
+            lambda state: self._times.first_at_or_after(state, state.partition(tip), timestamp_ms)
+        )
 
-    def max_timestamp(self, tip: TopicIdPartition) -> TimestampOffset | None:
-        """The first of the tiered records with the highest timestamp; None where there is no record. Raises
-        StoreError.
+    def max_timestamp(self, tip: TopicIdPartition, end_offset: int) -> TimestampOffset | None:
+        """The first of the tiered records below `end_offset` that have the highest timestamp, a marker like
+        any other; None where none has one. Raises StoreError.
         """
-        return self._with_fresh_head(lambda state: self._max_timestamp(state, tip))
+        return self._with_fresh_head(
+            lambda state: self._times.newest(state, state.partition(tip), end_offset)
+        )
 
     def state_at_end(self, tip: TopicIdPartition) -> TieredState | None:
         """What was known of the log at its tiered end; None where no slice says it. Raises StoreError."""
@@ -170,7 +176,7 @@ class RemoteReader:
         parts: list[memoryview] = []
         size_bytes = 0
         next_offset = request.offset
-        for live in _slices_from(partition, request.offset):
+        for live in partition.slices_from(request.offset):
             for batch in self._batches_from(state, live, request.offset):
                 if batch.header.base_offset >= end_offset:
                     return FetchData(b"".join(parts), max(next_offset, end_offset))
@@ -186,80 +192,16 @@ class RemoteReader:
         self, partition: PartitionState, start_offset: int, end_offset: int, in_transactions: Sequence[int]
     ) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions with records in [start_offset, end_offset) whose markers are tiered, in
-        the order of these. `in_transactions`: base offsets of the transactional batches there, ascending.
-
-        A marker may lie in a slice behind the records. The search ends with the first slice at whose end no
-        transaction is open that began below `end_offset`; of those before, only the ones with transactions
-        are looked at.
+        the order of these. `in_transactions`: base offsets of the transactional batches there, ascending; of
+        the slices without any, only those with markers are looked at.
         """
         found: list[AbortedTransaction] = []
-        for live in _slices_from(partition, start_offset):
-            entry = live.entry
+        for live in deciding_slices(partition, start_offset, end_offset):
             first = bisect_left(in_transactions, live.base_offset)
             was_read = first < len(in_transactions) and in_transactions[first] < live.end_offset
-            if was_read or entry.has_aborted or entry.marker_count > 0:
-                index = self._source.index(live)
-                if not index.producer_snapshot:
-                    raise UnsupportedOperationError(
-                        "which transactions of a slice were aborted is not known, because an early version"
-                        " uploaded it; read it uncommitted, or import the topic again",
-                        object_name=live.object_name,
-                        base_offset=live.base_offset,
-                        end_offset=live.end_offset,
-                    )
-                found += index.aborted_in(start_offset, end_offset)
-            if entry.stable_end_offset >= end_offset:
-                break
+            if was_read or has_markers(live):
+                found += aborted_in(live, self._source.index(live), start_offset, end_offset)
         return tuple(found)
-
-    def _offset_for_timestamp(
-        self, state: ShardState, tip: TopicIdPartition, timestamp_ms: int
-    ) -> TimestampOffset | None:
-        partition = state.partition(tip)
-        for live in partition.slices:
-            if live.entry.max_timestamp < timestamp_ms or live.entry.record_count == 0:
-                continue
-            start_offset = max(live.base_offset, partition.log_start_offset)
-            index = self._source.index(live)
-            for number in range(index.index_for_offset(start_offset), index.interval_count):
-                if index.max_timestamps[number] < timestamp_ms:
-                    continue
-                interval = index.interval(number)
-                for batch in self._batches(state, live, interval.position, interval.end_position):
-                    found = _first_at_or_after(batch, timestamp_ms, start_offset)
-                    if found is not None:
-                        return found
-        return None
-
-    def _max_timestamp(self, state: ShardState, tip: TopicIdPartition) -> TimestampOffset | None:
-        partition = state.partition(tip)
-        best: TimestampOffset | None = None
-        for live in partition.slices:
-            entry = live.entry
-            if entry.record_count == 0 or (best is not None and entry.max_timestamp <= best.timestamp_ms):
-                continue
-            start_offset = max(live.base_offset, partition.log_start_offset)
-            if entry.max_timestamp_offset >= start_offset:
-                best = TimestampOffset(entry.max_timestamp, entry.max_timestamp_offset)
-            else:
-                best = self._max_timestamp_from(state, live, start_offset, best)
-        return best
-
-    def _max_timestamp_from(
-        self, state: ShardState, live: LiveSlice, start_offset: int, best: TimestampOffset | None
-    ) -> TimestampOffset | None:
-        """The better of `best` and the slice's records from `start_offset` on; for a slice that is cut at
-        its low end.
-        """
-        index = self._source.index(live)
-        number = index.index_for_offset(start_offset)
-        while number < index.interval_count:
-            interval = index.interval(number)
-            if best is None or index.max_timestamps[number] > best.timestamp_ms:
-                for batch in self._batches(state, live, interval.position, interval.end_position):
-                    best = _better(best, batch, start_offset)
-            number += 1
-        return best
 
     def _batches_from(self, state: ShardState, live: LiveSlice, offset: int) -> Iterator[SliceBatch]:
         """The slice's batches that reach `offset` and the slice's own range."""
@@ -268,42 +210,9 @@ class RemoteReader:
         start_offset = max(offset, live.base_offset)
         index = self._source.index(live)
         position = index.interval(index.index_for_offset(start_offset)).position
-        for batch in self._batches(state, live, position, live.entry.data_bytes):
-            if batch.header.next_offset > start_offset:
-                yield batch
-
-    def _batches(
-        self, state: ShardState, live: LiveSlice, position: int, end_position: int
-    ) -> Iterator[SliceBatch]:
         found = state.objects.get(live.object_name)
         # A state's slices and objects come from the same commits.
         assert found is not None
-        return self._source.batches(found.ref, live, position, end_position)
-
-
-def _slices_from(partition: PartitionState, offset: int) -> tuple[LiveSlice, ...]:
-    """The slices that end behind `offset`, in order."""
-    first = max(bisect_right(partition.slices, offset, key=lambda live: live.base_offset) - 1, 0)
-    return tuple(live for live in partition.slices[first:] if live.end_offset > offset)
-
-
-def _first_at_or_after(batch: SliceBatch, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:
-    header = batch.header
-    if header.is_control or header.max_timestamp < timestamp_ms or header.next_offset <= start_offset:
-        return None
-    for record in decode(batch.data):
-        if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-            return TimestampOffset(record.timestamp_ms, record.offset)
-    return None
-
-
-def _better(best: TimestampOffset | None, batch: SliceBatch, start_offset: int) -> TimestampOffset | None:
-    header = batch.header
-    if header.is_control or header.next_offset <= start_offset:
-        return best
-    if best is not None and header.max_timestamp <= best.timestamp_ms:
-        return best
-    for record in decode(batch.data):
-        if record.offset >= start_offset and (best is None or record.timestamp_ms > best.timestamp_ms):
-            best = TimestampOffset(record.timestamp_ms, record.offset)
-    return best
+        for batch in self._source.batches(found.ref, live, position, live.entry.data_bytes):
+            if batch.header.next_offset > start_offset:
+                yield batch

@@ -4,10 +4,11 @@ Every batch is proved before it counts (checksum, framing of all records): what 
 that it came from, so damage must not become the truth. Plain batches are looked at by kernels, many with one
 call where they belong to one interval of the index; others, and whatever does not follow on, one by one here.
 
-Control batches count in ordinals, records and markers but have no key entries. A key stream speaks for every
-record of its slice, so two kinds of slices get none here and are hashed from their data when that is needed:
-those with transactional batches, since only a merge that knows what was aborted may write one, and those with
-a record that has no key (from a time when the topic was plain), which would be taken for an older one.
+Control batches count in ordinals, records, times and markers but have no key entries. A key stream speaks for
+every record of its slice, so two kinds of slices get none here and are hashed from their data when that is
+needed: those with transactional batches, since only a merge that knows what was aborted may write one, and
+those with a record that has no key (from a time when the topic was plain), which would be taken for an older
+one.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ class SliceBuilder:
             latest = header.base_timestamp + summary.max_timestamp_delta
             latest_delta = summary.max_timestamp_offset_delta
         self._begin_interval(header.base_offset)
-        if header.records_count > 0 and not header.is_control:
+        if header.records_count > 0:
             self._add_timestamps(earliest, latest, header.base_offset + latest_delta)
         self._add_header(header)
         self.data_bytes += header.size_in_bytes
@@ -225,6 +226,7 @@ class SliceBuilder:
             open_transactions=end.open_transactions,
             tombstone_count=self._tombstone_count,
             marker_count=self._marker_count,
+            has_marker_times=self._marker_count > 0,
             earliest_delete_horizon_ms=self._horizon_ms,
             leader_epochs=tuple(self._leader_epochs) if end.leader_epochs is None else end.leader_epochs,
             last_batch=self._last_batch,

@@ -110,7 +110,9 @@ class SliceEntry:
     """CRC-32C of the slice's data, from the first byte to the last."""
     record_count: int
     min_timestamp: int
-    """Milliseconds; of all records but markers, as are the next two. -1 where there is none."""
+    """Milliseconds; of all records, of markers only with `has_marker_times`, as are the next two. -1 where
+    there is none.
+    """
     max_timestamp: int
     max_timestamp_offset: int
     """Offset of the first record that has `max_timestamp`."""
@@ -123,6 +125,8 @@ class SliceEntry:
     open_transactions: tuple[OpenTransaction, ...] = ()
     tombstone_count: int = 0
     marker_count: int = 0
+    has_marker_times: bool = False
+    """Whether the times of its markers are counted, here and in the index; an early version left them out."""
     earliest_delete_horizon_ms: int | None = None
     leader_epochs: tuple[LeaderEpoch, ...] = ()
     last_batch: LastBatch | None = None
@@ -136,6 +140,11 @@ class SliceEntry:
     @property
     def data_end_position(self) -> int:
         return self.data_position + self.data_bytes
+
+    @property
+    def has_all_times(self) -> bool:
+        """Whether no record is newer than the timestamps tell."""
+        return self.has_marker_times or self.marker_count == 0
 
     def fault(self) -> str | None:
         """The first contradiction in this entry, as a clause for a message; None where there is none."""
@@ -158,17 +167,22 @@ class SliceEntry:
             return "its timestamps run backwards"
         if self.last_batch is not None and not 0 <= self.last_batch.base_offset < self.end_offset:
             return "its last batch lies outside its range"
-        if not self._stable_end_fits():
-            return "its stable end and its open transactions contradict each other"
         for earlier, later in itertools.pairwise(self.leader_epochs):
             if later.epoch <= earlier.epoch or later.start_offset <= earlier.start_offset:
                 return "its leader epochs do not ascend"
-        return self._key_stream_fault()
+        return self._transactions_fault() or self._key_stream_fault()
 
     def check(self) -> None:
         """Raise AssertionError where an invariant of the module's docstring does not hold."""
         fault = self.fault()
         assert fault is None, f"slice of {self.topic}-{self.partition}: {fault}"
+
+    def _transactions_fault(self) -> str | None:
+        if self.has_marker_times and self.marker_count == 0:
+            return "it has times of markers without having any"
+        if not self._stable_end_fits():
+            return "its stable end and its open transactions contradict each other"
+        return None
 
     def _stable_end_fits(self) -> bool:
         if not self.open_transactions:

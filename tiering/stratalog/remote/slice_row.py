@@ -49,6 +49,7 @@ SLICE_COLUMNS = (
     "last_batch",
     "key_stream",
     "index",
+    "has_marker_times",
 )
 SLICE_KEY_SIZE = 3
 _NO_MINIMUM = -(1 << 63)
@@ -88,6 +89,7 @@ def format_slice(live: LiveSlice) -> tuple[object, ...]:
         entry.last_batch,
         entry.key_stream,
         entry.index,
+        entry.has_marker_times,
     )
 
 
@@ -117,6 +119,8 @@ def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
         last_batch=parse_last_batch(row, "last_batch"),
         key_stream=_parse_key_stream(row),
         index=_parse_index(row),
+        # A page of an early version does not have the column.
+        has_marker_times=row.values.get("has_marker_times") is not None and row.flag("has_marker_times"),
     )
     fault = entry.fault()
     base_offset = row.integer("base_offset")

@@ -355,10 +355,10 @@ def marked_slice(bits: int) -> SliceEntry:
     return entry
 
 
-def test_markers_count_as_records_and_are_nothing_else() -> None:
+def test_markers_count_as_records_and_have_no_key() -> None:
     entry = marked_slice(CONTROL_BIT)
     assert (entry.record_count, entry.marker_count, entry.tombstone_count) == (3, 1, 0)
-    assert (entry.max_timestamp, entry.max_timestamp_offset) == (9, 0)
+    assert (entry.max_timestamp, entry.max_timestamp_offset, entry.has_marker_times) == (99, 1, True)
     assert entry.key_stream is not None
     assert entry.key_stream.entry_count == 2
 

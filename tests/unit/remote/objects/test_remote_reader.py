@@ -163,9 +163,11 @@ def check_times(reader: RemoteReader, tip: TopicIdPartition, expected: Sequence[
         first = next((record for record in expected if record.timestamp_ms >= timestamp_ms), None)
         found = reader.offset_for_timestamp(tip, timestamp_ms)
         assert found == (None if first is None else (first.timestamp_ms, first.offset))
-    latest = max((record.timestamp_ms for record in expected), default=None)
-    first = next((record for record in expected if record.timestamp_ms == latest), None)
-    assert reader.max_timestamp(tip) == (None if first is None else (first.timestamp_ms, first.offset))
+    for end_offset in {expected[len(expected) // 2].offset, expected[-1].offset + 1} if expected else {9}:
+        seen = [record for record in expected if record.offset < end_offset]
+        newest = max(seen, key=lambda record: (record.timestamp_ms, -record.offset), default=None)
+        found = reader.max_timestamp(tip, end_offset)
+        assert found == (None if newest is None else (newest.timestamp_ms, newest.offset))
 
 
 def test_the_whole_partition_is_read_by_following_next_offset() -> None:
@@ -201,7 +203,7 @@ def test_an_unknown_partition_is_empty_from_0_to_0() -> None:
     reader = found.reader()
     assert reader.read(other, 0, 100) == FetchData(b"", 0)
     assert reader.offset_for_timestamp(other, 0) is None
-    assert reader.max_timestamp(other) is None
+    assert reader.max_timestamp(other, 9) is None
 
 
 def test_a_clipped_slice_is_read_from_where_it_counts() -> None:
@@ -238,7 +240,8 @@ def test_a_clipped_slice_is_read_from_where_it_counts() -> None:
     assert [record.offset for record in decode_all(reader.read(tip, 3, 100).batches)] == [2, 3]
     assert reader.offset_for_timestamp(tip, 1) == (60, 3)
     assert reader.offset_for_timestamp(tip, 61) is None
-    assert reader.max_timestamp(tip) == (60, 3)
+    assert reader.max_timestamp(tip, 4) == (60, 3)
+    assert reader.max_timestamp(tip, 3) is None
 
 
 def test_an_object_that_is_gone_means_an_old_head_once() -> None:
