@@ -324,6 +324,7 @@ def test_the_checksum_is_that_of_the_library(data: bytes, begin: int) -> None:
     crc = begin & 0xFFFFFFFF
     assert native.crc32c(data, crc) == crc32c.crc32c(data, crc)
     assert native.crc32c(data, crc, by_tables=True) == crc32c.crc32c(data, crc)
+    assert native.crc32c(data, crc, by_lanes=True) == crc32c.crc32c(data, crc)
 
 
 def some_key_stream(random: Random, keys: list[bytes]) -> tuple[bytes, int, int, int]:

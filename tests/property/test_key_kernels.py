@@ -64,8 +64,8 @@ def rows_of(entries: KeyEntries) -> list[tuple[HashPair, int, bool]]:
 KEYS = st.one_of(
     st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=10),
     st.lists(st.binary(max_size=3), max_size=10),
-    st.lists(st.binary(min_size=15, max_size=17) | st.none(), max_size=14),
-    st.lists(st.binary(min_size=32, max_size=39), min_size=4, max_size=14),
+    st.lists(st.binary(min_size=15, max_size=17) | st.none(), max_size=20),
+    st.lists(st.binary(min_size=32, max_size=39), min_size=4, max_size=20),
 )
 
 

@@ -4,6 +4,7 @@ cdef extern from "crc32c.h" nogil:
     void kernel_crc32c_begin()
     uint32_t kernel_crc32c(uint32_t crc, const uint8_t *data, size_t size)
     uint32_t kernel_crc32c_by_tables(uint32_t crc, const uint8_t *data, size_t size)
+    uint32_t kernel_crc32c_by_lanes(uint32_t crc, const uint8_t *data, size_t size)
 
 
 cdef extern from "batch_kernels.h" nogil:
@@ -70,11 +71,13 @@ cdef extern from "batch_kernels.h" nogil:
 kernel_crc32c_begin()
 
 
-def crc32c(data, uint32_t crc=0, *, bint by_tables=False):
-    """CRC-32C as the other kernels sum it, or as they would without the processor's help: for tests."""
+def crc32c(data, uint32_t crc=0, *, bint by_tables=False, bint by_lanes=False):
+    """CRC-32C as the other kernels sum it, or as they would on a lesser processor: for tests."""
     cdef Export source = export(data)
     if by_tables:
         return kernel_crc32c_by_tables(crc, source.data, source.size)
+    if by_lanes:
+        return kernel_crc32c_by_lanes(crc, source.data, source.size)
     return kernel_crc32c(crc, source.data, source.size)
 
 

@@ -10,7 +10,8 @@ void kernel_crc32c_begin(void);
 
 uint32_t kernel_crc32c(uint32_t crc, const uint8_t *data, size_t size);
 
-/* The same by tables alone, on whatever processor: for tests. */
+/* The same as it is summed on lesser processors, by tables alone or without folding: for tests. */
 uint32_t kernel_crc32c_by_tables(uint32_t crc, const uint8_t *data, size_t size);
+uint32_t kernel_crc32c_by_lanes(uint32_t crc, const uint8_t *data, size_t size);
 
 #endif

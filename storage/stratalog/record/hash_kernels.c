@@ -1,7 +1,8 @@
 /* Hashes of keys: SipHash-2-4 with a 128-bit result for key streams, murmur2 for partitions.
  *
- * A hash is a chain of steps that wait for each other, so where the processor works on four words at once, four keys
- * are hashed side by side. They must have as many whole words; keys of a topic mostly do. */
+ * A hash is a chain of steps that wait for each other, so where the processor works on four words at once, eight keys
+ * are hashed side by side: four in a register, and two registers in turns. They must have as many whole words; keys of a
+ * topic mostly do. */
 #include "kernels.h"
 #include "record_frame.h"
 
@@ -79,7 +80,7 @@ void kernel_siphash128(const uint8_t *key16, const uint8_t *data, size_t size, u
 }
 
 /* Keys that wait to be hashed together, and the columns that get the hashes. */
-enum { LANES = 4 };
+enum { LANES = 8, VECTOR_LANES = 4 };
 
 typedef struct {
     const uint8_t *data[LANES];
@@ -92,27 +93,24 @@ typedef struct {
 #if defined(__x86_64__)
 #define HAS_LANES 1
 
-typedef uint64_t words __attribute__((vector_size(LANES * sizeof(uint64_t))));
-
 static bool processor_has_lanes(void)
 {
     return __builtin_cpu_supports("avx2");
 }
 
-#define ROTATE_LEFT(word, bits) ((word) << (bits) | (word) >> (64 - (bits)))
-#define SIP_ROUND(v0, v1, v2, v3)                                                                                      \
-    do {                                                                                                               \
-        v0 += v1;                                                                                                      \
-        v1 = ROTATE_LEFT(v1, 13) ^ v0;                                                                                 \
-        v0 = ROTATE_LEFT(v0, 32);                                                                                      \
-        v2 += v3;                                                                                                      \
-        v3 = ROTATE_LEFT(v3, 16) ^ v2;                                                                                 \
-        v0 += v3;                                                                                                      \
-        v3 = ROTATE_LEFT(v3, 21) ^ v0;                                                                                 \
-        v2 += v1;                                                                                                      \
-        v1 = ROTATE_LEFT(v1, 17) ^ v2;                                                                                 \
-        v2 = ROTATE_LEFT(v2, 32);                                                                                      \
-    } while (0)
+typedef uint64_t words __attribute__((vector_size(VECTOR_LANES * sizeof(uint64_t))));
+
+typedef struct {
+    words v0, v1, v2, v3;
+} sip_lanes;
+
+/* A whole word of a key. */
+static inline uint64_t word_at(const uint8_t *data, size_t index)
+{
+    uint64_t word;
+    memcpy(&word, data + index * sizeof word, sizeof word);
+    return word;
+}
 
 /* The last word of a key: what is left of it behind its whole words, and its size. */
 static inline uint64_t last_word(const uint8_t *data, size_t size)
@@ -123,44 +121,97 @@ static inline uint64_t last_word(const uint8_t *data, size_t size)
     return word;
 }
 
-__attribute__((target("avx2"))) static void hash_lanes(const sip_state *keyed, const waiting_keys *keys)
+#define LANE_KERNEL __attribute__((target("avx2")))
+#define ROTATE_LEFT(word, bits) ((word) << (bits) | (word) >> (64 - (bits)))
+
+/* One round of both states. They do not wait for each other, which is why there are two. */
+LANE_KERNEL static inline void sip_round_lanes(sip_lanes states[2])
 {
-    const size_t words_count = keys->size[0] / sizeof(uint64_t);
-    words v0 = {keyed->v0, keyed->v0, keyed->v0, keyed->v0};
-    words v1 = {keyed->v1, keyed->v1, keyed->v1, keyed->v1};
-    words v2 = {keyed->v2, keyed->v2, keyed->v2, keyed->v2};
-    words v3 = {keyed->v3, keyed->v3, keyed->v3, keyed->v3};
-    words result;
-    for (size_t index = 0; index <= words_count; index++) {
-        uint64_t each[LANES];
-        words word;
-        for (int lane = 0; lane < LANES; lane++)
-            if (index < words_count)
-                memcpy(&each[lane], keys->data[lane] + index * sizeof(uint64_t), sizeof(uint64_t));
-            else
-                each[lane] = last_word(keys->data[lane], keys->size[lane]);
-        memcpy(&word, each, sizeof word);
-        v3 ^= word;
-        SIP_ROUND(v0, v1, v2, v3);
-        SIP_ROUND(v0, v1, v2, v3);
-        v0 ^= word;
+    for (int half = 0; half < 2; half++) {
+        sip_lanes *state = &states[half];
+        state->v0 += state->v1;
+        state->v1 = ROTATE_LEFT(state->v1, 13) ^ state->v0;
+        state->v0 = ROTATE_LEFT(state->v0, 32);
+        state->v2 += state->v3;
+        state->v3 = ROTATE_LEFT(state->v3, 16) ^ state->v2;
+        state->v0 += state->v3;
+        state->v3 = ROTATE_LEFT(state->v3, 21) ^ state->v0;
+        state->v2 += state->v1;
+        state->v1 = ROTATE_LEFT(state->v1, 17) ^ state->v2;
+        state->v2 = ROTATE_LEFT(state->v2, 32);
     }
-    v2 ^= (words){0xee, 0xee, 0xee, 0xee};
-    for (int round = 0; round < 4; round++)
-        SIP_ROUND(v0, v1, v2, v3);
-    result = v0 ^ v1 ^ v2 ^ v3;
-    memcpy(keys->high, &result, sizeof result);
-    v1 ^= (words){0xdd, 0xdd, 0xdd, 0xdd};
-    for (int round = 0; round < 4; round++)
-        SIP_ROUND(v0, v1, v2, v3);
-    result = v0 ^ v1 ^ v2 ^ v3;
-    memcpy(keys->low, &result, sizeof result);
 }
 
-static inline bool have_equal_words(const waiting_keys *keys)
+LANE_KERNEL static inline void sip_absorb_lanes(sip_lanes states[2], words first, words second)
 {
-    return ((keys->size[0] ^ keys->size[1]) | (keys->size[0] ^ keys->size[2]) | (keys->size[0] ^ keys->size[3])) <
-           sizeof(uint64_t);
+    states[0].v3 ^= first;
+    states[1].v3 ^= second;
+    sip_round_lanes(states);
+    sip_round_lanes(states);
+    states[0].v0 ^= first;
+    states[1].v0 ^= second;
+}
+
+LANE_KERNEL static inline void sip_finish_lanes(sip_lanes states[2], uint64_t *target)
+{
+    for (int round = 0; round < 4; round++)
+        sip_round_lanes(states);
+    for (int half = 0; half < 2; half++) {
+        words result = states[half].v0 ^ states[half].v1 ^ states[half].v2 ^ states[half].v3;
+        memcpy(target + half * VECTOR_LANES, &result, sizeof result);
+    }
+}
+
+/* Hashes LANES keys with as many whole words. */
+LANE_KERNEL static void hash_lanes(const sip_state *keyed, const waiting_keys *keys, uint64_t high[LANES],
+                                   uint64_t low[LANES])
+{
+    const uint8_t *const *data = keys->data;
+    const size_t *size = keys->size, words_count = size[0] / sizeof(uint64_t);
+    const sip_lanes begin = {
+        {keyed->v0, keyed->v0, keyed->v0, keyed->v0},
+        {keyed->v1, keyed->v1, keyed->v1, keyed->v1},
+        {keyed->v2, keyed->v2, keyed->v2, keyed->v2},
+        {keyed->v3, keyed->v3, keyed->v3, keyed->v3},
+    };
+    sip_lanes states[2] = {begin, begin};
+    for (size_t index = 0; index < words_count; index++)
+        sip_absorb_lanes(states,
+                         (words){word_at(data[0], index), word_at(data[1], index), word_at(data[2], index),
+                                 word_at(data[3], index)},
+                         (words){word_at(data[4], index), word_at(data[5], index), word_at(data[6], index),
+                                 word_at(data[7], index)});
+    sip_absorb_lanes(states,
+                     (words){last_word(data[0], size[0]), last_word(data[1], size[1]), last_word(data[2], size[2]),
+                             last_word(data[3], size[3])},
+                     (words){last_word(data[4], size[4]), last_word(data[5], size[5]), last_word(data[6], size[6]),
+                             last_word(data[7], size[7])});
+    for (int half = 0; half < 2; half++)
+        states[half].v2 ^= (words){0xee, 0xee, 0xee, 0xee};
+    sip_finish_lanes(states, high);
+    for (int half = 0; half < 2; half++)
+        states[half].v1 ^= (words){0xdd, 0xdd, 0xdd, 0xdd};
+    sip_finish_lanes(states, low);
+}
+
+/* Hashes the keys that wait side by side; false where that cannot be. */
+static bool hash_in_lanes(const sip_state *keyed, waiting_keys *keys)
+{
+    uint64_t high[LANES], low[LANES];
+    size_t differences = 0;
+    for (size_t index = 1; index < keys->count; index++)
+        differences |= keys->size[0] ^ keys->size[index];
+    /* One key is faster by itself, and the sizes of others may differ in their last word only. */
+    if (keys->count < 2 || differences >= sizeof(uint64_t))
+        return false;
+    for (size_t index = keys->count; index < LANES; index++) {
+        keys->data[index] = keys->data[0];
+        keys->size[index] = keys->size[0];
+    }
+    hash_lanes(keyed, keys, high, low);
+    memcpy(keys->high, high, keys->count * sizeof *high);
+    memcpy(keys->low, low, keys->count * sizeof *low);
+    return true;
 }
 
 #else
@@ -171,9 +222,7 @@ static inline bool have_equal_words(const waiting_keys *keys)
 static void hash_waiting(const sip_state *keyed, waiting_keys *keys, bool has_lanes)
 {
 #if HAS_LANES
-    if (has_lanes && keys->count == LANES && have_equal_words(keys))
-        hash_lanes(keyed, keys);
-    else
+    if (!has_lanes || !hash_in_lanes(keyed, keys))
 #else
     (void)has_lanes;
 #endif
