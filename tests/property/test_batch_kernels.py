@@ -162,7 +162,10 @@ def test_both_kinds_agree_on_any_bytes(seed: int) -> None:
     file_position = random.choice((0, 2**40))
     for name, arguments in (
         ("whole_batches", (data,)),
-        ("sound_batches", (data, random.choice((2**63 - 1, rule.end_offset)))),
+        (
+            "sound_batches",
+            (data, random.choice((2**63 - 1, rule.end_offset)), offset, random.choice((-1, -1, 1, 2))),
+        ),
         ("walk_batches", (data, position, file_position, offset, random.choice((-1, 1, 2)))),
         ("scan_batches", (data, position, limit, fingerprint)),
         ("filter_batches", (data, position, survivors, ordinal, rule, fingerprint)),

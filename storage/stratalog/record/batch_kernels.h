@@ -16,7 +16,8 @@ size_t kernel_plain_batches(const uint8_t *data, size_t size);
 
 /* How many bytes of batches `data` begins with whose checksums are true and that end at or below `end_offset`; the
  * offset behind them, -1 where there is none. */
-size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset, int64_t *next_offset);
+size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset, int64_t first_offset,
+                            int32_t leader_epoch, int64_t *next_offset);
 
 typedef struct {
     size_t position;

@@ -57,7 +57,8 @@ cdef extern from "batch_kernels.h" nogil:
 
     size_t kernel_whole_batches(const uint8_t *data, size_t size, int64_t *records_count)
     size_t kernel_plain_batches(const uint8_t *data, size_t size)
-    size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset, int64_t *next_offset)
+    size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset, int64_t first_offset,
+                                int32_t leader_epoch, int64_t *next_offset)
     size_t kernel_walk_batches(const uint8_t *data, size_t size, int64_t next_offset, int32_t leader_epoch,
                                batch_row *rows, size_t room)
     void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, scan_result *result)
@@ -91,13 +92,13 @@ def whole_batches(data):
     return size, records_count
 
 
-def sound_batches(data, int64_t end_offset):
+def sound_batches(data, int64_t end_offset, int64_t first_offset=0, int32_t leader_epoch=-1):
     """See ``batch_kernels.sound_batches``."""
     cdef Export source = export(data)
     cdef int64_t next_offset
     cdef size_t size
     with nogil:
-        size = kernel_sound_batches(source.data, source.size, end_offset, &next_offset)
+        size = kernel_sound_batches(source.data, source.size, end_offset, first_offset, leader_epoch, &next_offset)
     return size, next_offset
 
 

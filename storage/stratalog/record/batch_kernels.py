@@ -13,9 +13,10 @@ CorruptRecordError.
 whole_batches(data) -> (size_bytes, records_count)
     The whole batches that `data` begins with, of any kind, up to a torn one or a header that cannot be. Only
     headers are looked at.
-sound_batches(data, end_offset) -> (size_bytes, next_offset)
-    The whole batches that `data` begins with, of any kind, whose checksums are true and that end at or below
-    `end_offset`; the offset behind them, -1 where there is none. Records are not looked at.
+sound_batches(data, end_offset, first_offset=0, leader_epoch=-1) -> (size_bytes, next_offset)
+    The whole batches that `data` begins with, of any kind, whose checksums are true, whose offsets ascend
+    from `first_offset` on and end at or below `end_offset`, and whose leader epoch is that one, unless it is
+    -1; the offset behind them, -1 where there is none. Records are not looked at.
 walk_batches(data, position, data_position, next_offset, leader_epoch) -> list[BatchRow]
     What an index asks of the batches from `position` on, of any kind: those that are whole, with true
     checksums, offsets that ascend from `next_offset` on and leader epochs that do not go back from

@@ -49,14 +49,20 @@ def whole_batches(data: Buffer) -> tuple[int, int]:
     return position, records_count
 
 
-def sound_batches(data: Buffer, end_offset: int) -> tuple[int, int]:
+def sound_batches(
+    data: Buffer, end_offset: int, first_offset: int = 0, leader_epoch: int = -1
+) -> tuple[int, int]:
     """See ``batch_kernels.sound_batches``."""
     position, next_offset = 0, -1
     while (header := _whole_batch(data, position)) is not None:
-        if header.next_offset > end_offset or not crc_matches(data, position, header):
+        if header.base_offset < first_offset or header.next_offset > end_offset:
+            break
+        if leader_epoch >= 0 and header.leader_epoch != leader_epoch:
+            break
+        if not crc_matches(data, position, header):
             break
         position += header.size_in_bytes
-        next_offset = header.next_offset
+        next_offset = first_offset = header.next_offset
     return position, next_offset
 
 

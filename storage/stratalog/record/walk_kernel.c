@@ -10,15 +10,17 @@ static bool is_noted(const batch_frame *batch, int32_t leader_epoch)
            batch->leader_epoch != leader_epoch;
 }
 
-size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset, int64_t *next_offset)
+size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset, int64_t first_offset,
+                            int32_t leader_epoch, int64_t *next_offset)
 {
     batch_frame batch;
     size_t position = 0;
     *next_offset = -1;
-    while (batch_at(data + position, size - position, &batch) && batch.next_offset <= end_offset &&
+    while (batch_at(data + position, size - position, &batch) && batch.base_offset >= first_offset &&
+           batch.next_offset <= end_offset && (leader_epoch < 0 || batch.leader_epoch == leader_epoch) &&
            has_true_crc(&batch)) {
         position += batch.size;
-        *next_offset = batch.next_offset;
+        *next_offset = first_offset = batch.next_offset;
     }
     return position;
 }
