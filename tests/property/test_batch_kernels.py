@@ -166,6 +166,8 @@ def test_both_kinds_agree_on_any_bytes(seed: int) -> None:
             "sound_batches",
             (data, random.choice((2**63 - 1, rule.end_offset)), offset, random.choice((-1, -1, 1, 2))),
         ),
+        ("skip_batches", (data[position:], rule.end_offset, offset, random.choice((-1, 1, 2)))),
+        ("skip_batches", (data[position:limit], 2**63 - 1, 0, -1)),
         ("walk_batches", (data, position, file_position, offset, random.choice((-1, 1, 2)))),
         ("scan_batches", (data, position, limit, fingerprint)),
         ("filter_batches", (data, position, survivors, ordinal, rule, fingerprint)),
@@ -227,6 +229,31 @@ def test_a_walk_ends_where_the_row_is_not_what_it_should_be(kernels: Any, seed: 
         expected.append((1000 + position, header.size_in_bytes, last_offset, header.max_timestamp, is_noted))
         position, next_offset, epoch = position + header.size_in_bytes, last_offset + 1, header.leader_epoch
     assert kernels.walk_batches(bytes(data[:cut]), 0, 1000, 0, 1) == expected
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@given(SEEDS)
+def test_what_is_skipped_ends_below_the_offset(kernels: Any, seed: int) -> None:
+    random = Random(seed)
+    written: list[bytes] = []
+    offset = 0
+    for _ in range(random.randrange(1, 8)):
+        written.append(some_producer(random, some_batch(random, offset, is_plain=False)))
+        offset = parse_header(written[-1]).next_offset + random.choice((0, 0, 3, -1))
+    data = b"".join(written)
+    sought = random.randrange(offset + 2)
+    cut = random.choice((len(data), random.randrange(len(data) + 1)))
+    position, next_offset, epoch = 0, random.choice((0, 1)), random.choice((-1, 1, 2))
+    expected = (position, next_offset, epoch)
+    for header in map(parse_header, written):
+        # The header is all that has to be there.
+        if position + HEADER_SIZE > cut or header.last_offset >= sought:
+            break
+        if header.base_offset < expected[1] or header.leader_epoch < expected[2]:
+            break
+        position += header.size_in_bytes
+        expected = (position, header.last_offset + 1, header.leader_epoch)
+    assert kernels.skip_batches(data[:cut], sought, next_offset, epoch) == expected
 
 
 @pytest.mark.parametrize("kernels", KERNELS)

@@ -86,14 +86,14 @@ static inline void write_be64(uint8_t *field, uint64_t number)
     memcpy(field, &number, sizeof number);
 }
 
-/* The batch that `size` bytes begin with: false where its header cannot be or it does not end in them. */
-static inline bool batch_at(const uint8_t *data, size_t size, batch_frame *batch)
+/* The header that `size` bytes begin with: false where it cannot be. The batch may be longer. */
+static inline bool header_at(const uint8_t *data, size_t size, batch_frame *batch)
 {
     int32_t batch_length;
     if (size < HEADER_BYTES)
         return false;
     batch_length = (int32_t)read_be32(data + BATCH_LENGTH_POSITION);
-    if (batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES || (size_t)batch_length > size - LOG_OVERHEAD_BYTES)
+    if (batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES)
         return false;
     batch->start = data;
     batch->size = LOG_OVERHEAD_BYTES + (size_t)batch_length;
@@ -112,6 +112,12 @@ static inline bool batch_at(const uint8_t *data, size_t size, batch_frame *batch
         return false;
     batch->next_offset = batch->base_offset + batch->last_offset_delta + 1;
     return true;
+}
+
+/* The batch that `size` bytes begin with: false where its header cannot be or it does not end in them. */
+static inline bool batch_at(const uint8_t *data, size_t size, batch_frame *batch)
+{
+    return header_at(data, size, batch) && batch->size <= size;
 }
 
 /* Neither compressed nor part of a transaction, with at least one record: what the batch kernels take. */

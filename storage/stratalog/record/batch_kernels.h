@@ -19,6 +19,11 @@ size_t kernel_plain_batches(const uint8_t *data, size_t size);
 size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset, int64_t first_offset,
                             int32_t leader_epoch, int64_t *next_offset);
 
+/* How many bytes are taken by batches that end below `offset`, in order behind what ends with `next_offset` and
+ * `leader_epoch`, which are moved on. Only headers are looked at; the last batch may end behind `size`. */
+size_t kernel_skip_batches(const uint8_t *data, size_t size, int64_t offset, int64_t *next_offset,
+                           int32_t *leader_epoch);
+
 typedef struct {
     size_t position;
     size_t size;

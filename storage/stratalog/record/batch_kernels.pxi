@@ -59,6 +59,8 @@ cdef extern from "batch_kernels.h" nogil:
     size_t kernel_plain_batches(const uint8_t *data, size_t size)
     size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset, int64_t first_offset,
                                 int32_t leader_epoch, int64_t *next_offset)
+    size_t kernel_skip_batches(const uint8_t *data, size_t size, int64_t offset, int64_t *next_offset,
+                               int32_t *leader_epoch)
     size_t kernel_walk_batches(const uint8_t *data, size_t size, int64_t next_offset, int32_t leader_epoch,
                                batch_row *rows, size_t room)
     void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, scan_result *result)
@@ -100,6 +102,14 @@ def sound_batches(data, int64_t end_offset, int64_t first_offset=0, int32_t lead
     with nogil:
         size = kernel_sound_batches(source.data, source.size, end_offset, first_offset, leader_epoch, &next_offset)
     return size, next_offset
+
+
+def skip_batches(data, int64_t offset, int64_t next_offset, int32_t leader_epoch):
+    """See ``batch_kernels.skip_batches``."""
+    cdef Export source = export(data)
+    # A few headers cost less than to let go of the lock.
+    cdef size_t size = kernel_skip_batches(source.data, source.size, offset, &next_offset, &leader_epoch)
+    return size, next_offset, leader_epoch
 
 
 def walk_batches(data, size_t position, int64_t data_position, int64_t next_offset, int32_t leader_epoch):

@@ -1,7 +1,7 @@
 """Everything that is done to whole rows of batches, compiled where possible.
 
 What a batch costs in Python is more than what its records cost in C, and small slices hold one batch. So
-these take many batches with one call. The first three take batches of every kind; the others take them as far
+these take many batches with one call. The first four take batches of every kind; the others take them as far
 as they are *plain*: whole, sound, with records, neither compressed nor part of a transaction. They stop
 before the first batch that is not, and leave it to the caller, who takes it the long way (``batch``,
 ``kernels``) and has the words for what is wrong with it. `NATIVE` of ``kernels`` says which of ``_kernels``
@@ -17,6 +17,10 @@ sound_batches(data, end_offset, first_offset=0, leader_epoch=-1) -> (size_bytes,
     The whole batches that `data` begins with, of any kind, whose checksums are true, whose offsets ascend
     from `first_offset` on and end at or below `end_offset`, and whose leader epoch is that one, unless it is
     -1; the offset behind them, -1 where there is none. Records are not looked at.
+skip_batches(data, offset, next_offset, leader_epoch) -> (size_bytes, next_offset, leader_epoch)
+    How many bytes are taken by the batches, of any kind, that `data` begins with and that end below `offset`;
+    offset and leader epoch of what follows. Offsets ascend from `next_offset` on and leader epochs do not go
+    back from `leader_epoch` on. Only headers are looked at: the last batch may end behind `data`.
 walk_batches(data, position, data_position, next_offset, leader_epoch) -> list[BatchRow]
     What an index asks of the batches from `position` on, of any kind: those that are whole, with true
     checksums, offsets that ascend from `next_offset` on and leader epochs that do not go back from
@@ -50,6 +54,7 @@ __all__ = (
     "hash_batches",
     "merge_key_streams",
     "scan_batches",
+    "skip_batches",
     "sound_batches",
     "walk_batches",
     "whole_batches",
@@ -61,6 +66,7 @@ if TYPE_CHECKING or not NATIVE:
         hash_batches,
         merge_key_streams,
         scan_batches,
+        skip_batches,
         sound_batches,
         walk_batches,
         whole_batches,
@@ -71,6 +77,7 @@ else:
         hash_batches,
         merge_key_streams,
         scan_batches,
+        skip_batches,
         sound_batches,
         walk_batches,
         whole_batches,

@@ -66,6 +66,17 @@ def sound_batches(
     return position, next_offset
 
 
+def skip_batches(data: Buffer, offset: int, next_offset: int, leader_epoch: int) -> tuple[int, int, int]:
+    """See ``batch_kernels.skip_batches``."""
+    position = 0
+    while (header := _header(data, position)) is not None and header.next_offset <= offset:
+        if header.base_offset < next_offset or header.leader_epoch < leader_epoch:
+            break
+        position += header.size_in_bytes
+        next_offset, leader_epoch = header.next_offset, header.leader_epoch
+    return position, next_offset, leader_epoch
+
+
 def walk_batches(
     data: Buffer, position: int, data_position: int, next_offset: int, leader_epoch: int
 ) -> list[BatchRow]:
@@ -291,12 +302,16 @@ def _add_rebuilt(header: BatchHeader, copied: CopiedRecords, stamp_ms: int | Non
     kept.add(batch, copied.count, copied.first_delta, copied.last_delta)
 
 
-def _whole_batch(data: Buffer, position: int) -> BatchHeader | None:
+def _header(data: Buffer, position: int) -> BatchHeader | None:
     try:
-        header = parse_header(data, position)
+        return parse_header(data, position)
     except CorruptRecordError:
         return None
-    return header if header.size_in_bytes <= len(data) - position else None
+
+
+def _whole_batch(data: Buffer, position: int) -> BatchHeader | None:
+    header = _header(data, position)
+    return None if header is None or header.size_in_bytes > len(data) - position else header
 
 
 def _plain_batch(data: Buffer, position: int) -> BatchHeader | None:

@@ -1,4 +1,4 @@
-/* Measure and prove: kernels that look at every batch of a row, of whatever kind, but not at its records. */
+/* Measure, prove and skip: kernels that look at every batch of a row, of whatever kind, but not at its records. */
 #include "batch_kernels.h"
 
 #include "batch_frame.h"
@@ -21,6 +21,20 @@ size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset
            has_true_crc(&batch)) {
         position += batch.size;
         *next_offset = first_offset = batch.next_offset;
+    }
+    return position;
+}
+
+size_t kernel_skip_batches(const uint8_t *data, size_t size, int64_t offset, int64_t *next_offset,
+                           int32_t *leader_epoch)
+{
+    batch_frame batch;
+    size_t position = 0;
+    while (position < size && header_at(data + position, size - position, &batch) && batch.next_offset <= offset &&
+           batch.base_offset >= *next_offset && batch.leader_epoch >= *leader_epoch) {
+        position += batch.size;
+        *next_offset = batch.next_offset;
+        *leader_epoch = batch.leader_epoch;
     }
     return position;
 }
