@@ -10,10 +10,14 @@ a snapshot that was taken before an append.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from itertools import pairwise
+from operator import attrgetter
 
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.transaction_index import AbortedTransaction
+
+_base_offset = attrgetter("base_offset")
 
 
 class LogSegments(tuple[LogSegment, ...]):
@@ -42,10 +46,12 @@ class LogSegments(tuple[LogSegment, ...]):
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self)
 
-    def since(self, offset: int) -> tuple[LogSegment, ...]:
-        """From the last segment on whose base offset is at or below `offset`, which is one of the log's."""
+    def since(self, offset: int) -> Iterator[LogSegment]:
+        """From the last segment on whose base offset is at or below `offset`, which is one of the log's. Those
+        that nobody asks for cost nothing."""
         assert offset >= self.start_offset
-        return self[bisect_right(self, offset, key=_base_offset) - 1 :]
+        first = bisect_right(self, offset, key=_base_offset) - 1
+        return map(self.__getitem__, range(first, len(self)))
 
     def split_at(self, offset: int) -> tuple[tuple[LogSegment, ...], tuple[LogSegment, ...]]:
         """Those up to the last one that begins at or below `offset`, which is one of the log's, and those
@@ -82,7 +88,3 @@ class LogSegments(tuple[LogSegment, ...]):
             assert segment.end_offset <= follower.base_offset
         for segment in self:
             segment.check()
-
-
-def _base_offset(segment: LogSegment) -> int:
-    return segment.base_offset
