@@ -32,7 +32,15 @@ class AppendFile(Protocol):
 
     def size(self) -> int: ...
 
-    def truncate(self, size: int) -> None: ...
+    def truncate(self, size: int) -> None:
+        """Be so long. Space beyond, also what was reserved there, is given back."""
+        ...
+
+    def reserve(self, size: int) -> bool:
+        """Take the disk space for growing up to `size` bytes, which appends up to there will not lack. Size
+        and contents stay. False where the system or the file system cannot. Raises OSError, of a full disk
+        for one; some of the space may be reserved then."""
+        ...
 
     def sync(self) -> None:
         """Contents and size survive a power loss when this returns. The name does not: sync the directory."""

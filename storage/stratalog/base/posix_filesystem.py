@@ -12,6 +12,7 @@ the data back.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -32,6 +33,24 @@ _copy_file_range: Callable[[int, int, int], int] | None = getattr(os, "copy_file
 # Darwin's fsync stops at the drive's cache; this is its command for "on the platter".
 _FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
+# From linux/falloc.h. Python's own `posix_fallocate` makes the file longer, and writes zeros where the file
+# system cannot reserve.
+_KEEP_SIZE = 1
+
+
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    # The one with offsets of 64 bits everywhere; where the C library has no such name, its offsets are so.
+    function = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return function
+
+
+_fallocate = _find_fallocate()
+
 
 def _sync_descriptor(descriptor: int) -> None:
     if sys.platform == "darwin" and _FULL_FSYNC is not None:
@@ -40,6 +59,19 @@ def _sync_descriptor(descriptor: int) -> None:
         os.fdatasync(descriptor)
     else:
         os.fsync(descriptor)
+
+
+def _reserve(descriptor: int, size: int) -> bool:
+    """Allocate blocks up to `size` without making the file longer; False where that is not to be had."""
+    if _fallocate is None:
+        return False
+    while _fallocate(descriptor, _KEEP_SIZE, 0, size) != 0:
+        number = ctypes.get_errno()
+        if number in (errno.EOPNOTSUPP, errno.ENOSYS):
+            return False
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
+    return True
 
 
 def _clone(source: int, target: int) -> bool:
@@ -123,6 +155,9 @@ class PosixAppendFile:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)
+
+    def reserve(self, size: int) -> bool:
+        return _reserve(self._descriptor, size)
 
     def sync(self) -> None:
         _sync_descriptor(self._descriptor)

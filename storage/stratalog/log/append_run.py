@@ -26,7 +26,7 @@ from stratalog.log.producer_append import AppendOrigin, ProducerAppend
 from stratalog.log.producer_batch import ProducerBatch
 from stratalog.log.roll_rule import RollRule
 from stratalog.record.header import BatchHeader, TimestampType
-from stratalog.segment.log_segment import AppendedBatch
+from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 
 

@@ -14,7 +14,8 @@ from stratalog.base.filesystem import Buffer
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_segments import LogSegments
-from stratalog.segment.log_segment import AppendedBatch, LogSegment
+from stratalog.segment.appended_batch import AppendedBatch
+from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
 
 _MAX_HINTS = 64
@@ -50,14 +51,17 @@ class LocalLog:
         segments: Sequence[LogSegment],
         *,
         unsynced: Sequence[str],
+        may_be_reserved: bool,
     ) -> None:
-        """`unsynced`: directories in which names were made that are not durable yet."""
+        """`unsynced`: directories in which names were made that are not durable yet. `may_be_reserved`: the
+        active segment may have disk space behind its data."""
         assert segments
         self.resources = resources
         self.directory = directory
         self.segments = LogSegments(segments)
         self._unsynced_sealed: list[LogSegment] = []
         self._unsynced_directories = list(unsynced)
+        self._may_be_reserved = may_be_reserved
         # Where a read ended: the next one of the same reader begins there. Lost hints cost a look-up.
         self._hints: dict[int, tuple[LogSegment, int]] = {}
 
@@ -77,8 +81,10 @@ class LocalLog:
         if old.size_bytes == 0 and old.base_offset == base_offset:
             return
         if old.size_bytes > 0:
-            # Before the new file, so that a failure leaves nothing but index files, which mean nothing yet.
+            # Before the new file, so that a failure leaves nothing but index files, which mean nothing yet;
+            # and so that the new one finds the space that this one did not need.
             old.save_indexes()
+            self._trim_active()
         new = self._create(config, now_ms, base_offset)
         if old.size_bytes > 0:
             old.seal()
@@ -103,9 +109,17 @@ class LocalLog:
             base_offset,
             created_ms=now_ms,
             index_interval_bytes=config.index_interval_bytes,
+            reserved_bytes=config.reserved_bytes,
         )
+        self._may_be_reserved = config.preallocate
         self._unsynced_directories.append(self.directory)
         return segment
+
+    def _trim_active(self) -> None:
+        """Give back what the active segment did not need. Raises OSError."""
+        if self._may_be_reserved:
+            self.segments.active.trim()
+            self._may_be_reserved = False
 
     def take_unsynced(self, recovery_point: int) -> UnsyncedWork:
         """What to sync for durability up to the end; it counts as synced from now on, so a failure is
@@ -220,6 +234,7 @@ class LocalLog:
     def save_active_indexes(self) -> None:
         """Write the active segment's indexes, so that the next process need not make them again. Raises
         OSError."""
+        self._trim_active()
         active = self.segments.active
         active.save_indexes()
         active.sync(with_indexes=True)

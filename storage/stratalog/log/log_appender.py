@@ -95,6 +95,9 @@ class LogAppender:
         outcomes = run.finish()
         if run.fatal is not None:
             self._availability.go_offline(run.fatal)
+        # An empty log that goes on behind a gap begins there, and has nothing below to lose.
+        start_offset = self._local.segments.start_offset
+        self._offsets.recovery_point = max(self._offsets.recovery_point, start_offset)
         self._state.publish(self._offsets.high_watermark)
         return outcomes
 

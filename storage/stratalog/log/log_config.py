@@ -77,6 +77,8 @@ class LogConfig:
     """Records younger than this are not compacted."""
     min_durability: Durability = Durability.OS
     """Consumers see nothing, and no append is acknowledged, below this level."""
+    preallocate: bool = False
+    """Each new segment has its space on the disk reserved, so that a full disk is met when one begins."""
     remote_storage_enable: bool = True
     """Rolled segments are copied to the object store, and local ones may then be dropped."""
     retention_bytes: int = UNLIMITED
@@ -115,6 +117,11 @@ class LogConfig:
                 return self.compression_zstd_level
             case Codec.NONE | Codec.SNAPPY:
                 return None
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Disk space that a new segment takes at once."""
+        return self.segment_bytes if self.preallocate else 0
 
     @property
     def effective_local_retention_ms(self) -> int:
@@ -210,6 +217,7 @@ _KEYS: dict[str, ConfigKey[Any]] = {
             lambda text: choice_of(_DURABILITIES, text.lower()),
             lambda value: value.config_value,
         ),
+        flag_key("preallocate"),
         flag_key("remote.storage.enable"),
         number_key("retention.bytes", UNLIMITED),
         number_key("retention.ms", UNLIMITED),
@@ -232,7 +240,6 @@ _KAFKA_KEYS = frozenset(
         "leader.replication.throttled.replicas",
         "min.cleanable.dirty.ratio",
         "min.insync.replicas",
-        "preallocate",
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
         "unclean.leader.election.enable",

@@ -129,10 +129,17 @@ class LogLoader:
             first_offset,
             created_ms=self._now_ms,
             index_interval_bytes=self._config.index_interval_bytes,
+            reserved_bytes=self._config.reserved_bytes,
         )
         # An empty log has nothing to lose: its names become durable together with its first records.
         unsynced = (self._directory, posixpath.dirname(self._directory))
-        return LocalLog(self._resources, self._directory, [segment], unsynced=unsynced)
+        return LocalLog(
+            self._resources,
+            self._directory,
+            [segment],
+            unsynced=unsynced,
+            may_be_reserved=self._config.preallocate,
+        )
 
     def _load(
         self, state: LogState, segments: list[LogSegment], trusted_end_offset: int, *, was_clean: bool
@@ -141,7 +148,9 @@ class LogLoader:
         trusted_count = self._trusted_count(segments)
         trusted_count = min(trusted_count, sum(s.base_offset < trusted_end_offset for s in segments))
         if was_clean and trusted_count == len(segments) and self._activate(segments[-1]):
-            local_log = LocalLog(self._resources, self._directory, segments, unsynced=())
+            local_log = LocalLog(
+                self._resources, self._directory, segments, unsynced=(), may_be_reserved=False
+            )
             if not state.epochs.entries:
                 state.rebuild_epochs(segments)
             state.reload_producers(segments, local_log.segments.end_offset, self._now_ms)

@@ -35,6 +35,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.segment.file_names import LOG_SUFFIX
 from stratalog.segment.index_cache import DEFAULT_MAX_BYTES, IndexCache
 from stratalog.segment.open_files import DEFAULT_MAX_OPEN, OpenFiles
+from stratalog.segment.preallocation import Preallocation
 from stratalog.segment.segment_resources import SegmentResources
 
 STRAY_REASON = "stray"
@@ -84,6 +85,7 @@ class LogManager:
             filesystem,
             OpenFiles(filesystem, settings.max_open_files),
             IndexCache(settings.index_cache_bytes),
+            Preallocation(),
         )
         self._guard = threading.RLock()
         self._checkpoint_lock = threading.Lock()

@@ -130,7 +130,9 @@ class LogRecovery:
             truncated_bytes=sum(item.size_bytes for item in dropped) + last.lost_bytes,
             removed_segment_count=len(dropped),
         )
-        return RecoveredLog(LocalLog(self._resources, self._directory, kept, unsynced=()), report)
+        # Nobody has given back what the process that was killed had reserved.
+        local_log = LocalLog(self._resources, self._directory, kept, unsynced=(), may_be_reserved=True)
+        return RecoveredLog(local_log, report)
 
     def _walk_valid(self, segments: Sequence[LogSegment]) -> list[_WalkedSegment]:
         """The segments up to the first that is not whole, or that another one does not follow without a

@@ -50,7 +50,7 @@ from stratalog.record.header import (
     BatchHeader,
     parse_header,
 )
-from stratalog.segment.log_segment import AppendedBatch
+from stratalog.segment.appended_batch import AppendedBatch
 
 # Of Kafka's formats before this one: offset, size of what follows, checksum, magic.
 _OLD_MESSAGE = struct.Struct(">qiIB")

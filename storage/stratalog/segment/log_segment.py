@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from errno import ENOENT
-from typing import NamedTuple
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch_row import BatchRow
 from stratalog.record.header import HEADER_SIZE, NO_TIMESTAMP, parse_header
+from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_walk import LocatedBatch, walk, whole_batches
 from stratalog.segment.file_names import (
     DELETED_SUFFIX,
@@ -37,14 +37,6 @@ from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset
 from stratalog.segment.transaction_index import AbortedInRange, AbortedTransaction, TransactionIndex
-
-
-class AppendedBatch(NamedTuple):
-    """What a segment notes about a batch that it takes."""
-
-    size_bytes: int
-    last_offset: int
-    max_timestamp_ms: int
 
 
 class LogSegment:
@@ -101,8 +93,10 @@ class LogSegment:
         *,
         created_ms: int,
         index_interval_bytes: int,
+        reserved_bytes: int = 0,
     ) -> LogSegment:
-        """A new active segment with an empty file. The name is not synced.
+        """A new active segment with an empty file, which has disk space for so many bytes. The name is not
+        synced.
 
         Raises OSError without a trace of it, and DataDirectoryError where that could not be achieved: the log
         must not grow over the offset at which another process would find the segment.
@@ -121,6 +115,8 @@ class LogSegment:
             with resources.files.use(segment.path, for_writing=True) as file:
                 # A file of this name may be left from an attempt that failed half-way.
                 file.truncate(0)
+                if reserved_bytes:
+                    resources.preallocation.reserve(file, reserved_bytes)
         except OSError as failure:
             segment._take_back(failure)
             raise
@@ -174,7 +170,7 @@ class LogSegment:
             rows.append(BatchRow(position, *batch, is_noted=False))
             position += batch.size_bytes
         self._indexes.add_rows(rows, self.index_interval_bytes)
-        if self.first_timestamp_ms == NO_TIMESTAMP:
+        if self.size_bytes == 0:
             self.first_timestamp_ms = batches[0].max_timestamp_ms
         # Published last, size before offset: a reader that sees the new end also finds the bytes below it.
         self.size_bytes = position
@@ -233,9 +229,13 @@ class LogSegment:
         """Shorten a segment that is being recovered. Not synced. Raises OSError."""
         assert self._indexes is None
         if size_bytes < self.size_bytes:
-            with self._resources.files.use(self.path, for_writing=True) as file:
-                file.truncate(size_bytes)
             self.size_bytes = size_bytes
+            self.trim()
+
+    def trim(self) -> None:
+        """Give back the disk space that the data did not need. Raises OSError."""
+        with self._resources.files.use(self.path, for_writing=True) as file:
+            file.truncate(self.size_bytes)
 
     def seal(self) -> None:
         """Take no more appends. The indexes were saved."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from stratalog.base.filesystem import FileSystem
 from stratalog.segment.index_cache import IndexCache
 from stratalog.segment.open_files import OpenFiles
+from stratalog.segment.preallocation import Preallocation
 
 
 class SegmentResources(NamedTuple):
@@ -15,3 +16,4 @@ class SegmentResources(NamedTuple):
     filesystem: FileSystem
     files: OpenFiles
     index_cache: IndexCache
+    preallocation: Preallocation

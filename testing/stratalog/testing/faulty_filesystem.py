@@ -183,6 +183,9 @@ class _FaultyAppendFile:
     def truncate(self, size: int) -> None:
         self._filesystem.run("truncate", self.path, lambda: self._inner.truncate(size))
 
+    def reserve(self, size: int) -> bool:
+        return self._filesystem.run("reserve", self.path, lambda: self._inner.reserve(size))
+
     def sync(self) -> None:
         self._filesystem.run("sync", self.path, self._inner.sync)
 

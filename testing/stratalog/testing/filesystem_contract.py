@@ -70,6 +70,27 @@ class FileSystemContract:
         assert file.read_at(0, 10) == b"abX\0\0"
         file.close()
 
+    def test_reserved_space_is_not_seen(self, filesystem: FileSystem, root: str) -> None:
+        file = filesystem.open_append(f"{root}/a")
+        file.append([b"abc"])
+        is_reserved = file.reserve(1 << 20)
+        assert file.reserve(1 << 19) == is_reserved
+        assert (file.size(), file.read_at(0, 10)) == (3, b"abc")
+        file.append([b"def"])
+        file.sync()
+        assert filesystem.file_size(f"{root}/a") == 6
+        assert filesystem.read_file(f"{root}/a") == b"abcdef"
+        # Giving back what is left changes nothing either; nor does less than there is already take anything.
+        file.truncate(6)
+        assert file.reserve(2) == is_reserved
+        assert file.read_at(0, 10) == b"abcdef"
+        file.close()
+        reader = filesystem.open_read(f"{root}/a")
+        if is_reserved:
+            with pytest.raises(OSError, match=r".*"):
+                reader.reserve(1 << 20)
+        reader.close()
+
     def test_missing_files_are_errors(self, filesystem: FileSystem, root: str) -> None:
         for operation in (
             filesystem.open_read,

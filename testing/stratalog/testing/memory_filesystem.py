@@ -54,8 +54,11 @@ class _File:
         # Bytes below this are the same in `data` and `synced`: files only change at their end.
         self.stable_bytes = 0
         self.modified_ms = now_ms
+        # Reserved space belongs to the file, not to its contents; a crash leaves it.
+        self.reserved_bytes = 0
 
     def truncate(self, size: int) -> None:
+        self.reserved_bytes = min(self.reserved_bytes, size)
         if size > len(self.data):
             self.data.extend(bytes(size - len(self.data)))
         del self.data[size:]
@@ -105,8 +108,11 @@ class _Directory:
 class MemoryFileSystem:
     """`FileSystem` in memory, with `after_crash`. Thread-safe."""
 
-    def __init__(self, *, now_ms: Callable[[], int] = lambda: 0, free_bytes: int = 1 << 40) -> None:
+    def __init__(
+        self, *, now_ms: Callable[[], int] = lambda: 0, free_bytes: int = 1 << 40, can_reserve: bool = True
+    ) -> None:
         self.lock = threading.RLock()
+        self.can_reserve = can_reserve
         self.now_ms = now_ms
         self._free_bytes = free_bytes
         self._root = _Directory()
@@ -116,7 +122,9 @@ class MemoryFileSystem:
         """What a machine finds that starts after a power loss at this very moment. All of it is durable; no
         locks are held."""
         with self.lock:
-            found = MemoryFileSystem(now_ms=self.now_ms, free_bytes=self._free_bytes)
+            found = MemoryFileSystem(
+                now_ms=self.now_ms, free_bytes=self._free_bytes, can_reserve=self.can_reserve
+            )
             found._root = self._survivor(self._root, survival)
             return found
 
@@ -135,6 +143,12 @@ class MemoryFileSystem:
             collect(self._root, "")
             return found
 
+    def spare_bytes(self, path: str) -> int:
+        """What is reserved for the file beyond its contents."""
+        with self.lock:
+            file = self._file(path)
+            return max(0, file.reserved_bytes - len(file.data))
+
     def release_locks(self) -> None:
         """What the end of a process does; contents and names stay as they are, durable or not."""
         with self.lock:
@@ -148,6 +162,7 @@ class MemoryFileSystem:
                 continue
             file = _File(node.modified_ms)
             file.data += node.survivor(survival.contents)
+            file.reserved_bytes = node.reserved_bytes
             file.sync()
             found.entries[name] = file
         found.sync()
@@ -340,6 +355,16 @@ class _MemoryAppendFile:
     def truncate(self, size: int) -> None:
         with self._filesystem.lock:
             self._opened(for_writing=True).truncate(size)
+
+    def reserve(self, size: int) -> bool:
+        with self._filesystem.lock:
+            file = self._opened(for_writing=True)
+            if not self._filesystem.can_reserve:
+                return False
+            if size - len(file.data) > self._filesystem.free_bytes("/"):
+                raise _os_error(errno.ENOSPC, self._path)
+            file.reserved_bytes = max(file.reserved_bytes, size)
+            return True
 
     def sync(self) -> None:
         with self._filesystem.lock:

@@ -34,6 +34,7 @@ KAFKA_DEFAULTS = {
     "message.timestamp.before.max.ms": "9223372036854775807",
     "message.timestamp.type": "CreateTime",
     "min.compaction.lag.ms": "0",
+    "preallocate": "false",
     "retention.bytes": "-1",
     "retention.ms": "604800000",
     "segment.bytes": "1073741824",
@@ -115,6 +116,7 @@ def test_every_field_is_documented_and_immutable() -> None:
         ("max.compaction.lag.ms", "0"),
         ("message.timestamp.type", "createtime"),
         ("min.durability", "object"),
+        ("preallocate", "1"),
         ("remote.storage.enable", "yes"),
     ],
 )
@@ -126,7 +128,7 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(name: str, text: str) -> 
     assert str(failure.value.fields["allowed"]) in failure.value.message
 
 
-@pytest.mark.parametrize("name", ["min.cleanable.dirty.ratio", "preallocate", "min.insync.replicas"])
+@pytest.mark.parametrize("name", ["min.cleanable.dirty.ratio", "min.insync.replicas"])
 def test_kafkas_other_keys_are_refused_as_not_yet_honoured(name: str) -> None:
     with pytest.raises(InvalidConfigError, match="does not honour") as failure:
         LogConfig.from_overrides({name: "1"})
