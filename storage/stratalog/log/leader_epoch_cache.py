@@ -24,6 +24,7 @@ from typing import NamedTuple
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
+from stratalog.segment.batch_read import EpochSpan
 
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 _VERSION = 0
@@ -116,6 +117,16 @@ class LeaderEpochCache:
         entries = self._entries
         count = bisect_right(entries, offset, key=_start_offset)
         return entries[count - 1].epoch if count else None
+
+    def span_at(self, offset: int) -> EpochSpan:
+        """The epoch of the batch at `offset`, if it is known, and where the next one begins."""
+        entries = self._entries
+        count = bisect_right(entries, offset, key=_start_offset)
+        if not count:
+            # Where the first entry begins the log may have been cut, in the midst of a batch.
+            return EpochSpan(-1, _MAX_OFFSET)
+        end_offset = entries[count].start_offset if count < len(entries) else _MAX_OFFSET
+        return EpochSpan(entries[count - 1].epoch, end_offset)
 
     def entries_in_range(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
         """The epochs of the batches in [start_offset, end_offset), the first cut to begin there."""

@@ -6,7 +6,7 @@ go. `segments` is replaced as a whole by whatever changes the list.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import DataDirectoryError
@@ -15,6 +15,7 @@ from stratalog.log.fetch_data import FetchData
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_segments import LogSegments
 from stratalog.segment.appended_batch import AppendedBatch
+from stratalog.segment.batch_read import EpochSpan, ReadBounds
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
 
@@ -200,20 +201,31 @@ class LocalLog:
         return dropped
 
     def read(
-        self, segments: LogSegments, offset: int, max_bytes: int, *, end_offset: int, min_one: bool
+        self,
+        segments: LogSegments,
+        offset: int,
+        max_bytes: int,
+        *,
+        end_offset: int,
+        min_one: bool,
+        epoch_at: Callable[[int], EpochSpan],
     ) -> FetchData:
         """From the first batch that ends at or above `offset`, in one segment of those that the caller took.
+        `epoch_at`: see `ReadBounds`.
 
         Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped meanwhile).
         """
-        assert segments.start_offset <= offset < end_offset <= segments.end_offset
+        log_end_offset = segments.end_offset
+        assert segments.start_offset <= offset < end_offset <= log_end_offset
         for segment in segments.since(offset):
             if segment.base_offset >= end_offset:
                 break
             if offset >= segment.end_offset:
                 continue
             hinted, position = self._hints.get(offset, (None, 0))
+            first_offset = offset
             if hinted is not segment:
+                first_offset = segment.base_offset
                 found = segment.position_of(offset)
                 if found is None:
                     continue
@@ -221,7 +233,9 @@ class LocalLog:
             if position >= segment.size_bytes:
                 # The hint is right, and behind it there is a hole up to the next segment.
                 continue
-            data, next_offset = segment.read(position, max_bytes, end_offset=end_offset, min_one=min_one)
+            limit_offset = min(segment.end_offset, log_end_offset)
+            bounds = ReadBounds(first_offset, min(end_offset, limit_offset), limit_offset, epoch_at)
+            data, next_offset = segment.read(position, max_bytes, bounds, min_one=min_one)
             if not data:
                 return FetchData(b"", offset)
             if len(self._hints) >= _MAX_HINTS:

@@ -25,6 +25,7 @@ from stratalog.base.types import Durability
 from stratalog.log.isolation import Isolation
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_state import LogState
+from stratalog.segment.batch_read import EpochSpan
 
 
 class LogOffsets:
@@ -84,6 +85,10 @@ class LogOffsets:
         if isolation is Isolation.LOG_END:
             return self.log_end_offset
         return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
+
+    def epoch_at(self, offset: int) -> EpochSpan:
+        """The leader epoch that the batch at `offset` must have, and how far it goes."""
+        return self._state.epochs.span_at(offset)
 
     def lower_to(self, end_offset: int) -> None:
         """The log will end there, at most: nothing is promised above."""

@@ -54,7 +54,14 @@ class LogReader:
             end = min(limit, log_end_offset)
             if offset >= end:
                 return FetchData(b"", offset)
-            data = self._local.read(segments, offset, max_bytes, end_offset=end, min_one=min_one_message)
+            data = self._local.read(
+                segments,
+                offset,
+                max_bytes,
+                end_offset=end,
+                min_one=min_one_message,
+                epoch_at=self._offsets.epoch_at,
+            )
             if isolation is not Isolation.TXN_COMMITTED or not data.batches:
                 return data
             return data._replace(aborted_transactions=segments.aborted_in(offset, data.next_offset))

@@ -3,7 +3,8 @@
 The walks, by what they may assume:
 
 * `walk` trusts the file (its bytes were validated when they were appended) and looks at headers only; the
-  bodies of batches that are larger than a chunk are not even read.
+  bodies of batches that are larger than a chunk are not even read. `seek` goes where a walk would have found
+  an offset: a kernel walks.
 * `walk_valid` trusts nothing: it stops before the first batch that is not whole, not a batch, not in order or
   not what its checksum says, and so finds the end of what a crash left. `valid_rows` does the same for a
   recovery, which has gigabytes to look at: a kernel walks, and a header becomes an object only where it says
@@ -23,13 +24,15 @@ from crc32c import crc32c
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
 from stratalog.record.batch import crc_matches
-from stratalog.record.batch_kernels import sound_batches, walk_batches
+from stratalog.record.batch_kernels import skip_batches, sound_batches, walk_batches
 from stratalog.record.batch_row import BatchRow
+from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
+    MAX_OFFSET,
     BatchHeader,
     parse_header,
 )
@@ -63,21 +66,88 @@ class WholeBatches(NamedTuple):
     next_offset: int
 
 
-def walk(file: AppendFile, position: int, end_position: int) -> Iterator[LocatedBatch]:
+def walk(
+    file: AppendFile,
+    position: int,
+    end_position: int,
+    first_offset: int = 0,
+    limit_offset: int = MAX_OFFSET,
+) -> Iterator[LocatedBatch]:
     """The batches of a validated file from `position`, which is a batch's beginning, to `end_position`.
 
-    Raises CorruptRecordError where a header is wrong all the same, OSError where the file cannot be read.
+    Raises CorruptRecordError where a header is wrong all the same, or contradicts the one before it, or lies
+    outside of [first_offset, limit_offset); OSError where the file cannot be read.
     """
     chunk, chunk_position = b"", position
+    next_offset, leader_epoch = first_offset, NO_LEADER_EPOCH
     while position < end_position:
         if position + HEADER_SIZE > chunk_position + len(chunk):
             chunk = file.read_at(position, min(_HEADER_CHUNK_BYTES, end_position - position))
             chunk_position = position
         header = parse_header(chunk, position - chunk_position)
+        if (
+            header.base_offset < next_offset
+            or header.last_offset >= limit_offset
+            or header.leader_epoch < leader_epoch
+        ):
+            raise CorruptRecordError(
+                "a stored batch contradicts the one before it, or lies outside of its segment",
+                path=file.path,
+                position=position,
+                base_offset=header.base_offset,
+                expected_offset=next_offset,
+                limit_offset=limit_offset,
+                leader_epoch=header.leader_epoch,
+            )
         yield LocatedBatch(position, header)
         position += header.size_in_bytes
+        next_offset, leader_epoch = header.next_offset, header.leader_epoch
     if position > end_position:
         raise CorruptRecordError("the last batch ends behind its file", path=file.path, position=position)
+
+
+def _contradiction(
+    file: AppendFile, position: int, header: BatchHeader, expected_offset: int
+) -> CorruptRecordError:
+    return CorruptRecordError(
+        "a stored batch contradicts the one before it, or lies outside of its segment",
+        path=file.path,
+        position=position,
+        base_offset=header.base_offset,
+        expected_offset=expected_offset,
+        leader_epoch=header.leader_epoch,
+    )
+
+
+def seek(
+    file: AppendFile, position: int, end_position: int, offset: int, indexed_offset: int | None = None
+) -> int | None:
+    """Where the first batch that ends at or above `offset` begins, in a validated file; None where there is
+    none from `position` on. `indexed_offset` is the last one of the batch at `position`, if an index says so.
+
+    Raises CorruptRecordError where the index is wrong, or a header as `walk` has it, OSError.
+    """
+    next_offset, leader_epoch = 0, NO_LEADER_EPOCH
+    while position < end_position:
+        chunk = file.read_at(position, min(_HEADER_CHUNK_BYTES, end_position - position))
+        if indexed_offset is not None and parse_header(chunk).last_offset != indexed_offset:
+            raise CorruptRecordError(
+                "an offset index points at another batch",
+                path=file.path,
+                position=position,
+                offset=indexed_offset,
+            )
+        indexed_offset = None
+        skipped_bytes, next_offset, leader_epoch = skip_batches(chunk, offset, next_offset, leader_epoch)
+        position += skipped_bytes
+        if skipped_bytes == 0 or skipped_bytes + HEADER_SIZE <= len(chunk):
+            header = parse_header(chunk, skipped_bytes)
+            if header.base_offset < next_offset or header.leader_epoch < leader_epoch:
+                raise _contradiction(file, position, header, next_offset)
+            return position
+    if position > end_position:
+        raise CorruptRecordError("the last batch ends behind its file", path=file.path, position=position)
+    return None
 
 
 def walk_valid(file: AppendFile, end_position: int, first_offset: int) -> Iterator[LocatedBatch]:
@@ -160,25 +230,43 @@ def _bytes_of_batch(chunk: bytes, position: int) -> int:
     return 0 if header is None else header.size_in_bytes
 
 
-def whole_batches(data: bytes, end_offset: int) -> WholeBatches:
+def whole_batches(
+    data: bytes, end_offset: int, first_offset: int = 0, leader_epoch: int = NO_LEADER_EPOCH
+) -> WholeBatches:
     """How much of `data`, which begins with a batch, is whole batches that end below `end_offset`.
 
-    Raises CorruptRecordError where a batch is not what its checksum says.
+    Raises CorruptRecordError where a batch is not what its checksum says, or does not ascend from
+    `first_offset` on, or has another leader epoch than that one (NO_LEADER_EPOCH: any).
     """
     view = memoryview(data)
     # What is sound is a kernel's; what it leaves is torn, beyond the end or damaged, and here it gets a name.
-    position, next_offset = sound_batches(data, end_offset)
+    position, next_offset = sound_batches(data, end_offset, first_offset, leader_epoch)
+    first_offset = max(first_offset, next_offset)
     readable_bytes = len(data) - _FETCH_FIELDS.size
     while position <= readable_bytes:
-        base_offset, batch_length, _, magic, crc, _, last_offset_delta = _FETCH_FIELDS.unpack_from(
+        base_offset, batch_length, epoch, magic, crc, _, last_offset_delta = _FETCH_FIELDS.unpack_from(
             data, position
         )
         batch_end = position + LOG_OVERHEAD + batch_length
         if magic != MAGIC or batch_length < HEADER_SIZE - LOG_OVERHEAD:
             raise CorruptRecordError("a stored batch has no valid header", base_offset=base_offset)
+        if base_offset < first_offset:
+            raise CorruptRecordError(
+                "a stored batch begins below the end of the one before it",
+                base_offset=base_offset,
+                expected_offset=first_offset,
+            )
         if batch_end > len(data) or base_offset + last_offset_delta >= end_offset:
             break
         if crc32c(view[position + ATTRIBUTES_POSITION : batch_end]) != crc:
             raise CorruptRecordError("a stored batch does not match its checksum", base_offset=base_offset)
+        if leader_epoch not in (NO_LEADER_EPOCH, epoch):
+            raise CorruptRecordError(
+                "a stored batch has another leader epoch than the log has there",
+                base_offset=base_offset,
+                leader_epoch=epoch,
+                expected_epoch=leader_epoch,
+            )
         position, next_offset = batch_end, base_offset + last_offset_delta + 1
+        first_offset = next_offset
     return WholeBatches(position, next_offset)

@@ -18,11 +18,12 @@ from errno import ENOENT
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
-from stratalog.base.filesystem import Buffer
+from stratalog.base.filesystem import AppendFile, Buffer
 from stratalog.record.batch_row import BatchRow
-from stratalog.record.header import HEADER_SIZE, NO_TIMESTAMP, parse_header
+from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, NO_TIMESTAMP, parse_header
 from stratalog.segment.appended_batch import AppendedBatch
-from stratalog.segment.batch_walk import LocatedBatch, walk, whole_batches
+from stratalog.segment.batch_read import BatchRead, ReadBounds, read_batches
+from stratalog.segment.batch_walk import LocatedBatch, walk
 from stratalog.segment.file_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
@@ -277,7 +278,7 @@ class LogSegment:
     def _position_of(self, offset: int, indexes: SegmentIndexes) -> int | None:
         entry = indexes.offset_index.floor(offset)
         with self._resources.files.use(self.path) as file:
-            for located in walk(file, entry.position if entry else 0, self.size_bytes):
+            for located in self._walk(file, entry.position if entry else 0, self.size_bytes):
                 last_offset = located.header.last_offset
                 if entry is not None and located.position == entry.position and last_offset != entry.offset:
                     raise CorruptRecordError(
@@ -287,9 +288,8 @@ class LogSegment:
                     return located.position
         return None
 
-    def read(self, position: int, max_bytes: int, *, end_offset: int, min_one: bool) -> tuple[bytes, int]:
-        """Whole batches from `position` that end below `end_offset`, and the offset behind them (-1 for
-        none).
+    def read(self, position: int, max_bytes: int, bounds: ReadBounds, *, min_one: bool) -> BatchRead:
+        """Whole batches from `position`, where one begins; see `read_batches`.
 
         At most `max_bytes`, except for a first batch that is larger, if `min_one`. Checksums are compared.
         Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped).
@@ -298,15 +298,9 @@ class LogSegment:
         size_bytes = max(0, min(max_bytes, available_bytes))
         if size_bytes < available_bytes:
             size_bytes = self.indexes().offset_index.whole_size(position, size_bytes)
+        first_max_bytes = available_bytes if min_one else max_bytes
         with self._resources.files.use(self.path) as file:
-            data = file.read_at(position, max(size_bytes, min(HEADER_SIZE, available_bytes)))
-            found = whole_batches(data[:size_bytes], end_offset)
-            if found.size_bytes == 0 and size_bytes < available_bytes:
-                header = parse_header(data)
-                if min_one or header.size_in_bytes <= max_bytes:
-                    data = file.read_at(position, header.size_in_bytes)
-                    found = whole_batches(data, end_offset)
-        return (data if found.size_bytes == len(data) else data[: found.size_bytes]), found.next_offset
+            return read_batches(file, position, size_bytes, available_bytes, first_max_bytes, bounds)
 
     def read_bytes(self, position: int, size: int) -> bytes:
         """At most `size` bytes of the file, as they are. Raises OSError."""
@@ -317,7 +311,13 @@ class LogSegment:
         """The batches from that one on that begins at `position`. The file stays lent until the iterator
         ends."""
         with self._resources.files.use(self.path) as file:
-            yield from walk(file, position, self.size_bytes)
+            yield from self._walk(file, position, self.size_bytes)
+
+    def _walk(self, file: AppendFile, position: int, end_position: int) -> Iterator[LocatedBatch]:
+        # Where a segment ends that grows, or was not loaded yet, nobody knows.
+        is_settled = self._indexes is None and self.end_offset > self.base_offset
+        limit_offset = self.end_offset if is_settled else MAX_OFFSET
+        return walk(file, position, end_position, self.base_offset, limit_offset)
 
     def batches_since(self, timestamp_ms: int) -> Iterator[LocatedBatch]:
         """The batches from some point on, before which no record is as new as `timestamp_ms`."""
@@ -410,7 +410,7 @@ class LogSegment:
         """Indexes of the batches before `end_position`, without transactions, and the offset behind them."""
         indexes, end_offset = SegmentIndexes.empty(self.base_offset), self.base_offset
         with self._resources.files.use(self.path) as file:
-            for position, header in walk(file, 0, end_position):
+            for position, header in self._walk(file, 0, end_position):
                 indexes.add(
                     position=position,
                     size_bytes=header.size_in_bytes,

@@ -15,6 +15,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.header import parse_header
 from stratalog.record.record import Record
 from stratalog.segment.appended_batch import AppendedBatch
+from stratalog.segment.batch_read import EpochSpan, ReadBounds
 from stratalog.segment.index_cache import IndexCache
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.offset_index import OffsetIndex
@@ -27,6 +28,10 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 NO_LIMIT = 2**62
+
+
+def bounds(end_offset: int = NO_LIMIT) -> ReadBounds:
+    return ReadBounds(0, end_offset, NO_LIMIT, lambda _: EpochSpan(-1, NO_LIMIT))
 
 
 def new_segment(
@@ -65,7 +70,7 @@ def test_reads_begin_with_the_batch_that_holds_the_offset() -> None:
         position = segment.position_of(offset)
         assert position is not None
         assert position == sum(map(len, written[: (offset - 100) // 3]))
-        data, next_offset = segment.read(position, len(written[0]), end_offset=NO_LIMIT, min_one=False)
+        data, next_offset = segment.read(position, len(written[0]), bounds(), min_one=False)
         assert (data, next_offset) == (written[(offset - 100) // 3], offset - (offset - 100) % 3 + 3)
     assert segment.position_of(160) is None
     segment.check()
@@ -74,10 +79,10 @@ def test_reads_begin_with_the_batch_that_holds_the_offset() -> None:
 def test_a_first_batch_that_is_larger_than_the_limit_comes_alone_or_not_at_all() -> None:
     segment = new_segment(MemoryFileSystem())
     first, second = append(segment, [1] * 50), append(segment, [2])
-    assert segment.read(0, 10, end_offset=NO_LIMIT, min_one=True) == (first, 50)
-    assert segment.read(0, 10, end_offset=NO_LIMIT, min_one=False) == (b"", -1)
-    assert segment.read(0, 10, end_offset=49, min_one=True) == (b"", -1)
-    assert segment.read(0, NO_LIMIT, end_offset=NO_LIMIT, min_one=True) == (first + second, 51)
+    assert segment.read(0, 10, bounds(), min_one=True) == (first, 50)
+    assert segment.read(0, 10, bounds(), min_one=False) == (b"", -1)
+    assert segment.read(0, 10, bounds(49), min_one=True) == (b"", -1)
+    assert segment.read(0, NO_LIMIT, bounds(), min_one=True) == (first + second, 51)
 
 
 def test_holes_in_the_offsets_are_skipped() -> None:
@@ -224,7 +229,7 @@ def test_a_read_gives_whole_batches_whatever_the_index_says(
         position = 0
         for ordinal, one in enumerate(written):
             for min_one in (True, False):
-                data, _ = found.read(position, max_bytes, end_offset=NO_LIMIT, min_one=min_one)
+                data, _ = found.read(position, max_bytes, bounds(), min_one=min_one)
                 count = next(
                     n for n in range(len(written) + 1) if len(b"".join(written[ordinal:][:n])) == len(data)
                 )
@@ -286,7 +291,7 @@ def test_a_changed_byte_is_never_read() -> None:
     file.truncate(0)
     file.append([data])
     with pytest.raises(CorruptRecordError, match="checksum"):
-        segment.read(0, 1000, end_offset=NO_LIMIT, min_one=True)
+        segment.read(0, 1000, bounds(), min_one=True)
 
 
 def test_a_dropped_segment_is_gone_for_newcomers_and_unlinked_later() -> None:
