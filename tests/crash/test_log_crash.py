@@ -12,13 +12,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.types import Durability
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
+from stratalog.log.data_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.log.log_config import LogConfig
+from stratalog.record.header import HEADER_SIZE
+from stratalog.segment.file_names import LOG_SUFFIX
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import LogLedger, read_local
-from stratalog.testing.log_machine import PARTITION, LogMachine
-from stratalog.testing.memory_filesystem import Kept, Survival
+from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, LogMachine
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 # Where names are lost, files are lost, and their contents hardly matter: not every mixture is worth a run.
 SURVIVALS = (
@@ -245,6 +249,57 @@ def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *
         found.append(log, [found.batch(3)])
         found.flush(log)
         found.verify(new_machine(again.reopened(NOTHING_KEPT), config).start(), after_crash=True)
+
+
+@WORKS
+def test_a_log_that_is_refused_is_left_as_it_was_at_every_operation(work: Work, config: LogConfig) -> None:
+    """What a human decides on is what was found, whatever the former process was in the midst of."""
+    trace = count_operations(work, config)
+    refused_count = 0
+    for operation, part in deaths(trace):
+        disk = FaultyFileSystem()
+        disk.crash_at(operation, part=part)
+        with pytest.raises(SimulatedCrash):
+            work(new_machine(disk, config), LogLedger())
+        found = disk.killed()
+        if not damage_below_recovery_point(found.inner):
+            continue
+        before = log_files(found.inner)
+        with pytest.raises(DataDirectoryError, match="had been fsynced"):
+            new_machine(found, config).start()
+        assert log_files(found.inner) == before, f"dead at {operation}: {trace[operation - 1]}"
+        refused_count += 1
+    assert refused_count > 10
+
+
+def damage_below_recovery_point(disk: MemoryFileSystem) -> bool:
+    """Alter the first batch of the segment that has the recovery point in it, if there is one; no clean
+    shutdown hides it."""
+    recovery_point = OffsetCheckpoint(disk, f"{DATA_DIR}/{RECOVERY_POINT_FILE}").read().get(PARTITION, 0)
+    logs = sorted(path for path in log_files(disk) if path.endswith(LOG_SUFFIX))
+    below = [path for path in logs if base_offset_of(path) < recovery_point]
+    later = logs[len(below) :]
+    if not below or (later and base_offset_of(later[0]) == recovery_point):
+        return False
+    data = bytearray(disk.read_file(below[-1]))
+    if not data:
+        return False
+    data[HEADER_SIZE - 1] ^= 1
+    file = disk.open_append(below[-1])
+    file.truncate(0)
+    file.append([bytes(data)])
+    file.close()
+    if disk.exists(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}"):
+        disk.unlink(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}")
+    return True
+
+
+def base_offset_of(path: str) -> int:
+    return int(path.rpartition("/")[2].removesuffix(LOG_SUFFIX))
+
+
+def log_files(disk: MemoryFileSystem) -> dict[str, bytes | None]:
+    return {path: data for path, data in disk.contents().items() if path.startswith(f"{PARTITION_DIR}/")}
 
 
 @WORKS

@@ -4,10 +4,10 @@ After a clean stop the files are what they were; only the end of the active segm
 other stop `LogRecovery` walks what was not known to be durable, and all behind a transaction index that
 cannot be one, because that is made again from the batches only.
 
-Before that the directory is tidied up: segments that were about to be replaced are or are not, drops that
-were under way (`.deleted`) are finished, index files without a log are removed; anything that has another
-kind of name is left alone. A segment whose offsets are too far apart for its indexes is split, and what
-begins with it is walked.
+The directory is tidied up: segments that were about to be replaced are or are not, and, once it is known that
+the log can be served, drops that were under way (`.deleted`) are finished and index files without a log are
+removed: a log that is refused is left as it was. Anything that has another kind of name is left alone. A
+segment whose offsets are too far apart for its indexes is split, and what begins with it is walked.
 
 With the segments comes the state that follows from them. Leader epochs are read from their file, or found
 again in the batches where it is missing or damaged; then they are cut to the log that is there. Producers are
@@ -22,6 +22,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.log.cut_remains import keep_remains
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_config import LogConfig
@@ -29,6 +30,7 @@ from stratalog.log.log_recovery import LoadProgress, LogRecovery, RecoveredLog, 
 from stratalog.log.log_state import LogState
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producer_state_manager import ProducerStateManager
+from stratalog.log.recovered_lineage import require_lineage
 from stratalog.log.segment_split import split_segment
 from stratalog.log.segment_swap import settle_swaps
 from stratalog.record.header import MAX_OFFSET
@@ -79,6 +81,7 @@ class LogLoader:
         self._recovery_point = recovery_point
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._on_progress = on_progress
+        self._leftovers: list[str] = []
 
     def load(self, *, is_new: bool, was_clean: bool, first_offset: int, log_start_offset: int) -> LoadedLog:
         """`is_new`: the directory was just made. `was_clean`: the former process closed the log.
@@ -89,7 +92,9 @@ class LogLoader:
         trusted_end_offset = MAX_OFFSET
         while True:
             segments, state = self._find_segments(), self._new_state()
+            state.producers.snapshot_files.hold()
             if not segments:
+                self._settle(state)
                 if not is_new:
                     # A process that was killed may have just dropped segments: they must not come back.
                     self._filesystem.sync_directory(self._directory)
@@ -100,12 +105,16 @@ class LogLoader:
             if not isinstance(loaded, LogSegment):
                 local_log, report = loaded
                 break
+            self._settle(state)
             split_segment(self._resources, self._directory, loaded)
             trusted_end_offset = loaded.base_offset
         if not self._config.remote_storage_enable:
             log_start_offset = max(log_start_offset, local_log.segments.start_offset)
         end_offset = local_log.segments.end_offset
         state.epochs.truncate_from_end(end_offset)
+        if state.epochs.entries:
+            # An entry above the end must not meet a batch of another epoch there.
+            state.epochs.flush()
         state.epochs.truncate_from_start(min(log_start_offset, end_offset))
         return LoadedLog(local_log, state, log_start_offset, report)
 
@@ -154,6 +163,7 @@ class LogLoader:
             if not state.epochs.entries:
                 state.rebuild_epochs(segments)
             state.reload_producers(segments, local_log.segments.end_offset, self._now_ms)
+            self._settle(state)
             return RecoveredLog(local_log, RecoveryReport(was_clean=True))
         recovery = LogRecovery(
             self._resources,
@@ -163,7 +173,23 @@ class LogLoader:
             recovery_point=self._recovery_point,
             on_progress=self._on_progress,
         )
-        return recovery.recover(segments, trusted_count, self._now_ms)
+        known = LeaderEpochCache(self._filesystem, self._directory, state.epochs.entries)
+        found = recovery.walk(segments, trusted_count, self._now_ms)
+        if isinstance(found, LogSegment):
+            return found
+        require_lineage(self._resources.files, found, known, state.epochs)
+        remains = keep_remains(self._filesystem, self._resources.files, self._directory, found)
+        self._settle(state)
+        recovered = recovery.keep(found)
+        return recovered._replace(report=recovered.report._replace(remains=tuple(remains)))
+
+    def _settle(self, state: LogState) -> None:
+        """The log is served: tidy up what had to stay as it was until that was known. Raises OSError."""
+        for path in self._leftovers:
+            self._filesystem.unlink(path)
+        self._leftovers.clear()
+        state.producers.snapshot_files.remove_unfinished()
+        state.producers.snapshot_files.release()
 
     def _trusted_count(self, segments: list[LogSegment]) -> int:
         """How many segments from the first on may be what they say: their offsets go into indexes, and their
@@ -191,17 +217,21 @@ class LogLoader:
             return False
 
     def _find_segments(self) -> list[LogSegment]:
-        """All segments in order, none of them active yet, after the directory was tidied up."""
+        """All segments in order, none of them active yet; the directory's leftovers are noted."""
         settle_swaps(self._filesystem, self._directory)
         names = self._filesystem.list_directory(self._directory)
-        for name in names:
-            if name.endswith(DELETED_SUFFIX) and parse_segment_name(name.removesuffix(DELETED_SUFFIX)):
-                self._filesystem.unlink(f"{self._directory}/{name}")
+        self._leftovers += [
+            f"{self._directory}/{name}"
+            for name in names
+            if name.endswith(DELETED_SUFFIX) and parse_segment_name(name.removesuffix(DELETED_SUFFIX))
+        ]
         parsed = [found for name in names if (found := parse_segment_name(name)) is not None]
         base_offsets = {base_offset for base_offset, suffix in parsed if suffix == LOG_SUFFIX}
-        for base_offset, suffix in parsed:
-            if base_offset not in base_offsets:
-                self._filesystem.unlink(segment_path(self._directory, base_offset, suffix))
+        self._leftovers += [
+            segment_path(self._directory, base_offset, suffix)
+            for base_offset, suffix in parsed
+            if base_offset not in base_offsets
+        ]
         aborted = {base_offset for base_offset, suffix in parsed if suffix == TRANSACTION_INDEX_SUFFIX}
         segments = [
             self._segment(base_offset, has_aborted=base_offset in aborted)

@@ -13,7 +13,8 @@ point on nothing is certain, and this is done:
    vanish at the next crash.
 
 If the end so found lies below the recovery point, bytes that were fsynced have been damaged since. That is
-not what a crash does, so nothing is cut and a human decides.
+not what a crash does, so nothing is cut and a human decides: until the end is known nothing in the directory
+is changed.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class RecoveryReport(NamedTuple):
     recovered_bytes: int = 0
     truncated_bytes: int = 0
     removed_segment_count: int = 0
+    remains: tuple[str, ...] = ()
+    """Files in which what was cut off is kept: see `cut_remains`."""
 
 
 class LoadProgress(NamedTuple):
@@ -58,7 +61,7 @@ class RecoveredLog(NamedTuple):
     report: RecoveryReport
 
 
-class _WalkedSegment(NamedTuple):
+class WalkedSegment(NamedTuple):
     """A segment as far as it is valid."""
 
     segment: LogSegment
@@ -70,8 +73,17 @@ class _WalkedSegment(NamedTuple):
     """The walk ended at a batch that is valid, and too far from the segment's base."""
 
 
+class WalkedLog(NamedTuple):
+    """The segments of a log, in order, as recovery has found them."""
+
+    durable: Sequence[LogSegment]
+    walked: Sequence[WalkedSegment]
+    """At least one."""
+    invalid: Sequence[LogSegment]
+
+
 class LogRecovery:
-    """Recovers one log, once. Used by one thread, before anybody else knows the log."""
+    """Recovers one log: `walk`, then `keep`, once. Used by one thread, before anybody else knows the log."""
 
     def __init__(
         self,
@@ -83,7 +95,7 @@ class LogRecovery:
         recovery_point: int,
         on_progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
-        """`state`: with the leader epochs that are in their file."""
+        """`state`: with the leader epochs that are in their file, and its snapshots held back."""
         self._resources = resources
         self._filesystem = resources.filesystem
         self._directory = directory
@@ -92,10 +104,8 @@ class LogRecovery:
         self._recovery_point = recovery_point
         self._on_progress = on_progress
 
-    def recover(
-        self, segments: Sequence[LogSegment], trusted_count: int, now_ms: int
-    ) -> RecoveredLog | LogSegment:
-        """Keep what is durable and what is valid behind it, drop the rest, and sync what was kept.
+    def walk(self, segments: Sequence[LogSegment], trusted_count: int, now_ms: int) -> WalkedLog | LogSegment:
+        """Find what is durable and what is valid behind it. Nothing in the directory is changed.
 
         `trusted_count`: so many of the first segments need no look at them if they are durable. What is
         returned instead is a segment that has to be split before. Raises DataDirectoryError where fsynced
@@ -120,24 +130,29 @@ class LogRecovery:
                 end_offset=last.end_offset,
                 recovery_point=self._recovery_point,
             )
-        dropped = suspects[len(walked) :]
-        self._drop(dropped)
-        self._make_durable(walked)
-        kept = [*segments[:durable_count], *(item.segment for item in walked)]
+        return WalkedLog(segments[:durable_count], walked, suspects[len(walked) :])
+
+    def keep(self, found: WalkedLog) -> RecoveredLog:
+        """Drop what is not valid, and sync the rest, with the state that was found beside it. Raises
+        CorruptRecordError, OSError."""
+        self._drop(found.invalid)
+        self._make_durable(found.walked)
+        kept = [*found.durable, *(item.segment for item in found.walked)]
+        lost_bytes = sum(item.size_bytes for item in found.invalid) + found.walked[-1].lost_bytes
         report = RecoveryReport(
             was_clean=False,
-            recovered_bytes=sum(item.valid_bytes for item in walked),
-            truncated_bytes=sum(item.size_bytes for item in dropped) + last.lost_bytes,
-            removed_segment_count=len(dropped),
+            recovered_bytes=sum(item.valid_bytes for item in found.walked),
+            truncated_bytes=lost_bytes,
+            removed_segment_count=len(found.invalid),
         )
         # Nobody has given back what the process that was killed had reserved.
         local_log = LocalLog(self._resources, self._directory, kept, unsynced=(), may_be_reserved=True)
         return RecoveredLog(local_log, report)
 
-    def _walk_valid(self, segments: Sequence[LogSegment]) -> list[_WalkedSegment]:
+    def _walk_valid(self, segments: Sequence[LogSegment]) -> list[WalkedSegment]:
         """The segments up to the first that is not whole, or that another one does not follow without a
         hole."""
-        walked: list[_WalkedSegment] = []
+        walked: list[WalkedSegment] = []
         for ordinal, segment in enumerate(segments):
             if walked and self._has_lost(walked[-1], segment.base_offset):
                 break
@@ -149,7 +164,7 @@ class LogRecovery:
                 break
         return walked
 
-    def _has_lost(self, before: _WalkedSegment, base_offset: int) -> bool:
+    def _has_lost(self, before: WalkedSegment, base_offset: int) -> bool:
         """What lay between a segment and the one that begins there is lost, and not a hole of old.
 
         Below the recovery point nothing was lost: there, compaction has left the hole. Nor can a segment have
@@ -161,7 +176,7 @@ class LogRecovery:
             and before.segment.fits(base_offset - 1)
         )
 
-    def _walk_segment(self, segment: LogSegment) -> _WalkedSegment:
+    def _walk_segment(self, segment: LogSegment) -> WalkedSegment:
         indexes = SegmentIndexes.empty(segment.base_offset)
         valid_bytes, end_offset, overflows = 0, segment.base_offset, False
         self._state.producers.take_snapshot(durable=False)
@@ -182,7 +197,7 @@ class LogRecovery:
                 if overflows:
                     break
         lost_bytes = segment.size_bytes - valid_bytes
-        return _WalkedSegment(segment, valid_bytes, lost_bytes, end_offset, indexes, overflows)
+        return WalkedSegment(segment, valid_bytes, lost_bytes, end_offset, indexes, overflows)
 
     def _follow(self, file: AppendFile, noted: Sequence[LocatedBatch], indexes: SegmentIndexes) -> None:
         """Let the state and the transaction index follow batches that say more than an index asks."""
@@ -197,7 +212,7 @@ class LogRecovery:
             segment.mark_deleted()
             segment.unlink_deleted()
 
-    def _make_durable(self, walked: Sequence[_WalkedSegment]) -> None:
+    def _make_durable(self, walked: Sequence[WalkedSegment]) -> None:
         """Cut, seal and sync the segments that were walked, the last of which becomes the active one."""
         for item in walked:
             item.segment.cut(item.valid_bytes)

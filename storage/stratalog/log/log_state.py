@@ -70,7 +70,7 @@ class LogState:
         high_watermark: int | None = None,
     ) -> None:
         """Know the producers of these segments, which end there. Snapshots that are not of it are removed,
-        durably.
+        durably, unless changes to snapshots are held back.
 
         `high_watermark`: see `ProducerStateManager.truncate_and_reload`. Raises CorruptRecordError, OSError.
         """

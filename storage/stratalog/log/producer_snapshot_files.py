@@ -8,6 +8,9 @@ was closed. A snapshot is true for ever as long as the log below its offset does
 
 A write is atomic and durable, or, where nobody may wait for the disk, `sync` makes it durable later. A crash
 before that leaves a damaged file, as may a copied directory or a bad disk; the checksum tells.
+
+Whoever opens a log cannot say whether it will be served before it has followed all of it. It holds changes
+back until then: what it asks is answered as if they were made, and the directory is as it was.
 """
 
 from __future__ import annotations
@@ -37,6 +40,27 @@ class ProducerSnapshotFiles:
         parsed = map(parse_snapshot_name, filesystem.list_directory(directory))
         self._offsets = sorted(offset for offset in parsed if offset is not None)
         self._unsynced: list[int] = []
+        # What is held back, by offset: a snapshot to write, None for a file to remove. None: nothing is held.
+        self._held: dict[int, ProducerSnapshot | None] | None = None
+
+    def hold(self) -> None:
+        """Change no file until `release`."""
+        assert self._held is None
+        self._held = {}
+
+    def release(self) -> None:
+        """Make the changes that were held back: removals durably, the snapshots to `sync` later. Raises
+        OSError."""
+        assert self._held is not None
+        held, self._held = self._held, None
+        removed = [offset for offset, snapshot in held.items() if snapshot is None]
+        for offset in removed:
+            self._unlink(offset)
+        if removed:
+            self._filesystem.sync_directory(self._directory)
+        for snapshot in held.values():
+            if snapshot is not None:
+                self.write(snapshot, durable=False)
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -50,7 +74,10 @@ class ProducerSnapshotFiles:
     def write(self, snapshot: ProducerSnapshot, *, durable: bool = True) -> None:
         """Durable when it returns, or after `sync` of what `take_unsynced` names. Raises OSError."""
         path, data = snapshot_path(self._directory, snapshot.end_offset), snapshot.to_bytes()
-        if durable:
+        if self._held is not None:
+            assert not durable, "what is held back is on no disk"
+            self._held[snapshot.end_offset] = snapshot
+        elif durable:
             replace_file(self._filesystem, path, data)
         else:
             file = self._filesystem.open_append(path)
@@ -86,6 +113,9 @@ class ProducerSnapshotFiles:
         """
         while count := bisect_right(self._offsets, offset):
             end_offset = self._offsets[count - 1]
+            held = self._held.get(end_offset) if self._held is not None else None
+            if held is not None:
+                return held
             try:
                 data = self._filesystem.read_file(snapshot_path(self._directory, end_offset))
                 return ProducerSnapshot.from_bytes(end_offset, data)
@@ -94,11 +124,14 @@ class ProducerSnapshotFiles:
         return None
 
     def remove_outside(self, start_offset: int, end_offset: int) -> None:
-        """Remove those that are not in [start_offset, end_offset]; durable when it returns.
+        """Remove those that are not in [start_offset, end_offset]; durable when it returns, or `release`.
 
         Raises OSError.
         """
-        if self._remove([offset for offset in self._offsets if not start_offset <= offset <= end_offset]):
+        removed = self._remove(
+            [offset for offset in self._offsets if not start_offset <= offset <= end_offset]
+        )
+        if removed and self._held is None:
             self._filesystem.sync_directory(self._directory)
 
     def remove_at(self, offset: int) -> None:
@@ -111,23 +144,30 @@ class ProducerSnapshotFiles:
 
     def remove_stray(self, segment_base_offsets: Collection[int]) -> None:
         """Remove those that belong to no segment, except one above all of them: that of a log that was
-        closed.
-
-        What was left of writes and removals that a crash cut off goes, too. Raises OSError.
+        closed. Raises OSError.
         """
         strays = [offset for offset in self._offsets if offset not in segment_base_offsets]
         if strays and strays[-1] > max(segment_base_offsets, default=-1):
             del strays[-1]
         self._remove(strays)
+
+    def remove_unfinished(self) -> None:
+        """Remove what was left of writes and removals that a crash cut off. Raises OSError."""
         for name in self._filesystem.list_directory(self._directory):
             if name.endswith((SNAPSHOT_SUFFIX + TEMPORARY_SUFFIX, SNAPSHOT_SUFFIX + DELETED_SUFFIX)):
                 self._filesystem.unlink(f"{self._directory}/{name}")
 
     def _remove(self, offsets: list[int]) -> bool:
         for offset in offsets:
-            path = snapshot_path(self._directory, offset)
-            if self._filesystem.exists(path):
-                self._filesystem.unlink(path)
+            if self._held is None:
+                self._unlink(offset)
+            else:
+                self._held[offset] = None
             self._offsets.remove(offset)
         self._unsynced = [offset for offset in self._unsynced if offset in self._offsets]
         return bool(offsets)
+
+    def _unlink(self, offset: int) -> None:
+        path = snapshot_path(self._directory, offset)
+        if self._filesystem.exists(path):
+            self._filesystem.unlink(path)

@@ -6,7 +6,7 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_recovery import LoadProgress
+from stratalog.log.log_recovery import LoadProgress, RecoveryReport
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import parse_header
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -152,7 +152,7 @@ def test_a_clean_stop_needs_no_recovery() -> None:
     machine.stop()
     disk = FaultyFileSystem(inner)
     log = LogMachine(disk, CONFIG).start()
-    assert log.recovery_report == (True, 0, 0, 0)
+    assert log.recovery_report == RecoveryReport(was_clean=True)
     assert not any(line.startswith(("sync /data/orders", "truncate")) for line in disk.trace)
     ledger.verify(log, after_crash=False)
 
@@ -181,10 +181,15 @@ def test_damage_below_the_recovery_point_is_not_cut_off() -> None:
     data = bytearray(disk.read_file(log_path(0)))
     data[100] ^= 1
     rewrite(disk, log_path(0), bytes(data))
+    # What would be tidied up on the way.
+    for name in (f"{7:020d}.snapshot", f"{7:020d}.index", f"{7:020d}.log.deleted", f"{7:020d}.snapshot.tmp"):
+        rewrite(disk, f"{PARTITION_DIR}/{name}", b"?")
+    before = {name: disk.read_file(f"{PARTITION_DIR}/{name}") for name in disk.list_directory(PARTITION_DIR)}
     with pytest.raises(DataDirectoryError, match="had been fsynced") as failure:
         machine.start()
     assert failure.value.fields["recovery_point"] == 12
-    assert disk.read_file(log_path(0)) == bytes(data)
+    after = {name: disk.read_file(f"{PARTITION_DIR}/{name}") for name in disk.list_directory(PARTITION_DIR)}
+    assert after == before
     machine.kill()
     # The way out that the message names.
     rewrite(disk, f"{DATA_DIR}/recovery-point-offset-checkpoint", b"0\n0\n")

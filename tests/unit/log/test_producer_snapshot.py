@@ -177,6 +177,7 @@ def test_strays_leave_but_the_newest_behind_all_segments(
     files = files_with(filesystem, *offsets)
     for suffix in (".tmp", ".deleted"):
         filesystem.open_append(snapshot_path("/log", 99) + suffix).close()
+    files.remove_unfinished()
     files.remove_stray(base_offsets)
     assert list(files.offsets) == found_in(filesystem) == list(kept)
     assert len(filesystem.list_directory("/log")) == len(kept)
