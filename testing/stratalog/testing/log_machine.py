@@ -30,6 +30,7 @@ class LogMachine:
         *,
         max_open: int = 8,
         producer_id_expiration_ms: int = 24 * 60 * 60 * 1000,
+        data_dir: str = DATA_DIR,
     ) -> None:
         self.disk: FileSystem = disk if disk is not None else MemoryFileSystem()
         self.config = config if config is not None else LogConfig()
@@ -37,13 +38,14 @@ class LogMachine:
         self.scheduler = ManualScheduler(self.clock, collect_failures=True)
         self.manager: LogManager | None = None
         self._max_open = max_open
+        self._data_dir = data_dir
         self._producer_id_expiration_ms = producer_id_expiration_ms
 
     def open(self) -> LogManager:
         """Start a process, without its log."""
         # Small bounds, so that tests meet files that were closed and indexes that were forgotten.
         settings = LogManagerSettings(
-            data_dir=DATA_DIR,
+            data_dir=self._data_dir,
             max_open_files=self._max_open,
             index_cache_bytes=4 * 1024,
             file_delete_delay_ms=1000,
