@@ -18,7 +18,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.record import pure_batch_kernels, pure_kernels
 from stratalog.record.batch import batches, decode_all
 from stratalog.record.batch_filter import BatchFilter
-from stratalog.record.batch_row import MAX_ROW_COUNT
+from stratalog.record.batch_row import MAX_ROW_COUNT, BatchRow
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.compression import Codec
 from stratalog.record.header import (
@@ -30,6 +30,7 @@ from stratalog.record.header import (
     TRANSACTIONAL_BIT,
     parse_header,
 )
+from stratalog.record.index_rows import IndexProgress
 from stratalog.record.key_entries import KeyEntries
 from stratalog.record.pure_key_kernels import hash_keys, sort_key_entries
 from stratalog.record.record import Record
@@ -254,6 +255,31 @@ def test_what_is_skipped_ends_below_the_offset(kernels: Any, seed: int) -> None:
         position += header.size_in_bytes
         expected = (position, header.last_offset + 1, header.leader_epoch)
     assert kernels.skip_batches(data[:cut], sought, next_offset, epoch) == expected
+
+
+ROWS = st.lists(
+    st.builds(
+        BatchRow,
+        st.integers(0, 2**40),
+        st.integers(61, 3000),
+        st.integers(0, 2**62),
+        st.integers(-1, 5) | st.integers(-(2**63), 2**63 - 1),
+        st.booleans(),
+    ),
+    max_size=20,
+)
+PROGRESS = st.builds(
+    IndexProgress, st.integers(0, 5000), st.integers(-1, 5), st.integers(-1, 2**62), st.integers(-1, 5)
+)
+
+
+@pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
+@given(ROWS, st.sampled_from([0, 1, 4096, 2**31 - 1]), PROGRESS)
+def test_both_kinds_enter_the_same_batches(
+    rows: list[BatchRow], interval_bytes: int, progress: IndexProgress
+) -> None:
+    expected = pure_batch_kernels.index_rows(rows, interval_bytes, progress)
+    assert native.index_rows(rows, interval_bytes, progress) == expected
 
 
 @pytest.mark.parametrize("kernels", KERNELS)

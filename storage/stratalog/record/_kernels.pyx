@@ -29,6 +29,7 @@ from stratalog.record.batch_filter import FilteredBatches
 from stratalog.record.batch_row import MAX_ROW_COUNT, BatchRow
 from stratalog.record.columns import MAX_COLUMN_BYTES
 from stratalog.record.copied_records import CopiedRecords
+from stratalog.record.index_rows import IndexProgress, IndexRows
 from stratalog.record.key_entries import KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, KeyEntries
 from stratalog.record.record import Record
 from stratalog.record.records_summary import RecordsSummary

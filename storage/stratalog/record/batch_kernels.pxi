@@ -132,9 +132,35 @@ def walk_batches(data, size_t position, int64_t data_position, int64_t next_offs
         put_item(row, 2, rows[index].last_offset)
         put_item(row, 3, rows[index].max_timestamp)
         put_item(row, 4, rows[index].is_noted)
+        # Numbers only: nothing in it can lead back to it.
+        PyObject_GC_UnTrack(row)
         Py_INCREF(row)
         PyList_SET_ITEM(walked, <Py_ssize_t> index, row)
     return walked
+
+
+def index_rows(rows, int64_t interval_bytes, progress):
+    """See ``batch_kernels.index_rows``."""
+    cdef list offsets = [], positions = [], times_ms = [], times_offsets = []
+    cdef int64_t bytes_since_entry, newest_ms, entered_ms, max_timestamp_ms
+    cdef tuple row
+    bytes_since_entry, newest_ms, newest_offset, entered_ms = <tuple> progress
+    for each in rows:
+        row = <tuple> each
+        max_timestamp_ms = row[3]
+        if max_timestamp_ms > newest_ms:
+            newest_ms, newest_offset = max_timestamp_ms, row[2]
+        if bytes_since_entry > interval_bytes:
+            offsets.append(row[2])
+            positions.append(row[0])
+            bytes_since_entry = 0
+            if newest_ms > entered_ms:
+                entered_ms = newest_ms
+                times_ms.append(newest_ms)
+                times_offsets.append(newest_offset)
+        bytes_since_entry += <int64_t> row[1]
+    after = IndexProgress(bytes_since_entry, newest_ms, newest_offset, entered_ms)
+    return IndexRows(offsets, positions, times_ms, times_offsets, after)
 
 
 def scan_batches(data, size_t position, size_t begin_limit, uint32_t fingerprint):

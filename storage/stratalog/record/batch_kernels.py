@@ -25,6 +25,9 @@ walk_batches(data, position, data_position, next_offset, leader_epoch) -> list[B
     What an index asks of the batches from `position` on, of any kind: those that are whole, with true
     checksums, offsets that ascend from `next_offset` on and leader epochs that do not go back from
     `leader_epoch` on; no more than MAX_ROW_COUNT at once. `data_position` is where `data` lies in the file.
+index_rows(rows, interval_bytes, progress) -> IndexRows
+    What goes into a segment's indexes when batches follow on those of `progress`: Kafka's rule, which
+    ``segment_indexes`` explains.
 scan_batches(data, position, begin_limit, fingerprint) -> ScannedBatches
     Proves plain batches from `position` on as ``batch.verify`` does (checksum, framing of all records,
     timestamps): those that begin before `begin_limit`, have the leader epoch of the first and ascend.
@@ -52,6 +55,7 @@ from stratalog.record.kernels import NATIVE
 __all__ = (
     "filter_batches",
     "hash_batches",
+    "index_rows",
     "merge_key_streams",
     "scan_batches",
     "skip_batches",
@@ -64,6 +68,7 @@ if TYPE_CHECKING or not NATIVE:
     from stratalog.record.pure_batch_kernels import (
         filter_batches,
         hash_batches,
+        index_rows,
         merge_key_streams,
         scan_batches,
         skip_batches,
@@ -75,6 +80,7 @@ else:
     from stratalog.record._kernels import (
         filter_batches,
         hash_batches,
+        index_rows,
         merge_key_streams,
         scan_batches,
         skip_batches,

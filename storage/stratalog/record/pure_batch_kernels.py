@@ -20,6 +20,7 @@ from stratalog.record.builder import rebuild_batch
 from stratalog.record.compression import Codec
 from stratalog.record.copied_records import CopiedRecords
 from stratalog.record.header import DELETE_HORIZON_BIT, HEADER_SIZE, BatchHeader, parse_header
+from stratalog.record.index_rows import IndexProgress, IndexRows
 from stratalog.record.key_block import (
     BLOCK_CRC_POSITION,
     BLOCK_HEADER,
@@ -106,6 +107,29 @@ def walk_batches(
         position += header.size_in_bytes
         next_offset, leader_epoch = header.next_offset, header.leader_epoch
     return rows
+
+
+def index_rows(rows: Sequence[BatchRow], interval_bytes: int, progress: IndexProgress) -> IndexRows:
+    """See ``batch_kernels.index_rows``."""
+    bytes_since_entry, newest_ms, newest_offset, entered_ms = progress
+    offsets: list[int] = []
+    positions: list[int] = []
+    times_ms: list[int] = []
+    times_offsets: list[int] = []
+    for position, size_bytes, last_offset, max_timestamp_ms, _ in rows:
+        if max_timestamp_ms > newest_ms:
+            newest_ms, newest_offset = max_timestamp_ms, last_offset
+        if bytes_since_entry > interval_bytes:
+            offsets.append(last_offset)
+            positions.append(position)
+            bytes_since_entry = 0
+            if newest_ms > entered_ms:
+                entered_ms = newest_ms
+                times_ms.append(newest_ms)
+                times_offsets.append(newest_offset)
+        bytes_since_entry += size_bytes
+    after = IndexProgress(bytes_since_entry, newest_ms, newest_offset, entered_ms)
+    return IndexRows(offsets, positions, times_ms, times_offsets, after)
 
 
 def scan_batches(data: Buffer, position: int, begin_limit: int, fingerprint: int) -> ScannedBatches:

@@ -16,7 +16,9 @@ from collections.abc import Sequence
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
+from stratalog.record.batch_kernels import index_rows
 from stratalog.record.batch_row import BatchRow
+from stratalog.record.index_rows import IndexProgress
 from stratalog.segment.file_names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_path
 from stratalog.segment.offset_index import OffsetIndex
 from stratalog.segment.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
@@ -98,30 +100,15 @@ class SegmentIndexes:
     def add_rows(self, rows: Sequence[BatchRow], interval_bytes: int) -> None:
         """Take notice of many batches, in order, behind all others so far."""
         self.is_saved = False
-        bytes_since_entry = self.bytes_since_entry
-        newest_ms, newest_offset = self.max_timestamp
         last = self.time_index.last
-        entered_ms = -1 if last is None else last.timestamp_ms
-        offsets: list[int] = []
-        positions: list[int] = []
-        times_ms: list[int] = []
-        times_offsets: list[int] = []
-        for position, size_bytes, last_offset, max_timestamp_ms, _ in rows:
-            if max_timestamp_ms > newest_ms:
-                newest_ms, newest_offset = max_timestamp_ms, last_offset
-            if bytes_since_entry > interval_bytes:
-                offsets.append(last_offset)
-                positions.append(position)
-                bytes_since_entry = 0
-                if newest_ms > entered_ms:
-                    entered_ms = newest_ms
-                    times_ms.append(newest_ms)
-                    times_offsets.append(newest_offset)
-            bytes_since_entry += size_bytes
+        progress = IndexProgress(
+            self.bytes_since_entry, *self.max_timestamp, -1 if last is None else last.timestamp_ms
+        )
+        offsets, positions, times_ms, times_offsets, progress = index_rows(rows, interval_bytes, progress)
         self.offset_index.extend(offsets, positions)
         self.time_index.extend(times_ms, times_offsets)
-        self.max_timestamp = TimestampOffset(newest_ms, newest_offset)
-        self.bytes_since_entry = bytes_since_entry
+        self.max_timestamp = TimestampOffset(progress.newest_ms, progress.newest_offset)
+        self.bytes_since_entry = progress.bytes_since_entry
 
     def resume_with(self, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
         """Take notice, after loading, of a batch that the files already know: of the last indexed one and
