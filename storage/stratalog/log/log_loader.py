@@ -22,7 +22,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.log.cut_remains import keep_remains
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_config import LogConfig
@@ -30,7 +29,6 @@ from stratalog.log.log_recovery import LoadProgress, LogRecovery, RecoveredLog, 
 from stratalog.log.log_state import LogState
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producer_state_manager import ProducerStateManager
-from stratalog.log.recovered_lineage import require_lineage
 from stratalog.log.segment_split import split_segment
 from stratalog.log.segment_swap import settle_swaps
 from stratalog.record.header import MAX_OFFSET
@@ -112,9 +110,6 @@ class LogLoader:
             log_start_offset = max(log_start_offset, local_log.segments.start_offset)
         end_offset = local_log.segments.end_offset
         state.epochs.truncate_from_end(end_offset)
-        if state.epochs.entries:
-            # An entry above the end must not meet a batch of another epoch there.
-            state.epochs.flush()
         state.epochs.truncate_from_start(min(log_start_offset, end_offset))
         return LoadedLog(local_log, state, log_start_offset, report)
 
@@ -173,15 +168,11 @@ class LogLoader:
             recovery_point=self._recovery_point,
             on_progress=self._on_progress,
         )
-        known = LeaderEpochCache(self._filesystem, self._directory, state.epochs.entries)
         found = recovery.walk(segments, trusted_count, self._now_ms)
         if isinstance(found, LogSegment):
             return found
-        require_lineage(self._resources.files, found, known, state.epochs)
-        remains = keep_remains(self._filesystem, self._resources.files, self._directory, found)
         self._settle(state)
-        recovered = recovery.keep(found)
-        return recovered._replace(report=recovered.report._replace(remains=tuple(remains)))
+        return recovery.keep(found)
 
     def _settle(self, state: LogState) -> None:
         """The log is served: tidy up what had to stay as it was until that was known. Raises OSError."""
