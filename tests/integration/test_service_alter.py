@@ -85,6 +85,31 @@ async def test_appends_rolls_and_visibility_go_by_the_new_configuration(tmp_path
         assert (described.config["max.message.bytes"], described.topic_id) == ("2000", topic.topic_id)
 
 
+async def test_flushes_and_new_segments_go_by_the_new_configuration(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 1, {"flush.messages": "2"})
+        logs, log = bench.server.engine.logs, partition_of(bench).log
+        for recovery_point in (0, 2):
+            await bench.append("t", [b"x"])
+            assert log.recovery_point == recovery_point
+        alter(bench, "t", {"flush.ms": "0", "segment.jitter.ms": "7", "preallocate": "true"})
+        await look(bench)
+        assert (log.config.segment_jitter_ms, log.config.preallocate) == (7, True)
+        for _ in range(3):
+            await bench.append("t", [b"x"])
+        assert log.recovery_point == 2
+        await asyncio.to_thread(logs.flush_old)
+        assert log.recovery_point == 5
+        await asyncio.to_thread(log.roll)
+        await bench.append("t", [b"x"])
+        [topic] = await bench.client.admin.describe_topics(["t"])
+        assert topic.config["preallocate"] == "true"
+    # Stopped in order: nothing is longer than its data, and nothing is known to be lost.
+    async with service_bench(tmp_path) as bench:
+        assert bench.server.engine.logs.was_clean
+        assert [len(part) for part in await bench.read_all("t")] == [6]
+
+
 async def test_a_weaker_durability_shows_readers_at_once_what_waits(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t", 1, {"min.durability": "disk"})

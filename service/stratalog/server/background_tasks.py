@@ -23,6 +23,7 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
         ("deleted-topics", engine.topics.drop_leftovers, settings.remote_retention_ms),
         ("collector", tiers.collect_pass, settings.collector_ms),
         ("fold", tiers.fold_pass, settings.fold_ms),
+        ("flush", engine.logs.flush_old, settings.flush_check_ms),
         ("checkpoint", engine.logs.checkpoint, settings.checkpoint_ms),
     ]
     if settings.compaction_ms:

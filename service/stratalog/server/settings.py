@@ -95,7 +95,7 @@ class ServerSettings:
     answers many at once.
     """
 
-    task_thread_count: int = 10
+    task_thread_count: int = 11
     """Threads of background tasks: one for each, so that a compaction of hours delays no look at the head."""
 
     admin_thread_count: int = 8
@@ -128,6 +128,9 @@ class ServerSettings:
 
     checkpoint_ms: int = 60_000
     """Between writes of the local checkpoint files."""
+
+    flush_check_ms: int = 1_000
+    """Between looks for logs whose `flush.ms` is over."""
 
     compaction_ms: int = 0
     """Between compactions of tiered data; 0 leaves it to `stratalog compaction run`."""

@@ -35,6 +35,7 @@ QUIET: Mapping[str, Any] = {
     "remote_retention_ms": HOUR_MS,
     "collector_ms": HOUR_MS,
     "fold_ms": HOUR_MS,
+    "flush_check_ms": HOUR_MS,
     "checkpoint_ms": HOUR_MS,
     "head_refresh_ms": HOUR_MS,
     "max_silence_ms": 0,

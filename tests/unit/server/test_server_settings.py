@@ -46,6 +46,7 @@ def test_the_store_lies_beside_the_data_directory(tmp_path: Path, store: str) ->
         "max_fetch_wait_ms",
         "producer_id_expiration_ms",
         "producer_id_expiration_check_interval_ms",
+        "flush_check_ms",
     ],
 )
 def test_zero_is_out_of_range(field: str) -> None:
