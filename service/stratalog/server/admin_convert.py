@@ -20,7 +20,7 @@ def topic_message(topic: HostedTopic) -> admin_pb2.Topic:
         topic_id=str(topic.topic_id),
         partition_count=len(topic.all_partitions),
         config_overrides=topic.config_overrides,
-        config=topic.config.as_mapping(),
+        config={} if topic.config is None else topic.config.as_mapping(),
         offline_partitions=map(offline_partition_message, topic.offline_partitions),
     )
 

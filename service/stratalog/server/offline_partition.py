@@ -1,12 +1,19 @@
-"""A partition that the catalog has and this server cannot serve: its local log could not be opened.
+"""A partition that the catalog has and this server cannot serve.
 
-It stays so until the next start. Nothing of it is changed meanwhile, neither on disk nor in the object store,
-since what it holds is for a human to decide; all other partitions go on.
+Its local log could not be opened: then it stays so until the next start, since what it holds is for a human
+to decide. Or its topic has a configuration that this version does not take: then it stays so until the
+catalog has another one. Nothing of it is changed meanwhile, neither on disk nor in the object store; all
+other partitions go on.
 """
 
 from __future__ import annotations
 
-from stratalog.base.errors import DataDirectoryError, LogStoreError
+from stratalog.base.errors import (
+    DataDirectoryError,
+    InvalidConfigError,
+    LogStoreError,
+    UnsupportedOperationError,
+)
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.remote.partition_state import PartitionState
 from stratalog.server.hosted_shard import HostedShard
@@ -23,7 +30,8 @@ class OfflinePartition:
         path: str,
         failure: LogStoreError,
     ) -> None:
-        """`path`: the partition's directory. `failure`: what opening it met."""
+        """`path`: the partition's directory. `failure`: what opening it met; InvalidConfigError is about
+        its topic's configuration."""
         self.topic_partition = topic_partition
         self.topic_id_partition = topic_id_partition
         self.shard = shard
@@ -38,8 +46,16 @@ class OfflinePartition:
         """What is committed in the object store."""
         return self.shard.metadata.state().partition(self.topic_id_partition)
 
-    def error(self) -> DataDirectoryError:
+    def error(self) -> LogStoreError:
         """What a call to the partition gets."""
+        if isinstance(self.failure, InvalidConfigError):
+            return UnsupportedOperationError(
+                "the partition is offline, this version does not take its topic's configuration; run the"
+                " version that wrote it, or alter the topic",
+                topic=self.topic_partition.topic,
+                partition=self.topic_partition.partition,
+                reason=self.reason,
+            )
         return DataDirectoryError(
             "the partition has been offline since the server started, its local log cannot be opened; do what"
             " the reason says, and restart the server",

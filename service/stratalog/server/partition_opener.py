@@ -18,7 +18,12 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import CorruptRecordError, DataDirectoryError, UnknownTopicOrPartitionError
+from stratalog.base.errors import (
+    CorruptRecordError,
+    DataDirectoryError,
+    LogStoreError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_manager import LogManager
@@ -79,6 +84,14 @@ class PartitionOpener:
             raise offline[0].failure
         return opened
 
+    def leave(
+        self, topic_partition: TopicPartition, topic_id_partition: TopicIdPartition, failure: LogStoreError
+    ) -> OfflinePartition:
+        """Do not open the partition, because of this."""
+        path = f"{self._logs.data_dir}/{topic_partition}"
+        shard = self._shards.of(topic_id_partition)
+        return OfflinePartition(topic_partition, topic_id_partition, shard, path, failure)
+
     def _open_beside_each_other(
         self, wanted: Sequence[WantedPartition], work: Callable[[WantedPartition, OpeningProgress], T]
     ) -> list[T]:
@@ -98,17 +111,16 @@ class PartitionOpener:
         try:
             return self._open(wanted, progress)
         except (DataDirectoryError, CorruptRecordError) as failure:
-            path = f"{self._logs.data_dir}/{wanted.topic_partition}"
+            self._logs.let_go(wanted.topic_partition)
+            progress.finished(wanted.topic_partition)
+            offline = self.leave(wanted.topic_partition, wanted.topic_id_partition, failure)
             logger.error(
                 "%s stays offline, its local log cannot be opened, path=`%s`: %s",
                 wanted.topic_partition,
-                path,
+                offline.path,
                 failure,
             )
-            self._logs.let_go(wanted.topic_partition)
-            progress.finished(wanted.topic_partition)
-            shard = self._shards.of(wanted.topic_id_partition)
-            return OfflinePartition(wanted.topic_partition, wanted.topic_id_partition, shard, path, failure)
+            return offline
 
     def _open(self, wanted: WantedPartition, progress: OpeningProgress) -> HostedPartition:
         shard = self._shards.of(wanted.topic_id_partition)

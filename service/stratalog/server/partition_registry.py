@@ -25,7 +25,8 @@ class HostedTopic:
     name: str
     topic_id: UUID
     config_overrides: Mapping[str, str]
-    config: LogConfig
+    config: LogConfig | None
+    """None where this version does not take `config_overrides`; then all partitions are offline."""
     all_partitions: tuple[HostedPartition | OfflinePartition, ...]
     """By number."""
 
@@ -92,7 +93,7 @@ class PartitionRegistry:
         return partitions[partition]
 
     def partition(self, topic: str, partition: int) -> HostedPartition:
-        """Raises UnknownTopicOrPartitionError, DataDirectoryError where it is offline."""
+        """Raises UnknownTopicOrPartitionError; where it is offline, what `OfflinePartition.error` says."""
         found = self.find_partition(topic, partition)
         if isinstance(found, OfflinePartition):
             raise found.error()

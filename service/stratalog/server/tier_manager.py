@@ -281,7 +281,9 @@ class TierManager:
             logger.warning("retention of topics that are not tiered waits for the catalog: %s", error)
             return frozenset()
         return frozenset(
-            topic.topic_id for topic in followed.topics if not topic.config.remote_storage_enable
+            topic.topic_id
+            for topic in followed.topics
+            if topic.config is not None and not topic.config.remote_storage_enable
         )
 
     def _partitions(self, topics: Collection[str]) -> list[HostedPartition]:

@@ -87,16 +87,21 @@ class TopicManager:
 
     def open_all(self) -> None:
         """Open and publish every topic of the catalog. Local logs are compared with the bucket first; a
-        partition whose log cannot be opened stays offline until the next start. Raises DataDirectoryError
-        where the disk refuses all of them.
+        partition whose log cannot be opened stays offline until the next start, a topic whose configuration
+        this version does not take until it has another one. Raises DataDirectoryError where the disk refuses
+        all of them.
         """
         with self._lock:
             self._delete_leftover_logs()
-            entries = tuple(self._catalog.topics().values())
-            configs = [self._config_of(entry) for entry in entries]
-            wanted = chain.from_iterable(map(_wanted, entries, configs))
+            understood: list[tuple[TopicEntry, LogConfig]] = []
+            for entry in self._catalog.topics().values():
+                try:
+                    understood.append((entry, self._config_of(entry)))
+                except InvalidConfigError as refusal:
+                    self._publish_offline(entry, refusal)
+            wanted = chain.from_iterable(_wanted(entry, config) for entry, config in understood)
             opened = iter(self._opener.open_what_can_be([*wanted]))
-            for entry, config in zip(entries, configs, strict=True):
+            for entry, config in understood:
                 self._registry.publish(_hosted(entry, config, tuple(islice(opened, entry.partition_count))))
             self._drop_leftovers()
 
@@ -182,8 +187,8 @@ class TopicManager:
             hosted = self._registry.find(entry.name)
             try:
                 if hosted is None:
-                    self._publish(entry)
-                    logger.info("opened topic %s, which was created elsewhere", entry.name)
+                    self._open(entry)
+                    logger.info("followed topic %s, which was created elsewhere", entry.name)
                 elif hosted.topic_id == entry.topic_id and not self._is_as(hosted, entry):
                     self._alter(hosted, entry)
                     logger.info("topic %s was altered elsewhere", entry.name)
@@ -203,6 +208,10 @@ class TopicManager:
 
         Raises LogStoreError; some logs may go by it then, and the topic does not say so yet.
         """
+        if topic.config is None:
+            self._registry.withdraw(topic.name)
+            self._open(entry)
+            return
         config = self._config_of(entry)
         for partition in topic.partitions:
             partition.reconfigure(config)
@@ -216,14 +225,14 @@ class TopicManager:
             and topic.config_overrides == entry.config
             and len(topic.all_partitions) == entry.partition_count
             # An upload that was under way may have made the topic's first slice since.
-            and (topic.config.remote_storage_enable or not self._is_in_store(entry))
+            and (topic.config is None or topic.config.remote_storage_enable or not self._is_in_store(entry))
         )
 
     def _is_followed(self, topic: HostedTopic, state: CatalogState) -> bool:
         """Whether the topic's logs go by what the catalog says of it, or by something newer."""
         entry = state.entries.get(topic.topic_id)
         is_wanted = entry is not None and not entry.is_deleted and topic.config_overrides == entry.config
-        return is_wanted and topic.topic_id not in self._refused
+        return is_wanted and topic.config is not None and topic.topic_id not in self._refused
 
     def _config_of(self, entry: TopicEntry) -> LogConfig:
         """The configuration that the topic's logs go by. Raises InvalidConfigError."""
@@ -286,6 +295,25 @@ class TopicManager:
         self._registry.publish(topic)
         return topic
 
+    def _open(self, entry: TopicEntry) -> None:
+        """Publish a topic that somebody else made what it is: offline, where its configuration is refused.
+        Raises DataDirectoryError.
+        """
+        try:
+            self._publish(entry)
+        except InvalidConfigError as refusal:
+            self._publish_offline(entry, refusal)
+
+    def _publish_offline(self, entry: TopicEntry, refusal: InvalidConfigError) -> None:
+        logger.error("topic %s stays offline, its configuration is refused: %s", entry.name, refusal)
+        partitions = (
+            self._opener.leave(
+                TopicPartition(entry.name, number), TopicIdPartition(entry.topic_id, number), refusal
+            )
+            for number in range(entry.partition_count)
+        )
+        self._registry.publish(_hosted(entry, None, tuple(partitions)))
+
     def _delete_leftover_logs(self) -> None:
         """Delete local logs of topics that the catalog says are deleted; of others that it does not know,
         none.
@@ -325,7 +353,7 @@ def _wanted(entry: TopicEntry, config: LogConfig) -> list[WantedPartition]:
 
 
 def _hosted(
-    entry: TopicEntry, config: LogConfig, partitions: tuple[HostedPartition | OfflinePartition, ...]
+    entry: TopicEntry, config: LogConfig | None, partitions: tuple[HostedPartition | OfflinePartition, ...]
 ) -> HostedTopic:
     assert len(partitions) == entry.partition_count
     return HostedTopic(entry.name, entry.topic_id, entry.config, config, partitions)
