@@ -13,10 +13,13 @@ from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
-from stratalog.record.header import HEADER_SIZE, parse_header
+from stratalog.record.header import BATCH_LENGTH_POSITION, HEADER_SIZE, LOG_OVERHEAD, parse_header
 from stratalog.segment.batch_walk import WholeBatches, whole_batches
 
 _BASE_OFFSET = struct.Struct(">q")
+_BATCH_LENGTH = struct.Struct(">i")
+FIRST_READ_BYTES = 16 * 1024
+"""So much is read at least, if it is there: most batches are not larger, and the first one comes at once."""
 
 
 class EpochSpan(NamedTuple):
@@ -59,9 +62,15 @@ def read_batches(
 
     Checksums are compared. Raises CorruptRecordError, OSError.
     """
-    data = file.read_at(position, max(whole_bytes, min(HEADER_SIZE, available_bytes)))
+    data = file.read_at(position, min(max(whole_bytes, FIRST_READ_BYTES), available_bytes))
+    first_bytes = _bytes_of_first(data)
+    if whole_bytes < first_bytes <= min(max_bytes, available_bytes):
+        whole_bytes = first_bytes
+        if whole_bytes > len(data):
+            data = file.read_at(position, whole_bytes)
     span = _span(data, bounds)
-    found = _whole(data[:whole_bytes], bounds, span)
+    end_offset = min(bounds.end_offset, span.end_offset)
+    found = whole_batches(data[:whole_bytes], end_offset, bounds.first_offset, span.leader_epoch)
     if found.size_bytes == 0 and available_bytes:
         header = parse_header(data)
         limit_offset = min(bounds.limit_offset, span.end_offset)
@@ -73,12 +82,8 @@ def read_batches(
                 base_offset=header.base_offset,
                 size_bytes=header.size_in_bytes,
             )
-        if whole_bytes < header.size_in_bytes <= max_bytes:
-            data = file.read_at(position, header.size_in_bytes)
-            found = _whole(data, bounds, span)
-    if 0 < found.size_bytes == len(data) < available_bytes:
-        # Else it was behind them in the data, and has been looked at.
-        _require_follower(file, position + found.size_bytes, found.next_offset)
+    if 0 < found.size_bytes < available_bytes:
+        _require_follower(file, position, data, found)
     return BatchRead(data if found.size_bytes == len(data) else data[: found.size_bytes], found.next_offset)
 
 
@@ -89,18 +94,23 @@ def _span(data: bytes, bounds: ReadBounds) -> EpochSpan:
     return bounds.epoch_at(base_offset)
 
 
-def _whole(data: bytes, bounds: ReadBounds, span: EpochSpan) -> WholeBatches:
-    end_offset = min(bounds.end_offset, span.end_offset)
-    return whole_batches(data, end_offset, bounds.first_offset, span.leader_epoch)
+def _bytes_of_first(data: bytes) -> int:
+    """How long the first batch says that it is; 0 where its header is not all there."""
+    if len(data) < HEADER_SIZE:
+        return 0
+    (batch_length,) = _BATCH_LENGTH.unpack_from(data, BATCH_LENGTH_POSITION)
+    return LOG_OVERHEAD + batch_length
 
 
-def _require_follower(file: AppendFile, position: int, next_offset: int) -> None:
-    """The batch at `position` begins at or above `next_offset`."""
-    head = file.read_at(position, _BASE_OFFSET.size)
-    if len(head) < _BASE_OFFSET.size or _BASE_OFFSET.unpack(head)[0] < next_offset:
+def _require_follower(file: AppendFile, position: int, data: bytes, found: WholeBatches) -> None:
+    """What lies behind the batches that were found begins at or above their end."""
+    head = data[found.size_bytes : found.size_bytes + _BASE_OFFSET.size]
+    if len(head) < _BASE_OFFSET.size:
+        head = file.read_at(position + found.size_bytes, _BASE_OFFSET.size)
+    if len(head) < _BASE_OFFSET.size or _BASE_OFFSET.unpack(head)[0] < found.next_offset:
         raise CorruptRecordError(
             "a stored batch begins below the end of the one before it",
             path=file.path,
-            position=position,
-            expected_offset=next_offset,
+            position=position + found.size_bytes,
+            expected_offset=found.next_offset,
         )

@@ -90,15 +90,7 @@ def walk(
             or header.last_offset >= limit_offset
             or header.leader_epoch < leader_epoch
         ):
-            raise CorruptRecordError(
-                "a stored batch contradicts the one before it, or lies outside of its segment",
-                path=file.path,
-                position=position,
-                base_offset=header.base_offset,
-                expected_offset=next_offset,
-                limit_offset=limit_offset,
-                leader_epoch=header.leader_epoch,
-            )
+            raise _contradiction(file, position, header, next_offset, limit_offset)
         yield LocatedBatch(position, header)
         position += header.size_in_bytes
         next_offset, leader_epoch = header.next_offset, header.leader_epoch
@@ -107,7 +99,7 @@ def walk(
 
 
 def _contradiction(
-    file: AppendFile, position: int, header: BatchHeader, expected_offset: int
+    file: AppendFile, position: int, header: BatchHeader, expected_offset: int, limit_offset: int
 ) -> CorruptRecordError:
     return CorruptRecordError(
         "a stored batch contradicts the one before it, or lies outside of its segment",
@@ -115,39 +107,62 @@ def _contradiction(
         position=position,
         base_offset=header.base_offset,
         expected_offset=expected_offset,
+        limit_offset=limit_offset,
         leader_epoch=header.leader_epoch,
     )
 
 
 def seek(
-    file: AppendFile, position: int, end_position: int, offset: int, indexed_offset: int | None = None
+    file: AppendFile,
+    position: int,
+    end_position: int,
+    offset: int,
+    *,
+    indexed_offset: int | None = None,
+    first_offset: int = 0,
+    limit_offset: int = MAX_OFFSET,
 ) -> int | None:
-    """Where the first batch that ends at or above `offset` begins, in a validated file; None where there is
-    none from `position` on. `indexed_offset` is the last one of the batch at `position`, if an index says so.
+    """Where a walk finds the first batch that ends at or above `offset`; None where it ends without.
+    `indexed_offset` is the last offset of the batch at `position`, if an index says so.
 
-    Raises CorruptRecordError where the index is wrong, or a header as `walk` has it, OSError.
+    Raises CorruptRecordError where the index is wrong, or where `walk` does, OSError.
     """
-    next_offset, leader_epoch = 0, NO_LEADER_EPOCH
+    next_offset, leader_epoch = first_offset, NO_LEADER_EPOCH
     while position < end_position:
         chunk = file.read_at(position, min(_HEADER_CHUNK_BYTES, end_position - position))
-        if indexed_offset is not None and parse_header(chunk).last_offset != indexed_offset:
+        if indexed_offset is not None and _last_offset(chunk) != indexed_offset:
             raise CorruptRecordError(
                 "an offset index points at another batch",
                 path=file.path,
                 position=position,
-                offset=indexed_offset,
+                indexed_offset=indexed_offset,
             )
         indexed_offset = None
-        skipped_bytes, next_offset, leader_epoch = skip_batches(chunk, offset, next_offset, leader_epoch)
+        skipped_bytes, next_offset, leader_epoch = skip_batches(
+            chunk, min(offset, limit_offset), next_offset, leader_epoch
+        )
         position += skipped_bytes
         if skipped_bytes == 0 or skipped_bytes + HEADER_SIZE <= len(chunk):
+            # It is the one, or the kernel has stopped before it because it cannot be.
             header = parse_header(chunk, skipped_bytes)
-            if header.base_offset < next_offset or header.leader_epoch < leader_epoch:
-                raise _contradiction(file, position, header, next_offset)
+            if (
+                header.base_offset < next_offset
+                or header.last_offset >= limit_offset
+                or header.leader_epoch < leader_epoch
+            ):
+                raise _contradiction(file, position, header, next_offset, limit_offset)
             return position
     if position > end_position:
         raise CorruptRecordError("the last batch ends behind its file", path=file.path, position=position)
     return None
+
+
+def _last_offset(chunk: bytes) -> int | None:
+    """Of the batch that `chunk` begins with; None where there is no header."""
+    if len(chunk) < HEADER_SIZE:
+        return None
+    base_offset, _, _, _, _, _, last_offset_delta = _FETCH_FIELDS.unpack_from(chunk)
+    return base_offset + last_offset_delta
 
 
 def walk_valid(file: AppendFile, end_position: int, first_offset: int) -> Iterator[LocatedBatch]:

@@ -22,8 +22,8 @@ from stratalog.base.filesystem import AppendFile, Buffer
 from stratalog.record.batch_row import BatchRow
 from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, NO_TIMESTAMP, parse_header
 from stratalog.segment.appended_batch import AppendedBatch
-from stratalog.segment.batch_read import BatchRead, ReadBounds, read_batches
-from stratalog.segment.batch_walk import LocatedBatch, walk
+from stratalog.segment.batch_read import FIRST_READ_BYTES, BatchRead, ReadBounds, read_batches
+from stratalog.segment.batch_walk import LocatedBatch, seek, walk
 from stratalog.segment.file_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
@@ -278,15 +278,15 @@ class LogSegment:
     def _position_of(self, offset: int, indexes: SegmentIndexes) -> int | None:
         entry = indexes.offset_index.floor(offset)
         with self._resources.files.use(self.path) as file:
-            for located in self._walk(file, entry.position if entry else 0, self.size_bytes):
-                last_offset = located.header.last_offset
-                if entry is not None and located.position == entry.position and last_offset != entry.offset:
-                    raise CorruptRecordError(
-                        "an offset index points at another batch", path=self.path, entry=entry
-                    )
-                if last_offset >= offset:
-                    return located.position
-        return None
+            return seek(
+                file,
+                entry.position if entry else 0,
+                self.size_bytes,
+                offset,
+                indexed_offset=entry.offset if entry else None,
+                first_offset=self.base_offset,
+                limit_offset=self._limit_offset,
+            )
 
     def read(self, position: int, max_bytes: int, bounds: ReadBounds, *, min_one: bool) -> BatchRead:
         """Whole batches from `position`, where one begins; see `read_batches`.
@@ -296,7 +296,7 @@ class LogSegment:
         """
         available_bytes = self.size_bytes - position
         size_bytes = max(0, min(max_bytes, available_bytes))
-        if size_bytes < available_bytes:
+        if FIRST_READ_BYTES < size_bytes < available_bytes:
             size_bytes = self.indexes().offset_index.whole_size(position, size_bytes)
         first_max_bytes = available_bytes if min_one else max_bytes
         with self._resources.files.use(self.path) as file:
@@ -314,10 +314,13 @@ class LogSegment:
             yield from self._walk(file, position, self.size_bytes)
 
     def _walk(self, file: AppendFile, position: int, end_position: int) -> Iterator[LocatedBatch]:
-        # Where a segment ends that grows, or was not loaded yet, nobody knows.
+        return walk(file, position, end_position, self.base_offset, self._limit_offset)
+
+    @property
+    def _limit_offset(self) -> int:
+        """Where a segment ends that grows, or was not loaded yet, nobody knows."""
         is_settled = self._indexes is None and self.end_offset > self.base_offset
-        limit_offset = self.end_offset if is_settled else MAX_OFFSET
-        return walk(file, position, end_position, self.base_offset, limit_offset)
+        return self.end_offset if is_settled else MAX_OFFSET
 
     def batches_since(self, timestamp_ms: int) -> Iterator[LocatedBatch]:
         """The batches from some point on, before which no record is as new as `timestamp_ms`."""

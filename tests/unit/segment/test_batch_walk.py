@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import HEADER_SIZE
 from stratalog.record.record import Record
-from stratalog.segment.batch_walk import valid_rows, walk, walk_valid, whole_batches
+from stratalog.segment.batch_walk import seek, valid_rows, walk, walk_valid, whole_batches
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 RECORD = Record(0, 1000, b"key", b"value")
@@ -49,6 +51,56 @@ def test_both_walks_see_every_batch_whatever_its_size(sizes: list[int]) -> None:
     for found in (list(walk(file, 0, file.size())), list(walk_valid(file, file.size(), 0))):
         assert [located.position for located in found] == positions
         assert [located.header.base_offset for located in found] == list(range(len(sizes)))
+
+
+@given(
+    sizes=st.lists(st.sampled_from([1, 30, 5000, 20_000]), min_size=1, max_size=12),
+    offset=st.integers(0, 30),
+    bounds=st.tuples(st.integers(0, 2), st.sampled_from([0, 3, 12, 24, 2**62])),
+    damage=st.tuples(st.integers(0, 2**20), st.integers(1, 255)) | st.none(),
+    lost_bytes=st.integers(0, 100) | st.just(0),
+)
+def test_a_seek_ends_where_a_walk_does(
+    sizes: list[int],
+    offset: int,
+    bounds: tuple[int, int],
+    damage: tuple[int, int] | None,
+    lost_bytes: int,
+) -> None:
+    data = bytearray(b"".join(batch(2 * number, 2, size) for number, size in enumerate(sizes)))
+    if damage is not None:
+        data[damage[0] % min(len(data), 3 * HEADER_SIZE)] ^= damage[1]
+    file = file_of(data)
+    end_position = len(data) - lost_bytes
+    first_offset, limit_offset = bounds
+
+    def walked() -> int | None:
+        for position, header in walk(file, 0, end_position, first_offset, limit_offset):
+            if header.last_offset >= offset:
+                return position
+        return None
+
+    def sought() -> int | None:
+        return seek(file, 0, end_position, offset, first_offset=first_offset, limit_offset=limit_offset)
+
+    assert outcome(sought) == outcome(walked)
+
+
+def outcome(find: Callable[[], int | None]) -> int | str | None:
+    try:
+        return find()
+    except CorruptRecordError as error:
+        return str(error)
+
+
+def test_a_seek_does_not_believe_an_index_that_points_elsewhere() -> None:
+    file = file_of(batch(0), batch(2), batch(4))
+    second = len(batch(0))
+    assert seek(file, second, file.size(), 5, indexed_offset=3) == 2 * second
+    assert seek(file, second, file.size(), 3, indexed_offset=3) == second
+    for position, indexed_offset in ((second, 2), (second, 4), (0, 3), (second + 1, 3), (file.size() - 9, 5)):
+        with pytest.raises(CorruptRecordError):
+            seek(file, position, file.size(), 5, indexed_offset=indexed_offset)
 
 
 def test_a_walk_does_not_read_large_bodies() -> None:
