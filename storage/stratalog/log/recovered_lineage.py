@@ -1,0 +1,115 @@
+"""Proving that what a recovery found is one log: contradictions that no crash makes.
+
+A crash loses bytes, or leaves nonsense in their place; both end in a checksum that does not match. It does
+not change the base offset or the leader epoch of a batch, which the checksum leaves out, and keep the rest.
+So where sound batches contradict each other, the next segment or the leader epochs of the log (which are
+durable before a batch has them), something else has been at the disk. Which of the two is right nobody knows:
+nothing is cut, and a human decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, LeaderEpochCache
+from stratalog.log.log_recovery import WalkedLog, WalkedSegment
+from stratalog.record.batch import crc_matches
+from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
+from stratalog.segment.batch_walk import walk
+from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.open_files import OpenFiles
+
+
+def require_lineage(
+    files: OpenFiles, found: WalkedLog, known: LeaderEpochCache, followed: LeaderEpochCache
+) -> None:
+    """`known`: the leader epochs of the file, as they were loaded. `followed`: as the batches say.
+
+    Raises DataDirectoryError where they contradict each other, or the batches do. Raises OSError.
+    """
+    segments = [*(item.segment for item in found.walked), *found.invalid]
+    for item, follower in zip(found.walked, segments[1:], strict=False):
+        if item.end_offset > follower.base_offset:
+            raise _contradiction(item.segment, item.end_offset, follower.base_offset)
+    last = found.walked[-1]
+    if last.lost_bytes:
+        _require_no_shift(files, last)
+    if known.entries:
+        _require_epochs(files, found.walked, known, followed)
+
+
+def _require_no_shift(files: OpenFiles, last: WalkedSegment) -> None:
+    """The batch behind the last valid one does not begin in a hole before that one.
+
+    If it is sound, and does, then the last one has lost its place. One that begins still lower is what an
+    older use of the disk has left behind the log.
+    """
+    with files.use(last.segment.path) as file:
+        ends = [(0, last.segment.base_offset, last.segment.base_offset)]
+        for located in walk(file, 0, last.valid_bytes):
+            header = located.header
+            ends = [*ends[-1:], (located.position, header.base_offset, header.next_offset)]
+        (_, _, end_before), (_, base_offset, end_offset) = ends[0], ends[-1]
+        data = file.read_at(last.valid_bytes, min(last.lost_bytes, HEADER_SIZE))
+        follower = _header(data)
+        if follower is None or follower.size_in_bytes > last.lost_bytes:
+            return
+        if not end_before <= follower.base_offset < end_offset or base_offset == end_before:
+            return
+        if crc_matches(file.read_at(last.valid_bytes, follower.size_in_bytes), 0, follower):
+            raise _contradiction(last.segment, end_offset, follower.base_offset)
+
+
+def _header(data: bytes) -> BatchHeader | None:
+    try:
+        return parse_header(data)
+    except CorruptRecordError:
+        return None
+
+
+def _contradiction(segment: LogSegment, end_offset: int, base_offset: int) -> DataDirectoryError:
+    return DataDirectoryError(
+        "a sound batch ends above the offset at which the one behind it begins, which no crash does; restore "
+        "the file from a copy, or move the partition's directory away to go on without it",
+        path=segment.path,
+        end_offset=end_offset,
+        base_offset=base_offset,
+    )
+
+
+def _require_epochs(
+    files: OpenFiles, walked: Sequence[WalkedSegment], known: LeaderEpochCache, followed: LeaderEpochCache
+) -> None:
+    start_offset = max(walked[0].segment.base_offset, known.entries[0].start_offset)
+    end_offset = walked[-1].end_offset
+    if start_offset >= end_offset:
+        return
+    claimed = set(known.entries_in_range(start_offset, end_offset))
+    # Where compaction took the first batch of an epoch, it begins later in the batches than in the file.
+    for entry in sorted(claimed ^ set(followed.entries_in_range(start_offset, end_offset))):
+        segment, header = _batch_at(files, walked, entry.start_offset)
+        expected_epoch = known.epoch_for_offset(header.base_offset)
+        if expected_epoch is not None and expected_epoch != header.leader_epoch:
+            raise DataDirectoryError(
+                "a sound batch has another leader epoch than the log's file of epochs says, which no crash "
+                f"does; restore both from a copy, or remove {LEADER_EPOCH_FILE} to go by the batches",
+                path=segment.path,
+                base_offset=header.base_offset,
+                leader_epoch=header.leader_epoch,
+                expected_epoch=expected_epoch,
+            )
+
+
+def _batch_at(
+    files: OpenFiles, walked: Sequence[WalkedSegment], offset: int
+) -> tuple[LogSegment, BatchHeader]:
+    """The first batch that ends at or above `offset`, which is below the end of what was walked."""
+    for item in walked:
+        if item.end_offset <= offset:
+            continue
+        with files.use(item.segment.path) as file:
+            for located in walk(file, 0, item.valid_bytes):
+                if located.header.last_offset >= offset:
+                    return item.segment, located.header
+    raise AssertionError("a log ends with a batch")
