@@ -21,9 +21,9 @@ from stratalog.record.batch import batches
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
-GOLDEN = Path(__file__).parents[2] / "golden"
-SNAPSHOTS = sorted((GOLDEN / "segment").glob("*/*.snapshot"))
-INDEXES = sorted((GOLDEN / "segment").glob("*/*.txnindex"))
+GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.1"
+SNAPSHOTS = sorted((GOLDEN / "data").glob("*/*.snapshot"))
+INDEXES = sorted((GOLDEN / "data").glob("*/*.txnindex"))
 TOPICS = ["appendtime", "codecs", "compacted", "recompressed", "txn"]
 COMPACTED_CLIENT = ("compacted", AppendOrigin.CLIENT)
 DAY_MS = 86_400_000
@@ -35,10 +35,15 @@ def end_offset_of(path: Path) -> int:
     return end_offset
 
 
+def directory_of(name: str) -> str:
+    return f"g1-{name}-0"
+
+
 def log_of(name: str) -> Iterator[ProducerBatch]:
-    data = (GOLDEN / "record" / f"{name}.bin").read_bytes()
-    for position, header in batches(data):
-        yield ProducerBatch.read(data, position, header)
+    for path in sorted((GOLDEN / "data" / directory_of(name)).glob("*.log")):
+        data = path.read_bytes()
+        for position, header in batches(data):
+            yield ProducerBatch.read(data, position, header)
 
 
 def state_at(files: dict[int, bytes], end_offset: int) -> ProducerStateManager:
@@ -54,11 +59,13 @@ def state_at(files: dict[int, bytes], end_offset: int) -> ProducerStateManager:
 
 
 def snapshots_of(name: str) -> dict[int, bytes]:
-    return {end_offset_of(path): path.read_bytes() for path in SNAPSHOTS if path.parent.name == name}
+    return {
+        end_offset_of(path): path.read_bytes() for path in SNAPSHOTS if path.parent.name == directory_of(name)
+    }
 
 
 def indexes_of(name: str) -> dict[int, bytes]:
-    return {int(path.stem): path.read_bytes() for path in INDEXES if path.parent.name == name}
+    return {int(path.stem): path.read_bytes() for path in INDEXES if path.parent.name == directory_of(name)}
 
 
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: f"{path.parent.name}-{int(path.stem)}")
@@ -66,7 +73,8 @@ def test_snapshots_are_read_and_written_as_kafka_does(path: Path) -> None:
     data, end_offset = path.read_bytes(), end_offset_of(path)
     snapshot = ProducerSnapshot.from_bytes(end_offset, data)
     assert snapshot.to_bytes() == data
-    dump = (GOLDEN / "record" / f"{path.parent.name}.dump.txt").read_text()
+    name = path.parent.name.removeprefix("g1-").removesuffix("-0")
+    dump = (GOLDEN / "expected" / f"{name}.dump.txt").read_text()
     section = dump.partition(f"{path.name}\n")[2].partition("Dumping")[0]
     printed = [dict(re.findall(r"(\w+): (\S+)", line)) for line in section.splitlines()]
     assert [shown(snapshot, ordinal) for ordinal in range(len(snapshot.entries))] == printed

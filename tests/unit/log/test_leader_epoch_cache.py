@@ -20,7 +20,7 @@ from stratalog.log.leader_epoch_cache import (
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "segment"
+GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.1" / "data"
 PATH = "/log/leader-epoch-checkpoint"
 
 
@@ -116,7 +116,7 @@ def test_kafkas_file_is_read_and_written_alike(path: Path) -> None:
     data = path.read_bytes()
     entries = parse_epochs(data)
     assert format_epochs(entries) == data
-    assert entries == ((0, 37 if path.parent.name == "recompressed" else 0),)
+    assert entries == ((0, 37 if path.parent.name == "g1-recompressed-0" else 0),)
 
 
 @pytest.mark.parametrize(

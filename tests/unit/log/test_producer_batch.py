@@ -15,7 +15,7 @@ from stratalog.segment.batch_walk import LocatedBatch, walk
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.producer_batches import data_batch
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "record" / "txn.bin"
+GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.1" / "data" / "g1-txn-0" / f"{2:020d}.log"
 
 
 @given(sequence=st.integers(0, MAX_SEQUENCE), count=st.integers(0, MAX_SEQUENCE))
