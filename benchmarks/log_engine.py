@@ -26,7 +26,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from report import Row, best_seconds, pin_to_one_core, promised, run, seconds
-from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.posix_filesystem import PosixFileSystem, open_file_limit
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.config_key import LONG_MAX
@@ -37,6 +37,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_header
 from stratalog.record.record import Record
+from stratalog.segment.open_files import max_open_below
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS, ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.sequential_ids import SequentialIds
@@ -94,7 +95,7 @@ def opened(directory: Path) -> Generator[LogManager]:
         clock,
         ManualScheduler(clock),
         SequentialIds(),
-        LogManagerSettings(data_dir=str(directory)),
+        LogManagerSettings(data_dir=str(directory), max_open_files=max_open_below(open_file_limit())),
     )
     try:
         yield manager

@@ -30,6 +30,7 @@ from functools import partial
 from stratalog.base.clock import Clock
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
+from stratalog.base.posix_filesystem import open_file_limit
 from stratalog.base.randomness import IdGenerator, system_random
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.stop_signal import StopSignal
@@ -51,6 +52,7 @@ from stratalog.remote.remote_reader import RemoteReader
 from stratalog.remote.retention import RemoteRetention
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
+from stratalog.segment.open_files import max_open_below
 from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_host import PartitionHost
 from stratalog.server.partition_opener import PartitionOpener
@@ -132,6 +134,7 @@ class StorageEngineBuilder:
             undo.callback(self._store.close)
             settings = LogManagerSettings(
                 data_dir=self._data_dir,
+                max_open_files=max_open_below(open_file_limit()),
                 producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
                 producer_id_expiration_check_interval_ms=(
                     self._settings.producer_id_expiration_check_interval_ms

@@ -16,6 +16,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import resource
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -50,6 +51,12 @@ def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
 
 
 _fallocate = _find_fallocate()
+
+
+def open_file_limit() -> int:
+    """How many files this process may have open at once, sockets and all."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
 def _sync_descriptor(descriptor: int) -> None:

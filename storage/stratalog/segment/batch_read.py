@@ -98,8 +98,8 @@ def _bytes_of_first(data: bytes) -> int:
     """How long the first batch says that it is; 0 where its header is not all there."""
     if len(data) < HEADER_SIZE:
         return 0
-    (batch_length,) = _BATCH_LENGTH.unpack_from(data, BATCH_LENGTH_POSITION)
-    return LOG_OVERHEAD + batch_length
+    fields: tuple[int] = _BATCH_LENGTH.unpack_from(data, BATCH_LENGTH_POSITION)
+    return LOG_OVERHEAD + fields[0]
 
 
 def _require_follower(file: AppendFile, position: int, data: bytes, found: WholeBatches) -> None:

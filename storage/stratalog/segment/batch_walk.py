@@ -161,8 +161,8 @@ def _last_offset(chunk: bytes) -> int | None:
     """Of the batch that `chunk` begins with; None where there is no header."""
     if len(chunk) < HEADER_SIZE:
         return None
-    base_offset, _, _, _, _, _, last_offset_delta = _FETCH_FIELDS.unpack_from(chunk)
-    return base_offset + last_offset_delta
+    fields: tuple[int, ...] = _FETCH_FIELDS.unpack_from(chunk)
+    return fields[0] + fields[-1]
 
 
 def walk_valid(file: AppendFile, end_position: int, first_offset: int) -> Iterator[LocatedBatch]:

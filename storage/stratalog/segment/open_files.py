@@ -16,6 +16,13 @@ from stratalog.base.filesystem import AppendFile, FileSystem
 from stratalog.segment.own_file import own_file
 
 DEFAULT_MAX_OPEN = 512
+_MAX_OPEN = 16 * 1024
+
+
+def max_open_below(open_file_limit: int) -> int:
+    """How many files to keep open in a process that may open so many: half, the rest is for sockets and for
+    files in use beyond the bound; and no more than are worth their memory."""
+    return max(1, min(_MAX_OPEN, open_file_limit // 2))
 
 
 class LentFile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.segment.open_files import OpenFiles
+from stratalog.segment.open_files import OpenFiles, max_open_below
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
@@ -92,3 +92,9 @@ def test_an_error_of_close_is_nobodys_business() -> None:
     disk.fail_at(disk.operation_count + 1)
     files.close()
     assert files.open_count == 0
+
+
+def test_half_of_what_a_process_may_open_is_for_other_things() -> None:
+    assert max_open_below(1024) == 512
+    assert max_open_below(1) == 1
+    assert max_open_below(2**63) == max_open_below(2**20) == 16 * 1024
