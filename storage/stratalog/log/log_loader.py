@@ -21,7 +21,9 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from stratalog.base.errors import CorruptRecordError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE
+from stratalog.log.cut_remains import keep_remains
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_config import LogConfig
@@ -29,6 +31,7 @@ from stratalog.log.log_recovery import LoadProgress, LogRecovery, RecoveredLog, 
 from stratalog.log.log_state import LogState
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producer_state_manager import ProducerStateManager
+from stratalog.log.recovered_lineage import require_lineage, require_no_shift
 from stratalog.log.segment_split import split_segment
 from stratalog.log.segment_swap import settle_swaps
 from stratalog.record.header import MAX_OFFSET
@@ -110,6 +113,9 @@ class LogLoader:
             log_start_offset = max(log_start_offset, local_log.segments.start_offset)
         end_offset = local_log.segments.end_offset
         state.epochs.truncate_from_end(end_offset)
+        if state.epochs.entries:
+            # An entry above the end must not meet a batch of another epoch there.
+            state.epochs.flush()
         state.epochs.truncate_from_start(min(log_start_offset, end_offset))
         return LoadedLog(local_log, state, log_start_offset, report)
 
@@ -152,6 +158,7 @@ class LogLoader:
         trusted_count = self._trusted_count(segments)
         trusted_count = min(trusted_count, sum(s.base_offset < trusted_end_offset for s in segments))
         if was_clean and trusted_count == len(segments) and self._activate(segments[-1]):
+            self._require_closed_end(segments[-1].end_offset)
             local_log = LocalLog(
                 self._resources, self._directory, segments, unsynced=(), may_be_reserved=False
             )
@@ -168,11 +175,18 @@ class LogLoader:
             recovery_point=self._recovery_point,
             on_progress=self._on_progress,
         )
+        known = LeaderEpochCache(self._filesystem, self._directory, state.epochs.entries)
         found = recovery.walk(segments, trusted_count, self._now_ms)
         if isinstance(found, LogSegment):
+            require_no_shift(self._resources.files, found)
             return found
+        if was_clean:
+            self._require_closed_end(found.walked[-1].end_offset)
+        require_lineage(self._resources.files, found, known, state.epochs)
+        remains = keep_remains(self._filesystem, self._resources.files, self._directory, found)
         self._settle(state)
-        return recovery.keep(found)
+        recovered = recovery.keep(found)
+        return recovered._replace(report=recovered.report._replace(remains=tuple(remains)))
 
     def _settle(self, state: LogState) -> None:
         """The log is served: tidy up what had to stay as it was until that was known. Raises OSError."""
@@ -181,6 +195,18 @@ class LogLoader:
         self._leftovers.clear()
         state.producers.snapshot_files.remove_unfinished()
         state.producers.snapshot_files.release()
+
+    def _require_closed_end(self, end_offset: int) -> None:
+        """Whoever closed the log wrote down where it ends; a checkpoint that is gone says nothing."""
+        if 0 < self._recovery_point < end_offset:
+            raise DataDirectoryError(
+                "a log that was closed ends above its recovery point: its last batch is damaged, or the "
+                "checkpoint is; restore them from a copy, or take the partition's line out of the checkpoint",
+                path=self._directory,
+                checkpoint=RECOVERY_POINT_FILE,
+                end_offset=end_offset,
+                recovery_point=self._recovery_point,
+            )
 
     def _trusted_count(self, segments: list[LogSegment]) -> int:
         """How many segments from the first on may be what they say: their offsets go into indexes, and their

@@ -42,6 +42,8 @@ class RecoveryReport(NamedTuple):
     recovered_bytes: int = 0
     truncated_bytes: int = 0
     removed_segment_count: int = 0
+    remains: tuple[str, ...] = ()
+    """Files in which what was cut off is kept: see `cut_remains`."""
 
 
 class LoadProgress(NamedTuple):

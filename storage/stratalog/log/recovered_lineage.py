@@ -16,7 +16,7 @@ from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, LeaderEpochCache
 from stratalog.log.log_recovery import WalkedLog, WalkedSegment
 from stratalog.record.batch import crc_matches
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
-from stratalog.segment.batch_walk import walk
+from stratalog.segment.batch_walk import walk, walk_valid
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.open_files import OpenFiles
 
@@ -34,31 +34,30 @@ def require_lineage(
             raise _contradiction(item.segment, item.end_offset, follower.base_offset)
     last = found.walked[-1]
     if last.lost_bytes:
-        _require_no_shift(files, last)
+        require_no_shift(files, last.segment)
     if known.entries:
         _require_epochs(files, found.walked, known, followed)
 
 
-def _require_no_shift(files: OpenFiles, last: WalkedSegment) -> None:
-    """The batch behind the last valid one does not begin in a hole before that one.
+def require_no_shift(files: OpenFiles, segment: LogSegment) -> None:
+    """The last valid batch of the segment is not followed by a sound one that begins in a hole before it.
 
-    If it is sound, and does, then the last one has lost its place. One that begins still lower is what an
-    older use of the disk has left behind the log.
+    Such a batch has lost its place. One that begins still lower is what an older use of the disk has left
+    behind the log. Raises DataDirectoryError, OSError.
     """
-    with files.use(last.segment.path) as file:
-        ends = [(0, last.segment.base_offset, last.segment.base_offset)]
-        for located in walk(file, 0, last.valid_bytes):
-            header = located.header
-            ends = [*ends[-1:], (located.position, header.base_offset, header.next_offset)]
-        (_, _, end_before), (_, base_offset, end_offset) = ends[0], ends[-1]
-        data = file.read_at(last.valid_bytes, min(last.lost_bytes, HEADER_SIZE))
-        follower = _header(data)
-        if follower is None or follower.size_in_bytes > last.lost_bytes:
+    with files.use(segment.path) as file:
+        end_before = end_offset = base_offset = segment.base_offset
+        valid_bytes = 0
+        for position, header in walk_valid(file, segment.size_bytes, segment.base_offset):
+            end_before, base_offset, end_offset = end_offset, header.base_offset, header.next_offset
+            valid_bytes = position + header.size_in_bytes
+        follower = _header(file.read_at(valid_bytes, HEADER_SIZE))
+        if follower is None or valid_bytes + follower.size_in_bytes > segment.size_bytes:
             return
         if not end_before <= follower.base_offset < end_offset or base_offset == end_before:
             return
-        if crc_matches(file.read_at(last.valid_bytes, follower.size_in_bytes), 0, follower):
-            raise _contradiction(last.segment, end_offset, follower.base_offset)
+        if crc_matches(file.read_at(valid_bytes, follower.size_in_bytes), 0, follower):
+            raise _contradiction(segment, end_offset, follower.base_offset)
 
 
 def _header(data: bytes) -> BatchHeader | None:
