@@ -8,6 +8,7 @@ acknowledged.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -52,6 +53,9 @@ PLAIN = LogConfig(
 TRANSACTIONAL = LogConfig(
     segment_bytes=1400, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1
 )
+# Most appends are flushed before they are acknowledged, and every segment has its space reserved.
+FLUSHING = dataclasses.replace(PLAIN, flush_messages=7, preallocate=True)
+FLUSHING_TIERED = dataclasses.replace(TIERED, flush_messages=1, preallocate=True)
 # The records are older than any clock here.
 NEVER = 2**60
 
@@ -176,8 +180,20 @@ WORKS = pytest.mark.parametrize(
         (truncating_work, PLAIN),
         (truncating_work, TIERED),
         (transactional_work, TRANSACTIONAL),
+        (tiered_work, FLUSHING_TIERED),
+        (plain_work, FLUSHING),
+        (truncating_work, FLUSHING),
     ],
-    ids=["tiered", "plain", "truncating", "truncating-tiered", "transactional"],
+    ids=[
+        "tiered",
+        "plain",
+        "truncating",
+        "truncating-tiered",
+        "transactional",
+        "tiered-flushing",
+        "plain-flushing",
+        "truncating-flushing",
+    ],
 )
 
 

@@ -26,6 +26,10 @@ CONFIGS = st.builds(
     index_interval_bytes=st.sampled_from([0, 150, 4096]),
     segment_index_bytes=st.sampled_from([24, 48, 10_000]),
     segment_ms=st.sampled_from([500, 10**9]),
+    segment_jitter_ms=st.sampled_from([0, 300, 10**12]),
+    flush_messages=st.sampled_from([1, 4, 30, 2**63 - 1]),
+    flush_ms=st.sampled_from([0, 700, 2**63 - 1]),
+    preallocate=st.booleans(),
     min_durability=st.sampled_from([Durability.OS, Durability.DISK]),
     remote_storage_enable=st.booleans(),
     retention_bytes=st.sampled_from([-1, 3000]),
@@ -123,6 +127,15 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     def flush(self) -> None:
         self.ledger.flush(self.log)
         assert self.log.recovery_point == self.log.log_end_offset
+
+    @rule()
+    def flush_old(self) -> None:
+        """What the server's task does."""
+        assert self.machine.manager is not None
+        self.machine.manager.flush_old()
+        if self.config.flush_ms == 0:
+            assert self.log.recovery_point == self.log.log_end_offset
+        self.ledger.durable_end_offset = max(self.ledger.durable_end_offset, self.log.recovery_point)
 
     @rule()
     def roll(self) -> None:
@@ -257,6 +270,15 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         self.ledger.verify_producers(self.log)
         assert self.machine.manager is not None
         self.machine.manager.check()
+        assert self.log.log_end_offset - self.log.recovery_point < self.config.flush_messages
+        self.check_reserved_space()
+
+    def check_reserved_space(self) -> None:
+        """Only the active segment has any, and only where the topic asks for it."""
+        for info in self.log.segments():
+            spare_bytes = self.disk.spare_bytes(f"{self.log.directory}/{info.base_offset:020d}.log")
+            limit_bytes = self.config.segment_bytes if info.is_active and self.config.preallocate else 0
+            assert spare_bytes <= limit_bytes
 
 
 UnifiedLogMachine.TestCase.settings = settings(stateful_step_count=25)

@@ -106,12 +106,14 @@ class LogLedger:
         offset = log.log_end_offset
         marked = record._replace(offset=offset, timestamp_ms=now_ms)
         self.attempted.setdefault(offset, []).append(marked)
+        was_offline = log.is_offline
         try:
             info = log.append_end_transaction_marker(
                 producer_id, 0, self._sequence, committed=committed, leader_epoch=self.leader_epoch
             )
         except LogStoreError as failure:
-            self._forget([record])
+            if was_offline or not log.is_offline:
+                self._forget([record])
             return failure
         assert info.base_offset == info.last_offset == offset
         self.acknowledged[offset] = marked
@@ -127,11 +129,19 @@ class LogLedger:
                 offset = next_offset + delta
                 self.attempted.setdefault(offset, []).append(record._replace(offset=offset))
             next_offset += len(records)
+        was_offline = log.is_offline
         outcomes = log.append_group(requests, self.leader_epoch)
+        # An acknowledgement also says that fewer records than that wait for a sync.
+        promised_offset = log.log_end_offset - log.config.flush_messages + 1
+        has_acknowledged = any(not isinstance(outcome, LogStoreError) for outcome in outcomes)
+        if has_acknowledged:
+            self.durable_end_offset = max(self.durable_end_offset, promised_offset)
         for request, outcome in zip(requests, outcomes, strict=True):
             records = decode_all(request)
             if isinstance(outcome, LogStoreError):
-                self._forget(records)
+                # Where a sync failed that the append was to wait for, nobody knows what is stored of it.
+                if was_offline or not log.is_offline:
+                    self._forget(records)
                 continue
             assert outcome.size_bytes == len(request)
             assert outcome.last_offset - outcome.base_offset == len(records) - 1
