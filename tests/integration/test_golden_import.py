@@ -4,7 +4,6 @@ it, at both isolation levels, from the local logs and from the object store.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.partition_metadata import parse_partition_metadata
 from stratalog.record.header import parse_header
 from stratalog.record.record import Record
+from stratalog.testing.golden_records import golden_records
 from stratalog.testing.server_process import ServerProcess
 from stratalog.testing.service_bench import ServiceBench, service_bench
 from stratalog.v1 import log_pb2
@@ -51,21 +51,7 @@ def files_of(directory: Path) -> Mapping[str, bytes]:
 
 
 def expected_records(name: str, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> list[Record]:
-    lines = (GOLDEN / "expected" / f"{name}.{isolation.value}.jsonl").read_text().splitlines()
-    return [
-        Record(
-            record["offset"],
-            record["timestamp"],
-            decoded(record["key"]),
-            decoded(record["value"]),
-            tuple((key, decoded(value)) for key, value in record["headers"]),
-        )
-        for record in map(json.loads, lines)
-    ]
-
-
-def decoded(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text)
+    return golden_records(GOLDEN, name, isolation.value)
 
 
 async def require_all_as_expected(bench: ServiceBench) -> None:

@@ -19,8 +19,6 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.types import TopicPartition
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import fetched_records
-from stratalog.log import log_reader
-from stratalog.log.segment_info import upload_sources
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -28,6 +26,7 @@ from stratalog.record.record import Record
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.service_bench import ServiceBench, service_bench
+from stratalog.testing.unstable_uploads import unstable_uploads
 from stratalog.v1 import log_pb2
 
 T0 = TopicPartition("t", 0)
@@ -211,21 +210,14 @@ def test_readers_get_what_was_committed_or_all_there_is_from_either_tier(
     asyncio.run(run())
 
 
-async def test_a_transaction_that_is_open_below_the_tiered_end_is_not_yet_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Uploads stop at the last stable offset today; the format of objects does not ask for that."""
-    monkeypatch.setattr(
-        log_reader,
-        "upload_sources",
-        lambda sealed, first_offset, end_offset: upload_sources(sealed, first_offset, max(end_offset, 5)),
-    )
+async def test_a_transaction_that_is_open_below_the_tiered_end_is_not_yet_committed(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         writer = await writer_to(bench)
         writer.send(PLAIN, 10, 20)
         writer.send(1, 30, 90)
         writer.send(PLAIN, 40)
-        await bench.client.admin.upload(delete_local=True)
+        with unstable_uploads():
+            await bench.client.admin.upload(delete_local=True)
         assert bench.server.engine.registry.partition("t", 0).tiered_end_offset == 5
         for turn in range(2):
             for isolation in IsolationLevel:

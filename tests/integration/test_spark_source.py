@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stratalog.base.posix_filesystem import PosixFileSystem
-from stratalog.base.types import TopicIdPartition
+from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.local_session import start_local_session, why_spark_cannot_run
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
 from stratalog.record.record import Record
+from stratalog.testing.golden_records import golden_records
 from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.tiered_logs import TieredLogs
 from stratalog.testing.tiered_store import TieredStore
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ MISSING = why_spark_cannot_run()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.1"
+GOLDEN_TOPICS = ("txn", "compacted")
 NOW_MS = 1_700_000_000_000
 
 
@@ -185,6 +190,11 @@ def test_a_topic_without_tiered_data_is_empty(spark: SparkSession, topic: Topic)
         ({"topic": ""}, "the topic's name"),
         ({"store": "ftp://x"}, "store"),
         ({"maxPartitionBytes": "many"}, "number of bytes"),
+        ({"isolationLevel": "serializable"}, "Kafka's isolation levels"),
+        (
+            {"isolationLevel": "read_committed", "kafka.isolation.level": "read_uncommitted"},
+            "Kafka's isolation levels",
+        ),
     ],
 )
 def test_wrong_options_say_what_is_wrong(
@@ -193,6 +203,52 @@ def test_wrong_options_say_what_is_wrong(
     given = {"store": topic.tiered.store.url, "topic": "state", **options}
     with pytest.raises(Exception, match=message):
         spark.read.format("stratalog").options(**given).load().collect()
+
+
+@pytest.fixture(scope="module")
+def golden_store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of a store that has logs of a broker in many small slices, markers behind records."""
+    clock = ManualClock(NOW_MS)
+    folder = tmp_path_factory.mktemp("golden")
+    store = LocalObjectStore(PosixFileSystem(), clock, SequentialIds(1), str(folder))
+    logs = TieredLogs(MemoryFileSystem(), store, clock, SequentialIds(2), max_object_bytes=2000)
+    for name in GOLDEN_TOPICS:
+        logs.create_topic(name, 1)
+        log = logs.logs[TopicPartition(name, 0)]
+        for path in sorted((GOLDEN / "data" / f"g1-{name}-0").glob("*.log")):
+            log.roll()
+            log.append_as_follower(path.read_bytes())
+    logs.seal()
+    assert not logs.upload().failed
+    return store.url
+
+
+@pytest.mark.parametrize(
+    ("options", "isolation_level"),
+    [
+        ({}, "read_uncommitted"),
+        ({"isolationLevel": "read_uncommitted"}, "read_uncommitted"),
+        ({"isolationLevel": "read_committed"}, "read_committed"),
+        ({"kafka.isolation.level": "read_committed", "maxPartitionBytes": "1"}, "read_committed"),
+    ],
+)
+@pytest.mark.parametrize("name", GOLDEN_TOPICS)
+def test_a_brokers_topics_are_what_kafkas_consumer_read(
+    spark: SparkSession, golden_store: str, name: str, options: dict[str, str], isolation_level: str
+) -> None:
+    source = spark.read.format("stratalog").option("store", golden_store).option("topic", name)
+    rows = source.options(**options).load().collect()
+    found = [
+        Record(
+            row["offset"],
+            round(row["timestamp"].replace(tzinfo=dt.UTC).timestamp() * 1000),
+            None if row["key"] is None else bytes(row["key"]),
+            None if row["value"] is None else bytes(row["value"]),
+            tuple((one["key"], one["value"] and bytes(one["value"])) for one in row["headers"] or ()),
+        )
+        for row in sorted(rows, key=lambda row: row["offset"])
+    ]
+    assert found == golden_records(GOLDEN, name, isolation_level)
 
 
 def test_a_column_that_a_topic_does_not_have(spark: SparkSession, topic: Topic) -> None:

@@ -5,6 +5,9 @@ Options (names are case-insensitive):
     store                required; its URL, as the server has it: `s3://bucket/prefix` or `file:///dir`
     topic                required; its name
     maxPartitionBytes    about how many bytes of the log one task reads, default 128 MiB
+    isolationLevel       `read_uncommitted`, the default as in Kafka, or `read_committed`: no records of
+                         transactions that were aborted or are undecided in the object store; Spark's Kafka
+                         source has it as `kafka.isolation.level`, which is understood, too
 
 Credentials are found on the driver and on every executor the way boto3 finds them. The columns are in
 ``schema``; Spark 4.3 does not tell a Python source which of them a query uses, so a query that needs few
@@ -23,6 +26,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from stratalog.base.errors import InvalidConfigError
+from stratalog.client.isolation_level import IsolationLevel
 from stratalog.pipeline.schema import COLUMNS_BY_NAME, SPARK_SCHEMA
 from stratalog.pipeline.topic_snapshot import SliceSpan
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DEFAULT_MAX_PARTITION_BYTES = 128 << 20
+_ISOLATION_NAMES = ("isolationLevel", "kafka.isolation.level")
 
 
 class SlicePartition(InputPartition):
@@ -43,11 +48,19 @@ class SlicePartition(InputPartition):
 class TopicReader(DataSourceReader):
     """Plans on the driver, reads on executors. Immutable after construction."""
 
-    def __init__(self, store_url: str, topic: str, names: tuple[str, ...], max_partition_bytes: int) -> None:
+    def __init__(
+        self,
+        store_url: str,
+        topic: str,
+        names: tuple[str, ...],
+        max_partition_bytes: int,
+        isolation: IsolationLevel,
+    ) -> None:
         self._store_url = store_url
         self._topic = topic
         self._names = names
         self._max_partition_bytes = max_partition_bytes
+        self._isolation = isolation
 
     def partitions(self) -> Sequence[InputPartition]:
         """One snapshot of the topic, divided into tasks. Raises UnknownTopicOrPartitionError, StoreError."""
@@ -56,7 +69,7 @@ class TopicReader(DataSourceReader):
 
         store = open_store(self._store_url)
         try:
-            spans = read_snapshot(store, self._topic)
+            spans = read_snapshot(store, self._topic, self._isolation)
         finally:
             store.close()
         return [SlicePartition(group) for group in group_spans(spans, self._max_partition_bytes)]
@@ -94,6 +107,7 @@ class StratalogDataSource(DataSource):
             self._required("topic", "the topic's name"),
             _column_names(schema),
             self._max_partition_bytes(),
+            self._isolation(),
         )
 
     def _required(self, name: str, meaning: str) -> str:
@@ -112,6 +126,18 @@ class StratalogDataSource(DataSource):
                 allowed="1 or more",
             )
         return int(text)
+
+    def _isolation(self) -> IsolationLevel:
+        levels = {level.value: level for level in IsolationLevel}
+        given = {self.options[name] for name in _ISOLATION_NAMES if name in self.options}
+        if len(given) > 1 or not given <= levels.keys():
+            raise InvalidConfigError(
+                f"{' or '.join(_ISOLATION_NAMES)} is one of Kafka's isolation levels",
+                name=_ISOLATION_NAMES[0],
+                value=", ".join(sorted(given)),
+                allowed=", ".join(levels),
+            )
+        return levels[given.pop()] if given else IsolationLevel.READ_UNCOMMITTED
 
 
 def group_spans(spans: Sequence[SliceSpan], max_bytes: int) -> list[list[SliceSpan]]:

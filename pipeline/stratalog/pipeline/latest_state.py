@@ -1,7 +1,9 @@
 """The latest-state view of a keyed topic: one row a key, its last record.
 
 It is exact whether the topic has been compacted or not, because it folds whatever records are there by
-offset. A tombstone is a row like any other (`tombstone` is true): who wants only what exists filters it out.
+offset. It knows nothing of transactions: the scan that it is given says which records count, those of aborted
+transactions among them unless its `isolationLevel` is `read_committed`. A tombstone is a row like any other
+(`tombstone` is true): who wants only what exists filters it out.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 One GET a slice, a stream that only moves forward. Batches of the log are checked (CRC-32C), decompressed and
 decoded by the native kernels; single records never become Python objects. Rows leave in batches of about a
 megabyte, which measured best on the way into the JVM.
+
+Markers of transactions are never rows. A batch belongs to one transaction, so where only committed records
+are wanted, batches are left out as a whole.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import pyarrow as pa
 
 from stratalog.base.errors import CorruptRecordError, ObjectNotFoundError, StoreUnavailableError
 from stratalog.objectstore.protocol import ObjectStore, ReadStream
+from stratalog.pipeline.aborted_batches import AbortedBatches
 from stratalog.pipeline.arrow_rows import ArrowRows
 from stratalog.pipeline.topic_snapshot import SliceSpan
 from stratalog.record import kernels
@@ -29,31 +33,29 @@ def scan(
 ) -> Iterator[pa.RecordBatch]:
     """All records of the spans, in their order, as batches with the columns `names`.
 
-    Raises StoreError, CorruptRecordError.
+    Raises StoreError, CorruptRecordError; for committed records UnsupportedOperationError where an early
+    version uploaded transactions, which did not tell how they ended.
     """
     for span in spans:
         try:
-            stream = store.open_range(span.object_key, span.position, span.size_bytes)
+            yield from _scan_slice(store, topic, span, names)
         except ObjectNotFoundError as error:
             raise ObjectNotFoundError(
                 "the object was replaced and deleted since this scan was planned: run the query again",
-                key=span.object_key,
+                **error.fields,
             ) from error
-        try:
-            yield from _scan_slice(stream, topic, span, names)
-        finally:
-            stream.close()
 
 
 def _scan_slice(
-    stream: ReadStream, topic: str, span: SliceSpan, names: tuple[str, ...]
+    store: ObjectStore, topic: str, span: SliceSpan, names: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     to_arrow = ArrowRows(topic, span.partition, names)
     rows = ColumnBuffers()
     rows_type = TimestampType.CREATE_TIME
-    for buffer in _whole_batches(stream, span):
+    aborted = AbortedBatches(store, span)
+    for buffer in _whole_batches(store, span):
         for position, header in batches(buffer):
-            if header.is_control or header.last_offset < span.first_offset or header.records_count == 0:
+            if not _is_wanted(header, span) or header in aborted:
                 continue
             if rows.row_count and (header.timestamp_type != rows_type or rows.data_bytes >= ROWS_BYTES):
                 yield to_arrow.batch(rows, rows_type)
@@ -64,8 +66,22 @@ def _scan_slice(
         yield to_arrow.batch(rows, rows_type)
 
 
-def _whole_batches(stream: ReadStream, span: SliceSpan) -> Iterator[bytes]:
+def _is_wanted(header: BatchHeader, span: SliceSpan) -> bool:
+    """Whether the batch has records of users in the span's range."""
+    is_inside = header.last_offset >= span.first_offset and header.base_offset < span.end_offset
+    return is_inside and not header.is_control and header.records_count > 0
+
+
+def _whole_batches(store: ObjectStore, span: SliceSpan) -> Iterator[bytes]:
     """The slice in pieces that end with a batch."""
+    stream = store.open_range(span.object_key, span.position, span.size_bytes)
+    try:
+        yield from _pieces(stream, span)
+    finally:
+        stream.close()
+
+
+def _pieces(stream: ReadStream, span: SliceSpan) -> Iterator[bytes]:
     remaining = span.size_bytes
     pending = b""
     while remaining:

@@ -5,6 +5,10 @@ object names and positions, so every task of the scan sees the same moment, and 
 What is in the service's local segments and not yet tiered is not in the snapshot; `end_offset` of a partition
 says how far it reaches.
 
+A reader of committed records sees a partition up to where the first transaction began that is undecided in
+the object store. Which records below were aborted is for the tasks to find out; a span names the slices to
+ask.
+
 An object that compaction replaced stays readable for the store's grace period; a scan that outlives it fails
 with a clear error and can be started again.
 """
@@ -18,12 +22,15 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.errors import UnknownTopicOrPartitionError
 from stratalog.base.randomness import SystemIdGenerator, system_random
 from stratalog.base.types import TopicIdPartition
+from stratalog.client.isolation_level import IsolationLevel
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.commit import Writer
+from stratalog.remote.deciding_slices import deciding_slices, has_markers
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.object_directory import read_directory
 from stratalog.remote.object_ref import ObjectRef
+from stratalog.remote.partition_state import LiveSlice, PartitionState
 from stratalog.remote.shard_state import ShardState
 from stratalog.remote.slice_entry import SliceEntry
 from stratalog.remote.store_identity import StoreIdentity
@@ -34,7 +41,8 @@ from stratalog.remote.store_layout import StoreLayout, shard_of
 class SliceSpan:
     """A slice as a task needs it: where its bytes lie, and which offsets of them count.
 
-    `first_offset` is the larger of the slice's base and the partition's log start.
+    `first_offset` is the larger of the slice's base and the partition's log start, `end_offset` for committed
+    records the smaller of the slice's and the partition's stable end.
     """
 
     object_key: str
@@ -44,9 +52,14 @@ class SliceSpan:
     first_offset: int
     end_offset: int
     record_count: int
+    shard: int = 0
+    deciding: tuple[LiveSlice, ...] = ()
+    """Those that say which of the span's transactions were aborted; empty where every record is wanted."""
 
 
-def read_snapshot(store: ObjectStore, topic: str) -> list[SliceSpan]:
+def read_snapshot(
+    store: ObjectStore, topic: str, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+) -> list[SliceSpan]:
     """The slices of a topic as of now, by shard, object and position, without those that hold no records.
 
     Raises UnknownTopicOrPartitionError, StoreError.
@@ -70,27 +83,45 @@ def read_snapshot(store: ObjectStore, topic: str) -> list[SliceSpan]:
 
         metadata = MetadataLog.open(store, clock, chance, ids, identity, shard, reader, load, read_only=True)
         spans += sorted(
-            _spans(metadata.state(), layout, partitions), key=lambda span: (span.object_key, span.position)
+            _spans(metadata.state(), shard, partitions, isolation),
+            key=lambda span: (span.object_key, span.position),
         )
     return spans
 
 
 def _spans(
-    state: ShardState, layout: StoreLayout, partitions: Sequence[TopicIdPartition]
+    state: ShardState, shard: int, partitions: Sequence[TopicIdPartition], isolation: IsolationLevel
 ) -> Iterator[SliceSpan]:
+    layout = StoreLayout(shard)
+    is_committed = isolation is IsolationLevel.READ_COMMITTED
     for partition in partitions:
         known = state.partitions.get(partition)
         if known is None:
             continue
+        readable_end_offset = known.stable_end_offset if is_committed else known.tiered_end_offset
         for live in known.slices:
-            if live.entry.data_bytes == 0:
+            first_offset = max(live.base_offset, known.log_start_offset)
+            end_offset = min(live.end_offset, readable_end_offset)
+            if live.entry.data_bytes == 0 or first_offset >= end_offset:
                 continue
             yield SliceSpan(
                 object_key=layout.data_key(live.object_name),
                 position=live.entry.data_position,
                 size_bytes=live.entry.data_bytes,
                 partition=partition.partition,
-                first_offset=max(live.base_offset, known.log_start_offset),
-                end_offset=live.end_offset,
+                first_offset=first_offset,
+                end_offset=end_offset,
                 record_count=live.entry.record_count,
+                shard=shard,
+                deciding=_deciding(known, live, first_offset, end_offset) if is_committed else (),
             )
+
+
+def _deciding(
+    partition: PartitionState, own: LiveSlice, first_offset: int, end_offset: int
+) -> tuple[LiveSlice, ...]:
+    return tuple(
+        live
+        for live in deciding_slices(partition, first_offset, end_offset)
+        if live is own or has_markers(live)
+    )

@@ -4,8 +4,6 @@ both isolation levels, and the slices say of producers and transactions what the
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +21,7 @@ from stratalog.record.record import Record
 from stratalog.remote.object_directory import read_slice_index
 from stratalog.remote.slice_index import SliceIndex
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
+from stratalog.testing.golden_records import golden_records
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -74,24 +73,6 @@ def uploaded(name: str, max_object_bytes: int) -> Uploaded:
     return Uploaded(logs, log, TopicIdPartition(topic.topic_id, 0))
 
 
-def decoded(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text)
-
-
-def expected(name: str, isolation: str) -> list[Record]:
-    lines = (GOLDEN / "expected" / f"{name}.{isolation}.jsonl").read_text().splitlines()
-    return [
-        Record(
-            fields["offset"],
-            fields["timestamp"],
-            decoded(fields["key"]),
-            decoded(fields["value"]),
-            tuple((key, decoded(value)) for key, value in fields["headers"]),
-        )
-        for fields in map(json.loads, lines)
-    ]
-
-
 def consumed(data: FetchData, offset: int) -> list[Record]:
     """What Kafka's consumer hands out of a fetch."""
     waiting = sorted(data.aborted_transactions, key=lambda one: one.first_offset)
@@ -122,7 +103,7 @@ def test_what_kafka_read_is_read_from_the_object_store(
             records += consumed(data, offset)
             assert data.next_offset > offset
             offset = data.next_offset
-        assert records == expected(name, isolation)
+        assert records == golden_records(GOLDEN, name, isolation)
 
 
 @pytest.mark.parametrize("max_object_bytes", [2000, 1 << 20])
