@@ -400,6 +400,7 @@ class SyncCountingFile:
         self.read_at = file.read_at
         self.size = file.size
         self.truncate = file.truncate
+        self.reserve = file.reserve
         self.close = file.close
 
     def sync(self) -> None:
