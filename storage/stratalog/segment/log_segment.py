@@ -14,6 +14,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from errno import ENOENT
 
 from stratalog.base.atomic_file import replace_file
@@ -96,8 +97,7 @@ class LogSegment:
         index_interval_bytes: int,
         reserved_bytes: int = 0,
     ) -> LogSegment:
-        """A new active segment with an empty file, which has disk space for so many bytes. The name is not
-        synced.
+        """A new active segment: an empty file with disk space for so many bytes. The name is not synced.
 
         Raises OSError without a trace of it, and DataDirectoryError where that could not be achieved: the log
         must not grow over the offset at which another process would find the segment.
@@ -116,8 +116,7 @@ class LogSegment:
             with resources.files.use(segment.path, for_writing=True) as file:
                 # A file of this name may be left from an attempt that failed half-way.
                 file.truncate(0)
-                if reserved_bytes:
-                    resources.preallocation.reserve(file, reserved_bytes)
+                resources.preallocation.reserve(file, reserved_bytes)
         except OSError as failure:
             segment._take_back(failure)
             raise
@@ -469,10 +468,8 @@ class LogSegment:
         """Unlink what `mark_deleted` renamed; missing files are fine. Raises OSError."""
         for suffix in SEGMENT_SUFFIXES:
             path = segment_path(self.directory, self.base_offset, suffix) + DELETED_SUFFIX
-            try:
+            with suppress(FileNotFoundError):
                 self._resources.filesystem.unlink(path)
-            except FileNotFoundError:
-                pass
 
     def check(self) -> None:
         """Walk the segment and prove sizes, order and indexes. Raises CorruptRecordError, OSError."""

@@ -26,9 +26,9 @@ class Preallocation:
         self._is_impossible = False
 
     def reserve(self, file: AppendFile, size_bytes: int) -> None:
-        """Take the space for a file of so many bytes, where that is possible. Raises OSError where the disk
-        has not so much."""
-        if self._is_impossible or file.reserve(size_bytes):
+        """Take the space for a file of so many bytes, if any, where that is possible. Raises OSError where
+        the disk has not so much."""
+        if size_bytes == 0 or self._is_impossible or file.reserve(size_bytes):
             return
         self._is_impossible = True
         logger.warning(
