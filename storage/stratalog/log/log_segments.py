@@ -47,8 +47,10 @@ class LogSegments(tuple[LogSegment, ...]):
         return sum(segment.size_bytes for segment in self)
 
     def since(self, offset: int) -> Iterator[LogSegment]:
-        """From the last segment on whose base offset is at or below `offset`, which is one of the log's. Those
-        that nobody asks for cost nothing."""
+        """From the last segment on whose base offset is at or below `offset`, which is one of the log's.
+
+        Those that nobody asks for cost nothing.
+        """
         assert offset >= self.start_offset
         first = bisect_right(self, offset, key=_base_offset) - 1
         return map(self.__getitem__, range(first, len(self)))

@@ -27,6 +27,8 @@ decode_columns(payload, records_count, base_offset, base_timestamp, append_time_
     Appends the records with offsets in [first_offset, end_offset) as rows; returns how many.
 encode_columns(columns, first_row, row_count, base_timestamp) -> bytes
     The way back: rows of columns as `encode_records` would write them. The offset column is not looked at.
+    For publishing from data frames, which have columns and would first have to make objects of them; who has
+    records, as clients do, or batches, as compaction does, has no use for it.
     Raises InvalidRequestError for columns that do not fit each other and for what cannot be written. The
     columns must not change until it returns.
 siphash128(key16, data) -> (high, low)
