@@ -22,6 +22,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.log.aborted_evidence import is_contradicted
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.cut_remains import keep_remains
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
@@ -223,6 +224,8 @@ class LogLoader:
             segment.has_aborted = index.last is not None
             is_sealed = segment is not segments[-1]
             if index.last is not None and is_sealed and index.last.last_offset >= segment.end_offset:
+                return count
+            if is_sealed and is_contradicted(index, segments[: count + 1]):
                 return count
         return len(segments)
 

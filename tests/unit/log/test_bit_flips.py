@@ -1,0 +1,240 @@
+"""A single flipped bit, anywhere in a partition: it is found, or harmless, or in a documented place.
+
+What is served afterwards is byte for byte what was appended, in its place, or there is an error of ours. The
+categories that no check can see are those of docs/operating.md, "Damage"; a flip that is unseen and in none
+of them fails, and so does a category that nothing falls into any more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from stratalog.base.errors import LogStoreError
+from stratalog.log.isolation import Isolation
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.header import BATCH_LENGTH_POSITION, LEADER_EPOCH_POSITION
+from stratalog.segment.timestamp_offset import TimestampOffset
+from stratalog.testing.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
+from stratalog.testing.varied_log import CONFIG, PlacedBatch, VariedLog
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "operating.md"
+IN_A_HOLE = "within a hole"
+LAST_UPWARD = "last batch upward"
+SEED = 20260
+
+CLOSED_MARK = f"{DATA_DIR}/.kafka_cleanshutdown"
+RECOVERY_POINTS = f"{DATA_DIR}/recovery-point-offset-checkpoint"
+METADATA = f"{PARTITION_DIR}/partition.metadata"
+CLOSED: dict[str, bytes | None] = {}
+KILLED: dict[str, bytes | None] = {CLOSED_MARK: None}
+KILLED_UNKNOWN: dict[str, bytes | None] = {CLOSED_MARK: None, RECOVERY_POINTS: None}
+
+
+@cache
+def varied() -> VariedLog:
+    return VariedLog()
+
+
+def start(changed: dict[str, bytes | None]) -> UnifiedLog | None:
+    """The log on a disk with these contents; None where it is refused."""
+    try:
+        return LogMachine(varied().disk(changed), CONFIG).start()
+    except LogStoreError:
+        return None
+
+
+def is_true(log: UnifiedLog) -> bool:
+    """Every read, from each offset, gives the batches that were appended from there on, or an error."""
+    for max_bytes, step in ((1, 1), (400, 3), (1 << 20, 5)):
+        for offset in range(log.local_log_start_offset, log.log_end_offset, step):
+            behind = b"".join(one.data for one in varied().batches if one.header.last_offset >= offset)
+            try:
+                data = log.read(offset, max_bytes, Isolation.LOG_END)
+            except LogStoreError:
+                continue
+            if not data.batches or not behind.startswith(data.batches):
+                return False
+    return True
+
+
+def unseen(flipped: PlacedBatch, position: int, bit: int) -> str | None:
+    """The documented category that the flip belongs to, by what it makes of the offset."""
+    if position >= BATCH_LENGTH_POSITION:
+        return None
+    header, placed = flipped.header, varied().batches
+    base_offset = header.base_offset ^ 1 << (8 * (BATCH_LENGTH_POSITION - 1 - position) + bit)
+    ordinal = placed.index(flipped)
+    lowest = max(placed[ordinal - 1].header.next_offset if ordinal else 0, int(flipped.path[-24:-4]))
+    if base_offset < lowest:
+        return None
+    if flipped is placed[-1]:
+        return LAST_UPWARD
+    return (
+        IN_A_HOLE if base_offset + header.last_offset_delta < placed[ordinal + 1].header.base_offset else None
+    )
+
+
+def flips(*, every_bit_below: int) -> Iterator[tuple[PlacedBatch, int, int]]:
+    """One bit of every byte of every batch, and all of the first bytes."""
+    chosen = random.Random(SEED)
+    for placed in varied().batches:
+        for position in range(len(placed.data)):
+            bits = range(8) if position < every_bit_below else (chosen.randrange(8),)
+            yield from ((placed, position, bit) for bit in bits)
+
+
+def changed_by(placed: PlacedBatch, position: int, bit: int) -> dict[str, bytes | None]:
+    return {placed.path: varied().flipped(placed.path, placed.position + position, bit)}
+
+
+def test_the_log_is_varied_and_whole() -> None:
+    log = start(CLOSED)
+    assert log is not None
+    log.check()
+    assert is_true(log)
+    headers = [placed.header for placed in varied().batches]
+    assert {header.codec for header in headers} == set(range(5))
+    assert len({placed.path for placed in varied().batches}) == 3
+    assert len({header.leader_epoch for header in headers}) == 5
+    assert any(header.is_control for header in headers)
+    assert any(header.is_transactional for header in headers)
+    assert len(flips_of(0)) == sum(len(placed.data) for placed in varied().batches)
+
+
+def flips_of(every_bit_below: int) -> list[tuple[PlacedBatch, int, int]]:
+    return list(flips(every_bit_below=every_bit_below))
+
+
+def test_reads_of_a_closed_log_serve_no_flipped_bit() -> None:
+    found: set[str] = set()
+    for placed, position, bit in flips(every_bit_below=LEADER_EPOCH_POSITION + 4):
+        log = start(changed_by(placed, position, bit))
+        category = unseen(placed, position, bit)
+        if log is None or is_true(log):
+            continue
+        assert category is not None, (placed.header, position, bit, SEED)
+        found.add(category)
+    # Where the log was closed its end is known.
+    assert found == {IN_A_HOLE}
+
+
+@pytest.mark.parametrize("state", [KILLED, KILLED_UNKNOWN], ids=["durable", "unknown"])
+def test_a_recovery_cuts_before_a_flipped_bit_or_refuses_the_log(state: dict[str, bytes | None]) -> None:
+    found: set[str] = set()
+    for placed, position, bit in flips(every_bit_below=BATCH_LENGTH_POSITION):
+        log = start(state | changed_by(placed, position, bit))
+        if log is None:
+            continue
+        category = unseen(placed, position, bit)
+        if not is_true(log):
+            assert category is not None, (placed.header, position, bit, SEED)
+            found.add(category)
+        elif state is KILLED:
+            assert log.log_end_offset == varied().end_offset, "what was durable is not cut"
+        elif log.log_end_offset < varied().end_offset:
+            assert log.log_end_offset <= placed.header.base_offset, (placed.header, position, bit)
+            assert log.log_end_offset == end_before(placed), "more was cut than the damage"
+    assert found == {IN_A_HOLE, LAST_UPWARD}
+
+
+def end_before(placed: PlacedBatch) -> int:
+    ordinal = varied().batches.index(placed)
+    before = varied().batches[ordinal - 1].header.next_offset if ordinal else 0
+    return max(before, int(placed.path[-24:-4])) if before else 0
+
+
+def test_the_documented_categories_are_these() -> None:
+    text = DOCUMENT.read_text()
+    listed = text.partition("No check can see")[2].partition("\n\n")[2].partition("\n\n")[0]
+    names = [
+        line.partition("**")[2].partition("**")[0] for line in listed.splitlines() if line.startswith("- ")
+    ]
+    assert names == [IN_A_HOLE, LAST_UPWARD]
+
+
+def other_files() -> list[str]:
+    return sorted(
+        path
+        for path, data in varied().contents.items()
+        if data and path not in varied().log_paths and not path.endswith("meta.properties")
+    )
+
+
+def test_there_is_a_file_of_every_other_kind() -> None:
+    kinds = {path.rpartition("/")[2].rpartition(".")[2] for path in other_files()}
+    assert kinds >= {"index", "timeindex", "txnindex", "snapshot", "metadata", "leader-epoch-checkpoint"}
+    assert {RECOVERY_POINTS, CLOSED_MARK} <= set(other_files())
+
+
+@pytest.mark.parametrize("state", [CLOSED, KILLED], ids=["closed", "killed"])
+def test_a_flipped_bit_in_another_file_costs_a_rebuild_or_is_refused(state: dict[str, bytes | None]) -> None:
+    """Nothing acknowledged is lost, nothing else is served, and no error is nobody's."""
+    chosen = random.Random(SEED)
+    whole = start(state)
+    assert whole is not None
+    for path in other_files():
+        if path in state or path == METADATA:
+            continue
+        for position in range(len(varied().file(path))):
+            bit = chosen.randrange(8)
+            flip: dict[str, bytes | None] = {path: varied().flipped(path, position, bit)}
+            log = start(state | flip)
+            where = (path, position, bit, SEED)
+            if log is None:
+                continue
+            assert is_true(log), where
+            assert log.log_end_offset == varied().end_offset, where
+            assert log.log_start_offset == 0, where
+            assert producers_of(log) == producers_of(whole), where
+            if "index" in path:
+                assert times_of(log) in (None, times_of(whole)), where
+                aborted, truth = (one.aborted_transactions(0, varied().end_offset) for one in (log, whole))
+                # The end of the search is only ever put off.
+                assert [entry[:3] for entry in aborted] == [entry[:3] for entry in truth], where
+
+
+def producers_of(log: UnifiedLog) -> list[object]:
+    """What decides over the next batch. A snapshot has one batch of each producer, the log all."""
+    return [
+        (
+            entry.producer_id,
+            entry.epoch,
+            entry.coordinator_epoch,
+            entry.current_txn_first_offset,
+            entry.batches[-1:],
+        )
+        for entry in log.producers()
+    ]
+
+
+def times_of(log: UnifiedLog) -> list[TimestampOffset | None] | None:
+    """None where a search by time is refused."""
+    newest = max(placed.header.max_timestamp for placed in varied().batches)
+    try:
+        return [log.max_timestamp(), *(log.offset_for_timestamp(newest - back) for back in range(40))]
+    except LogStoreError:
+        return None
+
+
+def test_a_flip_in_what_names_the_partition_is_refused_or_sets_it_aside_whole() -> None:
+    """Nothing tells a damaged topic id from another topic's; but nothing is deleted for it."""
+    chosen = random.Random(SEED)
+    for position in range(len(varied().file(METADATA))):
+        disk = varied().disk({METADATA: varied().flipped(METADATA, position, chosen.randrange(8))})
+        try:
+            log = LogMachine(disk, CONFIG).start()
+        except LogStoreError as failure:
+            said = str(failure)
+            assert PARTITION_DIR in said
+            continue
+        if log.log_end_offset == varied().end_offset:
+            assert is_true(log)
+            continue
+        [stray] = [name for name in disk.list_directory(DATA_DIR) if name.endswith("-stray")]
+        for path in varied().log_paths:
+            assert disk.read_file(f"{DATA_DIR}/{stray}/{path.rpartition('/')[2]}") == varied().file(path)
