@@ -1,6 +1,6 @@
 """A walk over a log file for people who want to see what is wrong with it.
 
-It trusts nothing, as `walk_valid` of `stratalog.segment.batch_walk` does, but goes on behind what it finds:
+It trusts nothing, as `valid_rows` of `stratalog.segment.batch_walk` does, but goes on behind what it finds:
 
 * a batch whose header can be read and whose bytes are all there is yielded, with what is wrong about it: its
   checksum, or a base offset or leader epoch (neither of which the checksum covers) that does not follow from

@@ -15,8 +15,10 @@ from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, LeaderEpochCache
 from stratalog.log.log_recovery import WalkedLog, WalkedSegment
 from stratalog.record.batch import crc_matches
+from stratalog.record.batch_row import BatchRow
+from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
-from stratalog.segment.batch_walk import walk, walk_valid
+from stratalog.segment.batch_walk import valid_rows, walk
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.open_files import OpenFiles
 
@@ -46,18 +48,21 @@ def require_no_shift(files: OpenFiles, segment: LogSegment) -> None:
     behind the log. Raises DataDirectoryError, OSError.
     """
     with files.use(segment.path) as file:
-        end_before = end_offset = base_offset = segment.base_offset
-        valid_bytes = 0
-        for position, header in walk_valid(file, segment.size_bytes, segment.base_offset):
-            end_before, base_offset, end_offset = end_offset, header.base_offset, header.next_offset
-            valid_bytes = position + header.size_in_bytes
-        follower = _header(file.read_at(valid_bytes, HEADER_SIZE))
-        if follower is None or valid_bytes + follower.size_in_bytes > segment.size_bytes:
+        last_two: list[BatchRow] = []
+        for rows, _ in valid_rows(file, segment.size_bytes, segment.base_offset, NO_LEADER_EPOCH):
+            last_two = [*last_two, *rows][-2:]
+        if not last_two:
             return
-        if not end_before <= follower.base_offset < end_offset or base_offset == end_before:
+        last = last_two[-1]
+        end_before = last_two[0].last_offset + 1 if len(last_two) > 1 else segment.base_offset
+        base_offset = parse_header(file.read_at(last.position, HEADER_SIZE)).base_offset
+        follower = _header(file.read_at(last.end_position, HEADER_SIZE))
+        if follower is None or last.end_position + follower.size_in_bytes > segment.size_bytes:
             return
-        if crc_matches(file.read_at(valid_bytes, follower.size_in_bytes), 0, follower):
-            raise _contradiction(segment, end_offset, follower.base_offset)
+        if not end_before <= follower.base_offset <= last.last_offset or base_offset == end_before:
+            return
+        if crc_matches(file.read_at(last.end_position, follower.size_in_bytes), 0, follower):
+            raise _contradiction(segment, last.last_offset + 1, follower.base_offset)
 
 
 def _header(data: bytes) -> BatchHeader | None:

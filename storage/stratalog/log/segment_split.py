@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile, FileSystem
 from stratalog.log.segment_swap import replace_segments
-from stratalog.segment.batch_walk import walk_valid
+from stratalog.record.builder import NO_LEADER_EPOCH
+from stratalog.record.header import HEADER_SIZE, parse_header
+from stratalog.segment.batch_walk import valid_rows
 from stratalog.segment.file_names import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
@@ -58,14 +61,16 @@ def _parts(resources: SegmentResources, segment: LogSegment) -> list[_Part]:
     parts = [_Part(segment.base_offset, 0, segment.size_bytes)]
     next_offset = segment.base_offset
     with resources.files.use(segment.path) as file:
-        for position, header in walk_valid(file, segment.size_bytes, segment.base_offset):
-            if header.last_offset - parts[-1].base_offset > MAX_RELATIVE_OFFSET:
+        found = valid_rows(file, segment.size_bytes, segment.base_offset, NO_LEADER_EPOCH)
+        for row in chain.from_iterable(rows for rows, _ in found):
+            if row.last_offset - parts[-1].base_offset > MAX_RELATIVE_OFFSET:
                 # Without a hole before it, wherever the distance allows.
-                fits = header.last_offset - next_offset <= MAX_RELATIVE_OFFSET
+                fits = row.last_offset - next_offset <= MAX_RELATIVE_OFFSET
+                header = parse_header(file.read_at(row.position, HEADER_SIZE))
                 base_offset = next_offset if fits else header.base_offset
-                parts[-1] = parts[-1]._replace(end_position=position)
-                parts.append(_Part(base_offset, position, segment.size_bytes))
-            next_offset = header.next_offset
+                parts[-1] = parts[-1]._replace(end_position=row.position)
+                parts.append(_Part(base_offset, row.position, segment.size_bytes))
+            next_offset = row.last_offset + 1
     return [part for part in parts if part.start_position < part.end_position]
 
 

@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.base.filesystem import FileSystem
-from stratalog.segment.batch_walk import walk_valid
+from stratalog.record.builder import NO_LEADER_EPOCH
+from stratalog.segment.batch_walk import valid_rows
 from stratalog.segment.file_names import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
@@ -111,9 +112,9 @@ def _range_of(filesystem: FileSystem, directory: str, swapped: Sequence[int]) ->
         end_position, size_bytes = 0, filesystem.file_size(path)
         file = filesystem.open_read(path)
         try:
-            for position, header in walk_valid(file, size_bytes, base_offset):
-                end_position = position + header.size_in_bytes
-                end_offset = max(end_offset, header.next_offset)
+            for rows, _ in valid_rows(file, size_bytes, base_offset, NO_LEADER_EPOCH):
+                end_position = rows[-1].end_position
+                end_offset = max(end_offset, rows[-1].last_offset + 1)
         finally:
             file.close()
         is_whole = is_whole and end_position == size_bytes

@@ -5,10 +5,9 @@ The walks, by what they may assume:
 * `walk` trusts the file (its bytes were validated when they were appended) and looks at headers only; the
   bodies of batches that are larger than a chunk are not even read. `seek` goes where a walk would have found
   an offset: a kernel walks.
-* `walk_valid` trusts nothing: it stops before the first batch that is not whole, not a batch, not in order or
-  not what its checksum says, and so finds the end of what a crash left. `valid_rows` does the same for a
-  recovery, which has gigabytes to look at: a kernel walks, and a header becomes an object only where it says
-  more than an index asks.
+* `valid_rows` trusts nothing: it stops before the first batch that is not whole, not a batch, not in order or
+  not what its checksum says, and so finds the end of what a crash left. There may be gigabytes to look at: a
+  kernel walks, and a header becomes an object only where it says more than an index asks.
 * `whole_batches` is the fetch path: it measures and checks batches in bytes that were just read, with no
   object made for any of them.
 """
@@ -23,7 +22,6 @@ from crc32c import crc32c
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
-from stratalog.record.batch import crc_matches
 from stratalog.record.batch_kernels import skip_batches, sound_batches, walk_batches
 from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import NO_LEADER_EPOCH
@@ -165,38 +163,6 @@ def _last_offset(chunk: bytes) -> int | None:
     return fields[0] + fields[-1]
 
 
-def walk_valid(file: AppendFile, end_position: int, first_offset: int) -> Iterator[LocatedBatch]:
-    """The batches from the beginning up to the first that is not valid: torn, nonsense, out of order or
-    altered.
-
-    Raises OSError where the file cannot be read: that is no statement about its contents.
-    """
-    chunk, chunk_position = b"", 0
-    position, next_offset = 0, first_offset
-    while position + HEADER_SIZE <= end_position:
-        if position + HEADER_SIZE > chunk_position + len(chunk):
-            chunk, chunk_position = file.read_at(position, _BODY_CHUNK_BYTES), position
-        header = _header_or_none(chunk, position - chunk_position)
-        if (
-            header is None
-            or header.base_offset < next_offset
-            or position + header.size_in_bytes > end_position
-        ):
-            return
-        if position + header.size_in_bytes > chunk_position + len(chunk):
-            chunk, chunk_position = (
-                file.read_at(position, max(_BODY_CHUNK_BYTES, header.size_in_bytes)),
-                position,
-            )
-        if header.size_in_bytes > len(chunk) - (position - chunk_position):
-            return
-        if not crc_matches(chunk, position - chunk_position, header):
-            return
-        yield LocatedBatch(position, header)
-        position += header.size_in_bytes
-        next_offset = header.next_offset
-
-
 def _header_or_none(chunk: bytes, position: int) -> BatchHeader | None:
     try:
         return parse_header(chunk, position)
@@ -207,10 +173,10 @@ def _header_or_none(chunk: bytes, position: int) -> BatchHeader | None:
 def valid_rows(
     file: AppendFile, end_position: int, first_offset: int, leader_epoch: int
 ) -> Iterator[ValidRows]:
-    """The batches from the beginning up to the first that is not valid, as `walk_valid` has it, or whose
-    leader epoch is below that of the batch before it; `leader_epoch` is that of the log so far.
+    """The batches from the beginning up to the first that is not valid: torn, nonsense, altered, or with an
+    offset or leader epoch below that of the batch before it; `leader_epoch` is that of the log so far.
 
-    Raises OSError where the file cannot be read.
+    Raises OSError where the file cannot be read: that is no statement about its contents.
     """
     chunk, chunk_position = b"", 0
     position, next_offset = 0, first_offset
@@ -253,9 +219,11 @@ def whole_batches(
     Raises CorruptRecordError where a batch is not what its checksum says, or does not ascend from
     `first_offset` on, or has another leader epoch than that one (NO_LEADER_EPOCH: any).
     """
-    view = memoryview(data)
     # What is sound is a kernel's; what it leaves is torn, beyond the end or damaged, and here it gets a name.
     position, next_offset = sound_batches(data, end_offset, first_offset, leader_epoch)
+    if position == len(data):
+        return WholeBatches(position, next_offset)
+    view = memoryview(data)
     first_offset = max(first_offset, next_offset)
     readable_bytes = len(data) - _FETCH_FIELDS.size
     while position <= readable_bytes:

@@ -15,7 +15,7 @@ from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import HEADER_SIZE
 from stratalog.record.record import Record
-from stratalog.segment.batch_walk import seek, valid_rows, walk, walk_valid, whole_batches
+from stratalog.segment.batch_walk import seek, valid_rows, walk, whole_batches
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 RECORD = Record(0, 1000, b"key", b"value")
@@ -48,9 +48,9 @@ def test_both_walks_see_every_batch_whatever_its_size(sizes: list[int]) -> None:
     assert [(row.position, row.size_bytes) for row in rows] == [
         (position, len(one)) for position, one in zip(positions, written, strict=True)
     ]
-    for found in (list(walk(file, 0, file.size())), list(walk_valid(file, file.size(), 0))):
-        assert [located.position for located in found] == positions
-        assert [located.header.base_offset for located in found] == list(range(len(sizes)))
+    found = list(walk(file, 0, file.size()))
+    assert [located.position for located in found] == positions
+    assert [located.header.base_offset for located in found] == list(range(len(sizes)))
 
 
 @given(
@@ -140,7 +140,6 @@ def test_the_valid_part_of_a_torn_file_is_its_whole_batches() -> None:
     sizes = [len(batch(0)), len(batch(2)), len(batch(4))]
     for size in range(len(whole) + 1):
         expected = max(count for count in range(4) if sum(sizes[:count]) <= size)
-        assert len(list(walk_valid(file_of(whole[:size]), size, 0))) == expected
         assert len(rows_of(file_of(whole[:size]), size)) == expected
         # What lies behind the end that was given is not looked at, as far as it is there.
         assert len(rows_of(file_of(whole), size)) == expected
@@ -153,26 +152,24 @@ def test_the_valid_part_ends_where_a_byte_was_changed(position: int, change: int
     position %= len(data)
     data[position] ^= change
     data += garbage
-    found = list(walk_valid(file_of(data), len(data), 0))
     rows = rows_of(file_of(data), len(data))
     ordinal = sum(position >= sum(map(len, written[: number + 1])) for number in range(3))
     start = sum(map(len, written[:ordinal]))
     # The base offset and the leader epoch of a batch are not covered by its checksum; all else is.
     if 12 <= position - start < 16:
         return
-    assert [row.position for row in rows] == [located.position for located in found]
     if position - start < 8:
-        assert [located.position for located in found][:ordinal] == [0, len(written[0])][:ordinal]
+        assert [row.position for row in rows][:ordinal] == [0, len(written[0])][:ordinal]
         return
-    assert len(found) == ordinal
+    assert len(rows) == ordinal
 
 
 def test_offsets_that_do_not_ascend_end_the_valid_part() -> None:
     data = batch(0) + batch(2) + batch(3)
-    assert len(list(walk_valid(file_of(data), len(data), 0))) == 2
-    assert len(list(walk_valid(file_of(batch(5)), len(batch(5)), 6))) == 0
+    assert len(rows_of(file_of(data), len(data))) == 2
+    assert list(valid_rows(file_of(batch(5)), len(batch(5)), 6, -1)) == []
     # A hole is no fault: compaction leaves them.
-    assert len(list(walk_valid(file_of(batch(0), batch(9)), len(batch(0) + batch(9)), 0))) == 2
+    assert len(rows_of(file_of(batch(0), batch(9)), len(batch(0) + batch(9)))) == 2
 
 
 def test_headers_come_with_the_batches_that_say_more() -> None:
@@ -202,7 +199,7 @@ def test_many_small_batches_come_in_several_goes() -> None:
 def test_a_length_beyond_the_file_is_torn_and_not_read() -> None:
     data = bytearray(batch(0) + batch(2))
     data[len(batch(0)) + 8 : len(batch(0)) + 12] = (2**31 - 1).to_bytes(4, "big")
-    assert len(list(walk_valid(file_of(data), len(data), 0))) == 1
+    assert len(rows_of(file_of(data), len(data))) == 1
 
 
 def test_whole_batches_stops_at_the_end_offset_and_at_a_torn_batch() -> None:
