@@ -184,6 +184,7 @@ class LocalLog:
             self.resources.filesystem.sync_directory(self.directory)
         # At once, and for good: what is appended next must not meet what was here.
         self.segments.active.drop_tail()
+        self.segments.active.cut_indexes()
 
     def restart_at(self, offset: int, config: LogConfig, now_ms: int) -> tuple[LogSegment, ...]:
         """Replace all segments by an empty one at `offset`; durable when it returns. Returns the old ones,
@@ -257,8 +258,7 @@ class LocalLog:
     def close(self) -> None:
         """Let go of the files. Nothing is written."""
         for segment in self.segments:
-            self.resources.index_cache.remove(segment.path)
-            self.resources.files.forget(segment.path)
+            segment.close()
 
     def check(self) -> None:
         """Prove the segments, and that nothing waits for a sync which is not here any more. Raises

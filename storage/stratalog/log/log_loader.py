@@ -36,7 +36,6 @@ from stratalog.log.recovered_lineage import require_lineage, require_no_shift
 from stratalog.log.segment_split import split_segment
 from stratalog.log.segment_swap import settle_swaps
 from stratalog.record.header import MAX_OFFSET
-from stratalog.segment.batch_walk import walk
 from stratalog.segment.file_names import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -45,7 +44,6 @@ from stratalog.segment.file_names import (
     segment_path,
 )
 from stratalog.segment.log_segment import LogSegment
-from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.transaction_index import TransactionIndex
 
@@ -277,21 +275,8 @@ class LogLoader:
     def _activate(self, segment: LogSegment) -> bool:
         """Make the last segment of a closed log active again; False where its files do not agree with each
         other."""
-        end_offset = segment.base_offset
         try:
-            indexes = SegmentIndexes.load(self._filesystem, self._directory, segment.base_offset)
-            last = indexes.offset_index.last
-            with self._resources.files.use(segment.path) as file:
-                for position, header in walk(file, last.position if last else 0, segment.size_bytes):
-                    is_indexed = last is not None and position == last.position
-                    if is_indexed and last is not None and header.last_offset != last.offset:
-                        return False
-                    if not segment.fits(header.last_offset):
-                        return False
-                    end_offset = header.next_offset
-                    indexes.resume_with(header.size_in_bytes, header.last_offset, header.max_timestamp)
-            indexes.check(end_offset=end_offset, log_size_bytes=segment.size_bytes)
+            segment.resume()
         except (FileNotFoundError, CorruptRecordError):
             return False
-        segment.activate(indexes, end_offset)
         return True

@@ -33,9 +33,8 @@ from stratalog.log.log_recovery import LoadProgress
 from stratalog.log.partition_metadata import read_partition_metadata, write_partition_metadata
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.segment.file_names import LOG_SUFFIX
-from stratalog.segment.index_cache import DEFAULT_MAX_BYTES, IndexCache
-from stratalog.segment.open_files import DEFAULT_MAX_OPEN, OpenFiles
-from stratalog.segment.preallocation import Preallocation
+from stratalog.segment.index_page_cache import DEFAULT_MAX_BYTES
+from stratalog.segment.open_files import DEFAULT_MAX_OPEN
 from stratalog.segment.segment_resources import SegmentResources
 
 STRAY_REASON = "stray"
@@ -51,7 +50,7 @@ class LogManagerSettings:
     """Log files that are kept open at most; more descriptors are needed only while more are in use at
     once."""
     index_cache_bytes: int = DEFAULT_MAX_BYTES
-    """Memory for the indexes of old segments."""
+    """Memory for pages of index files that were read."""
     file_delete_delay_ms: int = 60 * 1000
     """Directories of deleted partitions are removed after this long."""
     producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
@@ -81,11 +80,10 @@ class LogManager:
         self._random = seeded_random(ids)
         self._directory = directory
         self._settings = settings
-        self._resources = SegmentResources(
+        self._resources = SegmentResources.over(
             filesystem,
-            OpenFiles(filesystem, settings.max_open_files),
-            IndexCache(settings.index_cache_bytes),
-            Preallocation(),
+            max_open_files=settings.max_open_files,
+            index_cache_bytes=settings.index_cache_bytes,
         )
         self._guard = threading.RLock()
         self._checkpoint_lock = threading.Lock()
@@ -444,7 +442,7 @@ class LogManager:
         for log in self.logs():
             log.check()
         self._resources.files.check()
-        self._resources.index_cache.check()
+        self._resources.index_pages.check()
 
     def _disk_error(self, failure: OSError, path: str | None = None) -> DataDirectoryError:
         return DataDirectoryError(

@@ -1,9 +1,12 @@
 """One segment of a log: a file of record batches and the indexes of it.
 
-The last segment of a log is active: it takes appends and keeps its indexes in memory, complete at any moment.
-Sealing it writes the indexes beside the data, for good. Before a segment is sealed the index files, if there
-are any, mean nothing, and after a crash they are made again from the data for everything that was not yet
+The last segment of a log is active: it takes appends, and its indexes grow with it, for the most part in
+their files. Sealing it writes the rest, for good. Before a segment is sealed the index files, if there are
+any, mean nothing, and after a crash they are made again from the data for everything that was not yet
 fsynced.
+
+What an index says is compared with the data. Where it is wrong, the indexes of a sealed segment are made
+again; an active one, whose indexes are changing, is walked from its beginning until it is sealed.
 
 Readers see the data up to `size_bytes` and `end_offset`, which move after the bytes are in the file: a read
 beside an append sees whole batches only. A segment that is dropped is renamed at once and unlinked later; a
@@ -13,32 +16,40 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from errno import ENOENT
+from typing import TypeVar
 
-from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import AppendFile, Buffer
 from stratalog.record.batch_row import BatchRow
 from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, NO_TIMESTAMP, parse_header
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import FIRST_READ_BYTES, BatchRead, ReadBounds, read_batches
-from stratalog.segment.batch_walk import LocatedBatch, seek, walk
+from stratalog.segment.batch_walk import LocatedBatch
 from stratalog.segment.file_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
     SEGMENT_SUFFIXES,
-    TIME_INDEX_SUFFIX,
     segment_path,
 )
+from stratalog.segment.index_rebuild import (
+    indexes_until,
+    rebuild_indexes,
+    resume_indexes,
+)
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
+from stratalog.segment.proven_batches import ProvenBatches
+from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
-from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset
-from stratalog.segment.transaction_index import AbortedInRange, AbortedTransaction, TransactionIndex
+from stratalog.segment.segment_search import position_of, position_since
+from stratalog.segment.timestamp_offset import TimestampOffset
+from stratalog.segment.transaction_index import AbortedInRange, AbortedTransaction
+
+Result = TypeVar("Result")
 
 
 class LogSegment:
@@ -46,6 +57,7 @@ class LogSegment:
 
     __slots__ = (
         "_indexes",
+        "_is_superseded",
         "_max_timestamp",
         "_resources",
         "base_offset",
@@ -55,6 +67,7 @@ class LogSegment:
         "first_timestamp_ms",
         "has_aborted",
         "index_interval_bytes",
+        "is_active",
         "path",
         "size_bytes",
     )
@@ -84,8 +97,14 @@ class LogSegment:
         self.first_timestamp_ms = NO_TIMESTAMP
         self.index_interval_bytes = index_interval_bytes
         self.has_aborted = has_aborted
+        self.is_active = indexes is not None
+        # Of a sealed segment None until they are needed.
         self._indexes = indexes
+        # Dropped, or another object has the files: a reader that is still here must not write to them.
+        self._is_superseded = False
         self._max_timestamp: TimestampOffset | None = None
+        if indexes is not None:
+            indexes.attach(resources.index_pages, directory)
 
     @staticmethod
     def create(
@@ -136,17 +155,17 @@ class LogSegment:
                 reason=str(failure),
             ) from second_failure
 
-    @property
-    def is_active(self) -> bool:
-        return self._indexes is not None
-
     def fits(self, last_offset: int) -> bool:
         """The offset can be written as a distance from the base."""
         return last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def is_index_full(self, max_index_bytes: int) -> bool:
+        return self._growing().is_full(max_index_bytes)
+
+    def _growing(self) -> SegmentIndexes:
+        assert self.is_active
         assert self._indexes is not None
-        return self._indexes.is_full(max_index_bytes)
+        return self._indexes
 
     def append(self, parts: Sequence[Buffer], batches: Sequence[AppendedBatch]) -> None:
         """Write batches whose bytes are `parts`. Visible when this returns, durable after `sync`.
@@ -154,7 +173,7 @@ class LogSegment:
         Raises OSError with nothing of them left in the file, and DataDirectoryError where that could not be
         achieved: the segment must not be written to again.
         """
-        assert self._indexes is not None
+        indexes = self._growing()
         assert batches
         with self._resources.files.use(self.path, for_writing=True) as file:
             size_before = file.size()
@@ -169,7 +188,7 @@ class LogSegment:
         for batch in batches:
             rows.append(BatchRow(position, *batch, is_noted=False))
             position += batch.size_bytes
-        self._indexes.add_rows(rows, self.index_interval_bytes)
+        indexes.add_rows(rows, self.index_interval_bytes)
         if self.size_bytes == 0:
             self.first_timestamp_ms = batches[0].max_timestamp_ms
         # Published last, size before offset: a reader that sees the new end also finds the bytes below it.
@@ -178,8 +197,7 @@ class LogSegment:
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
         """The marker that was appended last aborted this transaction."""
-        assert self._indexes is not None
-        self._indexes.add_aborted(aborted)
+        self._growing().add_aborted(aborted)
         self.has_aborted = True
 
     def collect_aborted(self, fetch_offset: int, upper_bound_offset: int) -> AbortedInRange:
@@ -218,16 +236,30 @@ class LogSegment:
 
     def activate(self, indexes: SegmentIndexes, end_offset: int) -> None:
         """Let a segment that was loaded take appends. Raises CorruptRecordError, OSError."""
+        indexes.attach(self._resources.index_pages, self.directory)
         self._indexes = indexes
+        self.is_active = True
         self.end_offset = end_offset
         self.has_aborted = len(indexes.transaction_index) > 0
         if self.size_bytes:
             with self._resources.files.use(self.path) as file:
                 self.first_timestamp_ms = parse_header(file.read_at(0, HEADER_SIZE)).max_timestamp
 
+    def resume(self) -> None:
+        """Activate the last segment of a closed log with the indexes that are in its files.
+
+        Raises CorruptRecordError where its files do not agree with each other, OSError (FileNotFoundError).
+        """
+        opened = self._open_indexes()
+        with self._resources.files.use(self.path) as file:
+            indexes, end_offset = resume_indexes(opened, file, self._extent)
+        opened.check_last(end_offset=end_offset, log_size_bytes=self.size_bytes)
+        indexes.note_saved(opened)
+        self.activate(indexes, end_offset)
+
     def cut(self, size_bytes: int) -> None:
         """Shorten a segment that is being recovered. Not synced. Raises OSError."""
-        assert self._indexes is None
+        assert not self.is_active
         if size_bytes < self.size_bytes:
             self.size_bytes = size_bytes
             self.trim()
@@ -239,15 +271,15 @@ class LogSegment:
 
     def seal(self) -> None:
         """Take no more appends. The indexes were saved."""
-        assert self._indexes is not None
-        self._max_timestamp = self._indexes.max_timestamp
-        self._resources.index_cache.put(self.path, self._indexes)
+        indexes = self._growing()
+        self._max_timestamp = indexes.max_timestamp
+        self.is_active = False
         self._indexes = None
+        indexes.forget_pages()
 
     def save_indexes(self) -> None:
         """Write the index files of the active segment, which stays active. Not synced. Raises OSError."""
-        assert self._indexes is not None
-        self._indexes.save(self._resources.filesystem, self.directory)
+        self._growing().save()
 
     def sync(self, *, with_indexes: bool) -> None:
         """Data (and the index files, of a sealed segment) survive a power loss when this returns. Raises
@@ -267,25 +299,16 @@ class LogSegment:
 
         Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped).
         """
-        try:
-            return self._position_of(offset, self.indexes())
-        except CorruptRecordError:
-            if self._indexes is not None:
-                raise
-            return self._position_of(offset, self.rebuild_indexes())
+        return self._search(lambda file, indexes: position_of(file, self._extent, indexes, offset))
 
-    def _position_of(self, offset: int, indexes: SegmentIndexes) -> int | None:
-        entry = indexes.offset_index.floor(offset)
+    def _search(self, search: Callable[[AppendFile, SegmentIndexes | None], Result]) -> Result:
+        """What is found by the indexes; where these are wrong, by what becomes of them."""
+        indexes = self.indexes()
         with self._resources.files.use(self.path) as file:
-            return seek(
-                file,
-                entry.position if entry else 0,
-                self.size_bytes,
-                offset,
-                indexed_offset=entry.offset if entry else None,
-                first_offset=self.base_offset,
-                limit_offset=self._limit_offset,
-            )
+            try:
+                return search(file, indexes)
+            except (CorruptRecordError, FileNotFoundError):
+                return search(file, None if self.is_active else self.rebuild_indexes(indexes))
 
     def read(self, position: int, max_bytes: int, bounds: ReadBounds, *, min_one: bool) -> BatchRead:
         """Whole batches from `position`, where one begins; see `read_batches`.
@@ -296,10 +319,17 @@ class LogSegment:
         available_bytes = self.size_bytes - position
         size_bytes = max(0, min(max_bytes, available_bytes))
         if FIRST_READ_BYTES < size_bytes < available_bytes:
-            size_bytes = self.indexes().offset_index.whole_size(position, size_bytes)
+            size_bytes = self._whole_size(position, size_bytes)
         first_max_bytes = available_bytes if min_one else max_bytes
         with self._resources.files.use(self.path) as file:
             return read_batches(file, position, size_bytes, available_bytes, first_max_bytes, bounds)
+
+    def _whole_size(self, position: int, size_bytes: int) -> int:
+        """See `OffsetIndex.whole_size`: a hint, so an index that is wrong is left to those who need it."""
+        try:
+            return self.indexes().offset_index.whole_size(position, size_bytes)
+        except (CorruptRecordError, FileNotFoundError):
+            return size_bytes
 
     def read_bytes(self, position: int, size: int) -> bytes:
         """At most `size` bytes of the file, as they are. Raises OSError."""
@@ -310,39 +340,21 @@ class LogSegment:
         """The batches from that one on that begins at `position`. The file stays lent until the iterator
         ends."""
         with self._resources.files.use(self.path) as file:
-            yield from self._walk(file, position, self.size_bytes)
-
-    def _walk(self, file: AppendFile, position: int, end_position: int) -> Iterator[LocatedBatch]:
-        return walk(file, position, end_position, self.base_offset, self._limit_offset)
+            yield from self._extent.walk(file, position)
 
     @property
-    def _limit_offset(self) -> int:
-        """Where a segment ends that grows, or was not loaded yet, nobody knows."""
-        is_settled = self._indexes is None and self.end_offset > self.base_offset
-        return self.end_offset if is_settled else MAX_OFFSET
+    def _extent(self) -> SegmentExtent:
+        # Where a segment ends that grows, or was not loaded yet, nobody knows.
+        is_settled = not self.is_active and self.end_offset > self.base_offset
+        limit_offset = self.end_offset if is_settled else MAX_OFFSET
+        return SegmentExtent(self.base_offset, limit_offset, self.size_bytes)
 
     def batches_since(self, timestamp_ms: int) -> Iterator[LocatedBatch]:
         """The batches from some point on, before which no record is as new as `timestamp_ms`."""
-        try:
-            position = self._position_since(timestamp_ms, self.indexes())
-        except CorruptRecordError:
-            if self._indexes is not None:
-                raise
-            position = self._position_since(timestamp_ms, self.rebuild_indexes())
+        position = self._search(
+            lambda file, indexes: position_since(file, self._extent, indexes, timestamp_ms)
+        )
         return self.batches(position)
-
-    def _position_since(self, timestamp_ms: int, indexes: SegmentIndexes) -> int:
-        entry = indexes.time_index.before(timestamp_ms)
-        if entry is None:
-            return 0
-        position = self._position_of(entry.offset, indexes)
-        if position is None:
-            raise CorruptRecordError("a time index points beyond its log", path=self.path, entry=entry)
-        with self._resources.files.use(self.path) as file:
-            header = parse_header(file.read_at(position, HEADER_SIZE))
-        if (header.max_timestamp, header.last_offset) != entry:
-            raise CorruptRecordError("a time index points at another batch", path=self.path, entry=entry)
-        return position
 
     def max_timestamp(self) -> TimestampOffset:
         """The highest timestamp with the last offset of the first batch that has it.
@@ -350,12 +362,13 @@ class LogSegment:
         Retention deletes by it, so what an index file says is compared with the data once. Raises
         CorruptRecordError, OSError.
         """
-        if self._indexes is not None:
-            return self._indexes.max_timestamp
+        indexes = self.indexes()
+        if self.is_active:
+            return indexes.max_timestamp
         if self._max_timestamp is None:
-            claimed = self.indexes().max_timestamp
+            claimed = indexes.max_timestamp
             self._max_timestamp = (
-                claimed if self._is_max_timestamp(claimed) else self.rebuild_indexes().max_timestamp
+                claimed if self._is_max_timestamp(claimed) else self.rebuild_indexes(indexes).max_timestamp
             )
         return self._max_timestamp
 
@@ -369,59 +382,40 @@ class LogSegment:
         return newest == claimed.timestamp_ms
 
     def indexes(self) -> SegmentIndexes:
-        """Of the active segment those in memory, of a sealed one those of its files. Raises
+        """Those of the active segment, which grow; of a sealed one those of its files. Raises
         CorruptRecordError, OSError."""
-        indexes = self._indexes or self._resources.index_cache.get(self.path)
+        indexes = self._indexes
         if indexes is not None:
             return indexes
         try:
-            indexes = SegmentIndexes.load(self._resources.filesystem, self.directory, self.base_offset)
-            indexes.check(end_offset=self.end_offset, log_size_bytes=self.size_bytes)
+            indexes = self._open_indexes()
+            indexes.check_last(end_offset=self.end_offset, log_size_bytes=self.size_bytes)
         except (FileNotFoundError, CorruptRecordError):
-            return self.rebuild_indexes()
-        self._resources.index_cache.put(self.path, indexes)
+            return self.rebuild_indexes(None)
+        self._indexes = indexes
         return indexes
 
-    def rebuild_indexes(self) -> SegmentIndexes:
-        """Make the indexes of a sealed segment from its data, and replace the files. That of aborted
-        transactions cannot be made so, and stays.
-
-        Raises CorruptRecordError, OSError.
-        """
-        indexes, _ = self._index_until(self.size_bytes)
-        indexes.transaction_index = TransactionIndex.load(
-            self._resources.filesystem, self.directory, self.base_offset
+    def _open_indexes(self) -> SegmentIndexes:
+        return SegmentIndexes.open(
+            self._resources.index_pages, self.directory, self.base_offset, has_aborted=self.has_aborted
         )
-        indexes.time_index.maybe_append(indexes.max_timestamp)
-        self._resources.index_cache.put(self.path, indexes)
-        self._max_timestamp = indexes.max_timestamp
-        try:
-            for suffix, data in (
-                (OFFSET_INDEX_SUFFIX, indexes.offset_index.to_bytes()),
-                (TIME_INDEX_SUFFIX, indexes.time_index.to_bytes()),
-            ):
-                replace_file(
-                    self._resources.filesystem, segment_path(self.directory, self.base_offset, suffix), data
-                )
-        except OSError:
-            # The disk may be full or read-only. The copy in memory serves; the next process tries again.
-            pass
-        return indexes
 
-    def _index_until(self, end_position: int) -> tuple[SegmentIndexes, int]:
-        """Indexes of the batches before `end_position`, without transactions, and the offset behind them."""
-        indexes, end_offset = SegmentIndexes.empty(self.base_offset), self.base_offset
-        with self._resources.files.use(self.path) as file:
-            for position, header in self._walk(file, 0, end_position):
-                indexes.add(
-                    position=position,
-                    size_bytes=header.size_in_bytes,
-                    last_offset=header.last_offset,
-                    max_timestamp_ms=header.max_timestamp,
+    def rebuild_indexes(self, damaged: SegmentIndexes | None) -> SegmentIndexes:
+        """Make the indexes of a sealed segment again, unless somebody has done so since they were found to be
+        `damaged`, or missing. Raises CorruptRecordError, OSError."""
+        assert not self.is_active
+        with self._resources.index_pages.rebuild_lock:
+            indexes = self._indexes
+            if indexes is None or indexes is damaged:
+                self._indexes = indexes = rebuild_indexes(
+                    self._resources,
+                    self.directory,
+                    self._extent,
                     interval_bytes=self.index_interval_bytes,
+                    replaces_files=not self._is_superseded,
                 )
-                end_offset = header.next_offset
-        return indexes, end_offset
+                self._max_timestamp = indexes.max_timestamp
+            return indexes
 
     def before(self, offset: int) -> LogSegment:
         """The segment as it will be, active, once the batches that end at or above `offset` are gone.
@@ -430,10 +424,10 @@ class LogSegment:
         """
         position = self.position_of(offset)
         size_bytes = self.size_bytes if position is None else position
-        indexes, end_offset = self._index_until(size_bytes)
-        for aborted in self.indexes().transaction_index if self.has_aborted else ():
-            if aborted.last_offset < end_offset:
-                indexes.add_aborted(aborted)
+        with self._resources.files.use(self.path) as file:
+            extent = self._extent._replace(size_bytes=size_bytes)
+            indexes, end_offset = indexes_until(self.indexes(), file, extent, self.index_interval_bytes)
+        self._is_superseded = True
         kept = LogSegment(
             self._resources,
             self.directory,
@@ -447,9 +441,19 @@ class LogSegment:
         kept.activate(indexes, end_offset)
         return kept
 
+    def cut_indexes(self) -> None:
+        """Remove from the index files what `drop_tail` has removed from the data. Raises OSError."""
+        self._growing().cut_files()
+
+    def close(self) -> None:
+        """Let go of the files and of what was read of them."""
+        if self._indexes is not None:
+            self._indexes.forget_pages()
+        for suffix in SEGMENT_SUFFIXES:
+            self._resources.files.forget(segment_path(self.directory, self.base_offset, suffix))
+
     def drop_tail(self) -> None:
         """Cut the file behind `size_bytes`; durable when it returns. Raises OSError."""
-        self._resources.index_cache.remove(self.path)
         with self._resources.files.use(self.path, for_writing=True) as file:
             file.truncate(self.size_bytes)
             file.sync()
@@ -457,12 +461,12 @@ class LogSegment:
     def mark_deleted(self) -> None:
         """Rename the files, data first: whoever loads the directory finds no log then. Not synced. Raises
         OSError."""
-        self._resources.index_cache.remove(self.path)
+        self._is_superseded = True
         for suffix in SEGMENT_SUFFIXES:
             path = segment_path(self.directory, self.base_offset, suffix)
             if self._resources.filesystem.exists(path):
                 self._resources.filesystem.rename(path, path + DELETED_SUFFIX)
-            self._resources.files.forget(path)
+        self.close()
 
     def unlink_deleted(self) -> None:
         """Unlink what `mark_deleted` renamed; missing files are fine. Raises OSError."""
@@ -476,24 +480,15 @@ class LogSegment:
         assert self.base_offset <= self.end_offset
         with self._resources.files.use(self.path) as file:
             assert file.size() >= self.size_bytes
-        size_bytes, next_offset = 0, self.base_offset
-        max_timestamp = NO_TIMESTAMP_OFFSET
-        positions: dict[int, int] = {}
-        for located in self.batches():
-            header = located.header
-            assert header.base_offset >= next_offset, "offsets ascend"
-            size_bytes, next_offset = located.position + header.size_in_bytes, header.next_offset
-            positions[located.position] = header.last_offset
-            if header.max_timestamp > max_timestamp.timestamp_ms:
-                max_timestamp = TimestampOffset(header.max_timestamp, header.last_offset)
-        assert size_bytes == self.size_bytes
-        assert next_offset <= self.end_offset
+        proven = ProvenBatches.of(self.batches(), self.base_offset)
+        assert proven.size_bytes == self.size_bytes
+        assert proven.end_offset <= self.end_offset
         indexes = self.indexes()
-        if not self.is_active and any(
-            positions.get(entry.position) != entry.offset for entry in indexes.offset_index
-        ):
+        try:
+            proven.check_indexes(indexes, self.end_offset)
+        except CorruptRecordError:
+            if self.is_active:
+                raise
             # The file of an index may be damaged; whoever meets that makes it again, and so does this.
-            indexes = self.rebuild_indexes()
-        indexes.check(end_offset=self.end_offset, log_size_bytes=self.size_bytes)
-        assert all(positions.get(entry.position) == entry.offset for entry in indexes.offset_index)
-        assert self.max_timestamp() == max_timestamp
+            proven.check_indexes(self.rebuild_indexes(indexes), self.end_offset)
+        assert self.max_timestamp() == proven.max_timestamp

@@ -5,24 +5,25 @@ Entries of eight bytes, big-endian, strictly ascending in both fields::
     relative_offset  int32   last offset of a batch, minus the segment's base offset
     position         int32   where that batch begins in the .log file
 
-The whole index is held in memory, a column of numbers for each field: a segment of 1 GiB has at most a few
-hundred thousand entries, and a search is one bisection over a column. There is no checksum. An index is
-disposable: whoever uses an entry compares it with the batch that it points at, and makes the index again from
-the log where they differ.
+An index is disposable: whoever uses an entry compares it with the batch that it points at, and makes the
+index again from the log where they differ.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import struct
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.segment.index_columns import WORD_BYTES, ascends, in_network_order, words_of
+from stratalog.segment.abstract_index import AbstractIndex, IndexKey
 
-ENTRY_SIZE = 2 * WORD_BYTES
+_ENTRY = struct.Struct(">ii")
+ENTRY_SIZE = _ENTRY.size
 assert ENTRY_SIZE == 8
+_OFFSET_KEY = IndexKey(0, 4)
+_POSITION_KEY = IndexKey(4, 4)
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 # A read may be shorter by one part in so many than it was asked to be.
@@ -36,50 +37,45 @@ class OffsetPosition(NamedTuple):
     position: int
 
 
-class OffsetIndex:
-    """Not thread-safe for changes: guarded by UnifiedLog.lock. Look-ups run beside an append.
+class OffsetIndex(AbstractIndex[OffsetPosition]):
+    """Guarded by UnifiedLog.lock, with look-ups beside an append, as every `AbstractIndex`."""
 
-    They may, because entries are only ever added at the end, and the column that is searched is the last to
-    get its number.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_positions", "_relative_offsets", "base_offset")
-
-    def __init__(self, base_offset: int, data: Buffer = b"") -> None:
-        """Raises CorruptRecordError where `data` cannot be the file of an index with this base."""
-        if len(data) % ENTRY_SIZE:
-            raise CorruptRecordError("an offset index does not consist of whole entries", size=len(data))
-        words = in_network_order(words_of(data))
-        self.base_offset = base_offset
-        self._relative_offsets = words[0::2]
-        self._positions = words[1::2]
-        self.check()
-
-    def __len__(self) -> int:
-        return len(self._relative_offsets)
+    KIND: ClassVar[str] = "an offset index"
+    ENTRY_SIZE: ClassVar[int] = ENTRY_SIZE
 
     def append(self, offset: int, position: int) -> None:
         self.extend((offset,), (position,))
 
     def extend(self, offsets: Sequence[int], positions: Sequence[int]) -> None:
         """Append many entries, in order."""
-        base_offset, last = self.base_offset, self.last
-        # Invariant: both columns ascend strictly, and neither overflows its 31 bits.
         assert len(offsets) == len(positions)
-        assert (
-            not offsets or 0 <= offsets[0] - base_offset <= offsets[-1] - base_offset <= MAX_RELATIVE_OFFSET
+        if not offsets:
+            return
+        base_offset, last = self.base_offset, self.last
+        # Invariant: both fields ascend strictly, and neither overflows its 31 bits.
+        assert 0 <= offsets[0] - base_offset <= offsets[-1] - base_offset <= MAX_RELATIVE_OFFSET
+        assert last is None or (last.offset < offsets[0] and last.position < positions[0])
+        pack = _ENTRY.pack
+        self._extend(
+            b"".join(
+                [
+                    pack(offset - base_offset, position)
+                    for offset, position in zip(offsets, positions, strict=True)
+                ]
+            ),
+            OffsetPosition(offsets[-1], positions[-1]),
         )
-        assert not offsets or last is None or (last.offset < offsets[0] and last.position < positions[0])
-        self._positions.extend(positions)
-        self._relative_offsets.extend([offset - base_offset for offset in offsets])
-
-    def entry(self, ordinal: int) -> OffsetPosition:
-        return OffsetPosition(self.base_offset + self._relative_offsets[ordinal], self._positions[ordinal])
 
     def floor(self, offset: int) -> OffsetPosition | None:
         """The entry with the largest offset at or below `offset`."""
-        ordinal = bisect_right(self._relative_offsets, offset - self.base_offset)
-        return self.entry(ordinal - 1) if ordinal else None
+        found = self._find(offset - self.base_offset, _OFFSET_KEY)
+        return self._decode(found.entry) if found.entry_count else None
+
+    def below_position(self, position: int) -> OffsetIndex:
+        """The entries of the batches that begin below `position`, as an index that grows."""
+        return self.first(self._find(position - 1, _POSITION_KEY).entry_count)
 
     def whole_size(self, position: int, size_bytes: int) -> int:
         """How much to read from `position`: so many bytes, or a little fewer that end with a batch.
@@ -87,34 +83,26 @@ class OffsetIndex:
         What ends inside a batch has to be cut, which copies all of it. What is read must be looked at all the
         same, because the index may be wrong.
         """
-        ordinal = bisect_right(self._positions, position + size_bytes)
-        lost_bytes = position + size_bytes - self._positions[ordinal - 1] if ordinal else size_bytes
+        found = self._find(position + size_bytes, _POSITION_KEY)
+        lost_bytes = (
+            position + size_bytes - self._decode(found.entry).position if found.entry_count else size_bytes
+        )
         return size_bytes - lost_bytes if lost_bytes <= size_bytes // _LOST_PART else size_bytes
 
-    @property
-    def last(self) -> OffsetPosition | None:
-        count = len(self)
-        return self.entry(count - 1) if count else None
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self) * ENTRY_SIZE
-
-    def to_bytes(self) -> bytes:
-        """The contents of the file."""
-        words = words_of(bytes(self.size_bytes))
-        words[0::2] = self._relative_offsets
-        words[1::2] = self._positions
-        return in_network_order(words).tobytes()
-
-    def __iter__(self) -> Iterator[OffsetPosition]:
-        # An append that is under way has a position more.
-        for relative_offset, position in zip(self._relative_offsets, self._positions, strict=False):
-            yield OffsetPosition(self.base_offset + relative_offset, position)
-
     def check(self) -> None:
-        """Raises CorruptRecordError where the entries do not ascend."""
-        assert len(self._relative_offsets) == len(self._positions)
-        for field, column in (("relative_offset", self._relative_offsets), ("position", self._positions)):
-            if column and (column[0] < 0 or not ascends(column)):
-                raise CorruptRecordError("the entries of an offset index do not ascend", field=field)
+        """Raises CorruptRecordError where the entries do not ascend, OSError."""
+        before = -1, -1
+        for chunk in self.chunks():
+            for entry in _ENTRY.iter_unpack(chunk):
+                if entry[0] <= before[0] or entry[1] <= before[1]:
+                    field = "relative_offset" if entry[0] <= before[0] else "position"
+                    raise CorruptRecordError("the entries of an offset index do not ascend", field=field)
+                before = entry
+
+    def _decode(self, data: Buffer) -> OffsetPosition:
+        relative_offset, position = _ENTRY.unpack(data)
+        return OffsetPosition(self.base_offset + relative_offset, position)
+
+    def _require_possible(self, last: OffsetPosition, count: int) -> None:
+        if last.offset - self.base_offset < count - 1 or last.position < count - 1:
+            raise CorruptRecordError("the last entry of an offset index is too low", entry=last, count=count)

@@ -15,11 +15,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.base.filesystem import FileSystem
 from stratalog.record.batch_kernels import index_rows
 from stratalog.record.batch_row import BatchRow
 from stratalog.record.index_rows import IndexProgress
-from stratalog.segment.file_names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_path
+from stratalog.segment.file_names import (
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_path,
+)
+from stratalog.segment.index_file import IndexFile
+from stratalog.segment.index_page_cache import IndexPageCache
+from stratalog.segment.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from stratalog.segment.offset_index import OffsetIndex
 from stratalog.segment.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from stratalog.segment.time_index import TimeIndex
@@ -32,8 +39,8 @@ class SegmentIndexes:
     append."""
 
     __slots__ = (
+        "_saved",
         "bytes_since_entry",
-        "is_saved",
         "max_timestamp",
         "offset_index",
         "time_index",
@@ -48,46 +55,95 @@ class SegmentIndexes:
         self.transaction_index = transaction_index
         self.bytes_since_entry = 0
         self.max_timestamp = time_index.last or NO_TIMESTAMP_OFFSET
-        self.is_saved = False
-        """The files are what is here."""
+        # What the files hold is all that was known when this was `_extent`.
+        self._saved: tuple[int, int, int, TimestampOffset] | None = None
 
     @staticmethod
     def empty(base_offset: int) -> SegmentIndexes:
+        """In memory, until they are attached to files."""
         return SegmentIndexes(OffsetIndex(base_offset), TimeIndex(base_offset), TransactionIndex(base_offset))
 
     @staticmethod
-    def load(filesystem: FileSystem, directory: str, base_offset: int) -> SegmentIndexes:
-        """From the files. Raises FileNotFoundError, and CorruptRecordError where they cannot be indexes."""
-        offset_data = filesystem.read_file(segment_path(directory, base_offset, OFFSET_INDEX_SUFFIX))
-        time_data = filesystem.read_file(segment_path(directory, base_offset, TIME_INDEX_SUFFIX))
-        indexes = SegmentIndexes(
-            OffsetIndex(base_offset, offset_data),
-            TimeIndex(base_offset, time_data),
-            TransactionIndex.load(filesystem, directory, base_offset),
-        )
-        indexes.is_saved = True
-        return indexes
+    def open(cache: IndexPageCache, directory: str, base_offset: int, *, has_aborted: bool) -> SegmentIndexes:
+        """Of a segment that was sealed or closed. No more than the last page of the files is read, but for
+        that of aborted transactions: it is looked at as a whole, because nothing else proves it.
 
-    def save(self, filesystem: FileSystem, directory: str) -> None:
-        """Write the files, with the highest timestamp of all as the last entry, unless they are so already.
-        Not synced.
+        Raises FileNotFoundError where one of the two others is missing, CorruptRecordError, OSError.
+        """
+
+        def file(suffix: str) -> IndexFile:
+            return IndexFile(cache, segment_path(directory, base_offset, suffix))
+
+        return SegmentIndexes(
+            OffsetIndex.open(base_offset, file(OFFSET_INDEX_SUFFIX)),
+            TimeIndex.open(base_offset, file(TIME_INDEX_SUFFIX)),
+            TransactionIndex.open_checked(base_offset, file(TRANSACTION_INDEX_SUFFIX))
+            if has_aborted
+            else TransactionIndex(base_offset),
+        )
+
+    def attach(self, cache: IndexPageCache, directory: str) -> None:
+        """Grow in the segment's files from now on. What they hold so far of an index that is in memory means
+        nothing."""
+        suffixes = OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
+        indexes: tuple[OffsetIndex | TimeIndex | TransactionIndex, ...] = self._all()
+        for index, suffix in zip(indexes, suffixes, strict=True):
+            if not index.has_file:
+                index.attach(IndexFile(cache, segment_path(directory, index.base_offset, suffix)))
+
+    def save(self) -> None:
+        """Let the files be whole, with the highest timestamp of all as the last entry, unless they are so
+        already. Not synced. The indexes go on as they were, so a failure is none of theirs.
 
         Raises OSError.
         """
-        if self.is_saved:
+        extent = self._extent()
+        if extent == self._saved:
             return
-        self.time_index.maybe_append(self.max_timestamp)
-        base_offset = self.offset_index.base_offset
-        _write(
-            filesystem,
-            segment_path(directory, base_offset, OFFSET_INDEX_SUFFIX),
-            self.offset_index.to_bytes(),
+        self._saved = None
+        self.offset_index.save()
+        self.time_index.save_closed(self.max_timestamp)
+        self.transaction_index.save_or_remove()
+        self._saved = extent
+
+    def until(self, end_position: int) -> SegmentIndexes:
+        """What they were when the batches below `end_position` were all, as indexes that grow, but for the
+        batches behind the last that has an entry: `resume_with` each.
+
+        A time entry that lies behind them is the one that closed the file: when a batch was entered, the time
+        index got the highest timestamp so far.
+        """
+        offset_index = self.offset_index.below_position(end_position)
+        last = offset_index.last
+        return SegmentIndexes(
+            offset_index,
+            self.time_index.first(0) if last is None else self.time_index.up_to_offset(last.offset),
+            self.transaction_index.first(len(self.transaction_index)),
         )
-        _write(
-            filesystem, segment_path(directory, base_offset, TIME_INDEX_SUFFIX), self.time_index.to_bytes()
+
+    def note_saved(self, opened: SegmentIndexes) -> None:
+        """These have grown out of `opened`, which the files hold: perhaps `save` would write just that."""
+        closing_count = int(self.time_index.is_news(self.max_timestamp))
+        found = (
+            len(self.offset_index),
+            len(self.time_index) + closing_count,
+            len(self.transaction_index),
+            self.max_timestamp,
         )
-        self.transaction_index.save(filesystem, directory)
-        self.is_saved = True
+        if found == opened._extent():
+            self._saved = self._extent()
+
+    def _extent(self) -> tuple[int, int, int, TimestampOffset]:
+        # Entries are only ever added, so the same counts are the same entries.
+        return (
+            len(self.offset_index),
+            len(self.time_index),
+            len(self.transaction_index),
+            self.max_timestamp,
+        )
+
+    def _all(self) -> tuple[OffsetIndex, TimeIndex, TransactionIndex]:
+        return self.offset_index, self.time_index, self.transaction_index
 
     def add(
         self, *, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int, interval_bytes: int
@@ -99,7 +155,6 @@ class SegmentIndexes:
 
     def add_rows(self, rows: Sequence[BatchRow], interval_bytes: int) -> None:
         """Take notice of many batches, in order, behind all others so far."""
-        self.is_saved = False
         last = self.time_index.last
         progress = IndexProgress(
             self.bytes_since_entry, *self.max_timestamp, -1 if last is None else last.timestamp_ms
@@ -111,35 +166,47 @@ class SegmentIndexes:
         self.bytes_since_entry = progress.bytes_since_entry
 
     def resume_with(self, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """Take notice, after loading, of a batch that the files already know: of the last indexed one and
-        those behind."""
+        """Take notice of a batch that has an entry already, or none: of the last one that has, and those
+        behind."""
         self.bytes_since_entry += size_bytes
         if max_timestamp_ms > self.max_timestamp.timestamp_ms:
             self.max_timestamp = TimestampOffset(max_timestamp_ms, last_offset)
-            self.is_saved = False
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
         """Take notice of a transaction whose abort marker is the last batch so far."""
         self.transaction_index.append(aborted)
-        self.is_saved = False
 
     def is_full(self, max_index_bytes: int) -> bool:
         """One slot of the time index is kept for the entry that closes it."""
         return (
-            self.offset_index.size_bytes + 8 > max_index_bytes
+            self.offset_index.size_bytes + OFFSET_ENTRY_SIZE > max_index_bytes
             or self.time_index.size_bytes + 2 * TIME_ENTRY_SIZE > max_index_bytes
         )
 
+    def cut_files(self) -> None:
+        """Remove from the files what is not of these indexes. Raises OSError."""
+        for index in self._all():
+            index.cut_file()
+
+    def forget_pages(self) -> None:
+        """Nobody is going to look anything up."""
+        for index in self._all():
+            index.forget_pages()
+
     @property
-    def size_bytes(self) -> int:
-        """Memory that the entries take."""
-        return self.offset_index.size_bytes + self.time_index.size_bytes + self.transaction_index.size_bytes
+    def memory_bytes(self) -> int:
+        """Of the entries that are not in the files yet."""
+        return sum(index.memory_bytes for index in self._all())
 
     def check(self, *, end_offset: int, log_size_bytes: int) -> None:
-        """Raises CorruptRecordError where an index is damaged or points beyond the log."""
-        self.offset_index.check()
-        self.time_index.check()
-        self.transaction_index.check()
+        """Look at every entry. Raises CorruptRecordError where an index is damaged or points beyond the log,
+        OSError."""
+        for index in self._all():
+            index.check()
+        self.check_last(end_offset=end_offset, log_size_bytes=log_size_bytes)
+
+    def check_last(self, *, end_offset: int, log_size_bytes: int) -> None:
+        """Look at the last entries. Raises CorruptRecordError where one points beyond the log."""
         last = self.offset_index.last
         if last is not None and (last.offset >= end_offset or last.position >= log_size_bytes):
             raise CorruptRecordError(
@@ -155,12 +222,3 @@ class SegmentIndexes:
             raise CorruptRecordError(
                 "a transaction index points beyond its log", offset=aborted.last_offset, end=end_offset
             )
-
-
-def _write(filesystem: FileSystem, path: str, data: bytes) -> None:
-    file = filesystem.open_append(path)
-    try:
-        file.truncate(0)
-        file.append([data])
-    finally:
-        file.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stratalog.base.filesystem import FileSystem
-from stratalog.segment.index_cache import IndexCache
-from stratalog.segment.open_files import OpenFiles
+from stratalog.segment.index_page_cache import DEFAULT_MAX_BYTES, IndexPageCache
+from stratalog.segment.open_files import DEFAULT_MAX_OPEN, OpenFiles
 from stratalog.segment.preallocation import Preallocation
 
 
@@ -15,5 +15,16 @@ class SegmentResources(NamedTuple):
 
     filesystem: FileSystem
     files: OpenFiles
-    index_cache: IndexCache
+    index_pages: IndexPageCache
     preallocation: Preallocation
+
+    @staticmethod
+    def over(
+        filesystem: FileSystem,
+        *,
+        max_open_files: int = DEFAULT_MAX_OPEN,
+        index_cache_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> SegmentResources:
+        """New ones. Pages are read from the files that all others use."""
+        files = OpenFiles(filesystem, max_open_files)
+        return SegmentResources(filesystem, files, IndexPageCache(files, index_cache_bytes), Preallocation())

@@ -6,58 +6,43 @@ Entries of twelve bytes, big-endian, timestamps strictly ascending, offsets asce
     relative_offset  int32   last offset of the batch that has it, minus the segment's base offset
 
 When a segment is closed or rolled, a last entry gives the highest timestamp of all of it, which makes the age
-of an old segment known without a look at its data. As with the offset index: no checksum, disposable,
-compared when used.
+of an old segment known without a look at its data. As with the offset index: disposable, compared when used.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Sequence
+from typing import ClassVar
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.segment.index_columns import (
-    WORD_BYTES,
-    ascends,
-    in_network_order,
-    never_descends,
-    words_of,
-)
+from stratalog.segment.abstract_index import AbstractIndex, IndexKey
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.timestamp_offset import TimestampOffset
 
-ENTRY_SIZE = 3 * WORD_BYTES
+_ENTRY = struct.Struct(">qi")
+ENTRY_SIZE = _ENTRY.size
 assert ENTRY_SIZE == 12
+_TIMESTAMP_KEY = IndexKey(0, 8)
+_OFFSET_KEY = IndexKey(8, 4)
 
 
-class TimeIndex:
-    """Not thread-safe for changes: guarded by UnifiedLog.lock. Look-ups run beside an append, as in
-    `OffsetIndex`."""
+class TimeIndex(AbstractIndex[TimestampOffset]):
+    """Guarded by UnifiedLog.lock, with look-ups beside an append, as every `AbstractIndex`."""
 
-    __slots__ = ("_relative_offsets", "_timestamps", "base_offset")
+    __slots__ = ()
 
-    def __init__(self, base_offset: int, data: Buffer = b"") -> None:
-        """Raises CorruptRecordError where `data` cannot be the file of an index with this base."""
-        if len(data) % ENTRY_SIZE:
-            raise CorruptRecordError("a time index does not consist of whole entries", size=len(data))
-        words = words_of(data)
-        halves = words_of(bytes(len(data) // ENTRY_SIZE * 2 * WORD_BYTES))
-        halves[0::2] = words[0::3]
-        halves[1::2] = words[1::3]
-        self.base_offset = base_offset
-        self._timestamps = in_network_order(array("q", halves.tobytes()))
-        self._relative_offsets = in_network_order(words[2::3])
-        self.check()
+    KIND: ClassVar[str] = "a time index"
+    ENTRY_SIZE: ClassVar[int] = ENTRY_SIZE
 
-    def __len__(self) -> int:
-        return len(self._timestamps)
+    def is_news(self, entry: TimestampOffset) -> bool:
+        """Its timestamp is above those of all entries."""
+        return entry.timestamp_ms >= 0 and (self.last is None or entry.timestamp_ms > self.last.timestamp_ms)
 
     def maybe_append(self, entry: TimestampOffset) -> bool:
         """Add the entry unless its timestamp is no news."""
-        last = self.last
-        if entry.timestamp_ms < 0 or (last is not None and entry.timestamp_ms <= last.timestamp_ms):
+        if not self.is_news(entry):
             return False
         self.extend((entry.timestamp_ms,), (entry.offset,))
         return True
@@ -71,46 +56,43 @@ class TimeIndex:
         # Invariant: the batch with the highest timestamp so far never lies before that of an earlier entry.
         assert last is None or (last.timestamp_ms < timestamps_ms[0] and last.offset <= offsets[0])
         assert 0 <= offsets[0] - base_offset <= offsets[-1] - base_offset <= MAX_RELATIVE_OFFSET
-        self._relative_offsets.extend([offset - base_offset for offset in offsets])
-        self._timestamps.extend(timestamps_ms)
+        entries = [
+            self._encode(TimestampOffset(*entry)) for entry in zip(timestamps_ms, offsets, strict=True)
+        ]
+        self._extend(b"".join(entries), TimestampOffset(timestamps_ms[-1], offsets[-1]))
 
-    def entry(self, ordinal: int) -> TimestampOffset:
-        return TimestampOffset(self._timestamps[ordinal], self.base_offset + self._relative_offsets[ordinal])
+    def save_closed(self, newest: TimestampOffset) -> None:
+        """Save with the highest timestamp of the whole segment as the last entry, which only the file gets
+        until nothing follows it. Raises OSError."""
+        self.save(self._encode(newest) if self.is_news(newest) else b"")
 
     def before(self, timestamp_ms: int) -> TimestampOffset | None:
         """The last entry with a smaller timestamp: every batch up to its offset is older than
         `timestamp_ms`."""
-        ordinal = bisect_left(self._timestamps, timestamp_ms)
-        return self.entry(ordinal - 1) if ordinal else None
+        found = self._find(timestamp_ms - 1, _TIMESTAMP_KEY)
+        return self._decode(found.entry) if found.entry_count else None
 
-    @property
-    def last(self) -> TimestampOffset | None:
-        count = len(self)
-        return self.entry(count - 1) if count else None
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self) * ENTRY_SIZE
-
-    def to_bytes(self) -> bytes:
-        """The contents of the file."""
-        words = words_of(bytes(self.size_bytes))
-        halves = words_of(in_network_order(self._timestamps).tobytes())
-        words[0::3] = halves[0::2]
-        words[1::3] = halves[1::2]
-        words[2::3] = in_network_order(self._relative_offsets)
-        return words.tobytes()
-
-    def __iter__(self) -> Iterator[TimestampOffset]:
-        # An append that is under way has an offset more.
-        for timestamp_ms, relative_offset in zip(self._timestamps, self._relative_offsets, strict=False):
-            yield TimestampOffset(timestamp_ms, self.base_offset + relative_offset)
+    def up_to_offset(self, offset: int) -> TimeIndex:
+        """The entries of the batches that end at or below `offset`, as an index that grows."""
+        return self.first(self._find(offset - self.base_offset, _OFFSET_KEY).entry_count)
 
     def check(self) -> None:
-        """Raises CorruptRecordError where the entries do not ascend."""
-        timestamps, offsets = self._timestamps, self._relative_offsets
-        assert len(timestamps) == len(offsets)
-        if timestamps and (timestamps[0] < 0 or not ascends(timestamps)):
-            raise CorruptRecordError("the entries of a time index do not ascend", field="timestamp")
-        if offsets and (offsets[0] < 0 or not never_descends(offsets)):
-            raise CorruptRecordError("the entries of a time index do not ascend", field="relative_offset")
+        """Raises CorruptRecordError where the entries do not ascend, OSError."""
+        before = -1, 0
+        for chunk in self.chunks():
+            for entry in _ENTRY.iter_unpack(chunk):
+                if entry[0] <= before[0] or entry[1] < before[1]:
+                    field = "timestamp" if entry[0] <= before[0] else "relative_offset"
+                    raise CorruptRecordError("the entries of a time index do not ascend", field=field)
+                before = entry
+
+    def _encode(self, entry: TimestampOffset) -> bytes:
+        return _ENTRY.pack(entry.timestamp_ms, entry.offset - self.base_offset)
+
+    def _decode(self, data: Buffer) -> TimestampOffset:
+        timestamp_ms, relative_offset = _ENTRY.unpack(data)
+        return TimestampOffset(timestamp_ms, self.base_offset + relative_offset)
+
+    def _require_possible(self, last: TimestampOffset, count: int) -> None:
+        if last.timestamp_ms < count - 1 or last.offset < self.base_offset:
+            raise CorruptRecordError("the last entry of a time index is too low", entry=last, count=count)

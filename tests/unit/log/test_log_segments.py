@@ -6,10 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.log.log_segments import LogSegments
-from stratalog.segment.index_cache import IndexCache
 from stratalog.segment.log_segment import LogSegment
-from stratalog.segment.open_files import OpenFiles
-from stratalog.segment.preallocation import Preallocation
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
@@ -18,7 +15,7 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 def test_look_ups_find_what_a_scan_finds(base_offsets: set[int], offset: int) -> None:
     disk = MemoryFileSystem()
     disk.make_directories("/log")
-    resources = SegmentResources(disk, OpenFiles(disk), IndexCache(), Preallocation())
+    resources = SegmentResources.over(disk)
     segments = LogSegments(
         LogSegment.create(resources, "/log", base_offset, created_ms=0, index_interval_bytes=4096)
         for base_offset in sorted(base_offsets)

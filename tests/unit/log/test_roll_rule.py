@@ -15,10 +15,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.segment.appended_batch import AppendedBatch
-from stratalog.segment.index_cache import IndexCache
 from stratalog.segment.log_segment import LogSegment
-from stratalog.segment.open_files import OpenFiles
-from stratalog.segment.preallocation import Preallocation
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.testing.log_machine import LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -48,7 +45,7 @@ def segment(base_offset: int, *, first_ms: int) -> LogSegment:
     """With one batch."""
     disk = MemoryFileSystem()
     disk.make_directories("/d")
-    resources = SegmentResources(disk, OpenFiles(disk), IndexCache(), Preallocation())
+    resources = SegmentResources.over(disk)
     made = LogSegment.create(resources, "/d", base_offset, created_ms=0, index_interval_bytes=0)
     made.append([b"x"], [AppendedBatch(1, base_offset, first_ms)])
     return made

@@ -13,10 +13,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX, segment_path
-from stratalog.segment.index_cache import IndexCache
 from stratalog.segment.log_segment import LogSegment
-from stratalog.segment.open_files import OpenFiles
-from stratalog.segment.preallocation import Preallocation
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
@@ -57,7 +54,7 @@ def filled() -> tuple[MemoryFileSystem, list[Record], list[int]]:
 def segment(disk: MemoryFileSystem | FaultyFileSystem, base_offset: int) -> LogSegment:
     path = segment_path(PARTITION_DIR, base_offset, ".log")
     return LogSegment(
-        SegmentResources(disk, OpenFiles(disk), IndexCache(), Preallocation()),
+        SegmentResources.over(disk),
         PARTITION_DIR,
         base_offset,
         end_offset=base_offset,

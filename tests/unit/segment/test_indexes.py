@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.record.batch_row import BatchRow
-from stratalog.segment.index_cache import IndexCache
 from stratalog.segment.offset_index import ENTRY_SIZE, OffsetIndex
 from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.time_index import TimeIndex
@@ -181,27 +180,3 @@ def test_an_index_is_full_while_there_is_room_for_the_last_entry(
     indexes = SegmentIndexes.empty(0)
     indexes.time_index.maybe_append(TimestampOffset(1, 1))
     assert indexes.is_full(max_index_bytes) is is_full
-
-
-def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
-    def indexes_of(entry_count: int) -> SegmentIndexes:
-        indexes = SegmentIndexes.empty(0)
-        for number in range(entry_count):
-            indexes.offset_index.append(number, number)
-        return indexes
-
-    cache = IndexCache(max_bytes=4000)
-    for name in ("a", "b", "c"):
-        cache.put(name, indexes_of(10))
-    assert cache.get("a") is not None
-    cache.put("d", indexes_of(10))
-    assert cache.get("b") is None
-    assert all(cache.get(name) is not None for name in ("a", "c", "d"))
-    cache.check()
-    # One that is larger than all the room is kept all the same, alone.
-    cache.put("large", indexes_of(5000))
-    assert cache.get("large") is not None
-    assert cache.get("d") is None
-    cache.check()
-    cache.remove("large")
-    assert cache.size_bytes == 0

@@ -16,11 +16,8 @@ from stratalog.record.header import parse_header
 from stratalog.record.record import Record
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
-from stratalog.segment.index_cache import IndexCache
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.offset_index import OffsetIndex
-from stratalog.segment.open_files import OpenFiles
-from stratalog.segment.preallocation import Preallocation
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.time_index import TimeIndex
 from stratalog.segment.transaction_index import AbortedTransaction
@@ -38,14 +35,14 @@ def new_segment(
     disk: FaultyFileSystem | MemoryFileSystem, base_offset: int = 0, interval_bytes: int = 100
 ) -> LogSegment:
     disk.make_directories("/d")
-    resources = SegmentResources(disk, OpenFiles(disk), IndexCache(), Preallocation())
+    resources = SegmentResources.over(disk)
     return LogSegment.create(resources, "/d", base_offset, created_ms=0, index_interval_bytes=interval_bytes)
 
 
 def loaded(disk: MemoryFileSystem, segment: LogSegment) -> LogSegment:
     """The same segment, sealed, as another process finds it."""
     return LogSegment(
-        SegmentResources(disk, OpenFiles(disk), IndexCache(), Preallocation()),
+        SegmentResources.over(disk),
         "/d",
         segment.base_offset,
         end_offset=segment.end_offset,
@@ -315,7 +312,7 @@ def test_a_dropped_segment_is_gone_for_newcomers_and_unlinked_later() -> None:
 def test_a_segment_that_cannot_be_begun_leaves_no_file() -> None:
     disk = FaultyFileSystem()
     disk.make_directories("/d")
-    resources = SegmentResources(disk, OpenFiles(disk), IndexCache(), Preallocation())
+    resources = SegmentResources.over(disk)
     # Whether the file has another name, the file, its beginning.
     for ahead in (1, 2, 3):
         disk.fail_at(disk.operation_count + ahead)

@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.segment.index_file import IndexFile
+from stratalog.segment.index_page_cache import IndexPageCache
+from stratalog.segment.open_files import OpenFiles
 from stratalog.segment.transaction_index import (
     ENTRY_SIZE,
     AbortedTransaction,
@@ -77,7 +80,7 @@ def test_truncation_forgets_the_markers_from_the_offset_on(
     entries: list[AbortedTransaction], offset: int
 ) -> None:
     index = index_of(entries)
-    index.truncate_to(offset)
+    index = index.below(offset)
     kept = [entry for entry in entries if entry.last_offset < offset]
     assert list(index) == kept
     assert list(TransactionIndex(0, index.to_bytes())) == kept
@@ -87,20 +90,24 @@ def test_truncation_forgets_the_markers_from_the_offset_on(
 def test_a_segment_without_an_abort_has_no_file() -> None:
     filesystem = MemoryFileSystem()
     filesystem.make_directories("/log")
+    file = IndexFile(IndexPageCache(OpenFiles(filesystem)), PATH)
     index = TransactionIndex.load(filesystem, "/log", 10)
-    index.save(filesystem, "/log")
+    index.attach(file)
+    index.save_or_remove()
     assert filesystem.list_directory("/log") == []
     index.append(AbortedTransaction(1, 2, 12, 13))
     index.append(AbortedTransaction(2, 13, 14, 15))
-    index.save(filesystem, "/log")
+    index.save_or_remove()
     assert filesystem.read_file(PATH) == index.to_bytes()
     assert list(TransactionIndex.load(filesystem, "/log", 10)) == list(index)
-    index.truncate_to(14)
-    index.save(filesystem, "/log")
+    assert list(TransactionIndex.open_checked(10, file.anew())) == list(index)
+    index = index.below(14)
+    index.save_or_remove()
     assert filesystem.file_size(PATH) == ENTRY_SIZE
-    index.truncate_to(10)
-    index.save(filesystem, "/log")
+    index = index.below(10)
+    index.save_or_remove()
     assert filesystem.list_directory("/log") == []
+    assert list(TransactionIndex.open_checked(10, file.anew())) == []
 
 
 def entry_bytes(version: int, *numbers: int) -> bytes:

@@ -1,0 +1,116 @@
+"""Indexes from the batches of a log file: all of them again, or those behind the last that has an entry."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stratalog.base.atomic_file import replace_file
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import AppendFile
+from stratalog.segment.file_names import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_path,
+)
+from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
+from stratalog.segment.segment_extent import SegmentExtent
+from stratalog.segment.segment_indexes import SegmentIndexes
+from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.segment_search import position_since
+from stratalog.segment.transaction_index import TransactionIndex
+
+
+class IndexedBatches(NamedTuple):
+    """The indexes of some batches, and the offset behind the last of these."""
+
+    indexes: SegmentIndexes
+    end_offset: int
+
+
+def index_batches(file: AppendFile, extent: SegmentExtent, interval_bytes: int) -> IndexedBatches:
+    """Index all batches, in memory and without transactions. Raises CorruptRecordError,
+    OSError."""
+    indexes, end_offset = SegmentIndexes.empty(extent.base_offset), extent.base_offset
+    for position, header in extent.walk(file):
+        indexes.add(
+            position=position,
+            size_bytes=header.size_in_bytes,
+            last_offset=header.last_offset,
+            max_timestamp_ms=header.max_timestamp,
+            interval_bytes=interval_bytes,
+        )
+        end_offset = header.next_offset
+    return IndexedBatches(indexes, end_offset)
+
+
+def rebuild_indexes(
+    resources: SegmentResources,
+    directory: str,
+    extent: SegmentExtent,
+    *,
+    interval_bytes: int,
+    replaces_files: bool,
+) -> SegmentIndexes:
+    """Make the indexes of a sealed segment from its data, and replace the files. That of aborted transactions
+    cannot be made so, and stays.
+
+    Raises CorruptRecordError, OSError.
+    """
+    base_offset = extent.base_offset
+    with resources.files.use(segment_path(directory, base_offset, LOG_SUFFIX)) as file:
+        indexes, _ = index_batches(file, extent, interval_bytes)
+    indexes.time_index.maybe_append(indexes.max_timestamp)
+    indexes.transaction_index = TransactionIndex.load(resources.filesystem, directory, base_offset)
+    if not replaces_files:
+        return indexes
+    try:
+        for index, suffix in (
+            (indexes.offset_index, OFFSET_INDEX_SUFFIX),
+            (indexes.time_index, TIME_INDEX_SUFFIX),
+        ):
+            path = segment_path(directory, base_offset, suffix)
+            replace_file(resources.filesystem, path, index.to_bytes())
+            resources.files.forget(path)
+        has_aborted = len(indexes.transaction_index) > 0
+        return SegmentIndexes.open(resources.index_pages, directory, base_offset, has_aborted=has_aborted)
+    except OSError:
+        # The disk may be full or read-only. The copy in memory serves; the next process tries again.
+        return indexes
+
+
+def resume_indexes(known: SegmentIndexes, file: AppendFile, extent: SegmentExtent) -> IndexedBatches:
+    """The same, transactions included, out of indexes that know these batches and perhaps more: only what
+    lies behind the last entry is walked.
+
+    Raises CorruptRecordError where the last entries are not of the batches that they lead to, OSError.
+    """
+    indexes, end_offset = known.until(extent.size_bytes), extent.base_offset
+    last = indexes.offset_index.last
+    for position, header in extent.walk(file, 0 if last is None else last.position):
+        is_entered = last is not None and position == last.position
+        if is_entered and last is not None and header.last_offset != last.offset:
+            raise CorruptRecordError("an offset index points at another batch", path=file.path, entry=last)
+        if header.last_offset - extent.base_offset > MAX_RELATIVE_OFFSET:
+            raise CorruptRecordError("an offset is too far from its segment's base", path=file.path)
+        end_offset = header.next_offset
+        indexes.resume_with(header.size_in_bytes, header.last_offset, header.max_timestamp)
+    indexes.transaction_index = indexes.transaction_index.below(end_offset)
+    newest = indexes.time_index.last
+    if newest is not None:
+        # The highest timestamp so far comes from there. All entries before it lead to older batches.
+        position_since(file, extent, indexes, newest.timestamp_ms + 1)
+    return IndexedBatches(indexes, end_offset)
+
+
+def indexes_until(
+    known: SegmentIndexes, file: AppendFile, extent: SegmentExtent, interval_bytes: int
+) -> IndexedBatches:
+    """The same, made again from the batches where what is known is wrong. Raises CorruptRecordError,
+    OSError."""
+    try:
+        return resume_indexes(known, file, extent)
+    except (CorruptRecordError, FileNotFoundError):
+        made = index_batches(file, extent, interval_bytes)
+        made.indexes.transaction_index = known.transaction_index.below(made.end_offset)
+        return made

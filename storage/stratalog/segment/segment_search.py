@@ -1,0 +1,45 @@
+"""Where batches are in a segment, by offset and by time: an index leads to a place, a walk goes on there.
+
+An index is believed as far as the batch bears it out that it leads to. Without indexes the walk begins with
+the file, which is slow, and right.
+"""
+
+from __future__ import annotations
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import AppendFile
+from stratalog.record.header import HEADER_SIZE, parse_header
+from stratalog.segment.segment_extent import SegmentExtent
+from stratalog.segment.segment_indexes import SegmentIndexes
+
+
+def position_of(
+    file: AppendFile, extent: SegmentExtent, indexes: SegmentIndexes | None, offset: int
+) -> int | None:
+    """Where the first batch that ends at or above `offset` begins; None where there is none.
+
+    Raises CorruptRecordError where an index or the file is wrong, OSError.
+    """
+    entry = None if indexes is None else indexes.offset_index.floor(offset)
+    if entry is None:
+        return extent.seek(file, offset)
+    return extent.seek(file, offset, entry.position, entry.offset)
+
+
+def position_since(
+    file: AppendFile, extent: SegmentExtent, indexes: SegmentIndexes | None, timestamp_ms: int
+) -> int:
+    """A batch's beginning before which no record is as new as `timestamp_ms`.
+
+    Raises CorruptRecordError where an index or the file is wrong, OSError.
+    """
+    entry = None if indexes is None else indexes.time_index.before(timestamp_ms)
+    if entry is None:
+        return 0
+    position = position_of(file, extent, indexes, entry.offset)
+    if position is None:
+        raise CorruptRecordError("a time index points beyond its log", path=file.path, entry=entry)
+    header = parse_header(file.read_at(position, HEADER_SIZE))
+    if (header.max_timestamp, header.last_offset) != entry:
+        raise CorruptRecordError("a time index points at another batch", path=file.path, entry=entry)
+    return position
