@@ -143,17 +143,41 @@ class PartitionOpener:
         try:
             log = self._logs.log(wanted.topic_partition)
         except UnknownTopicOrPartitionError:
-            return self._logs.open_log(
+            log = self._logs.open_log(
                 wanted.topic_partition,
                 topic_id,
                 wanted.config,
                 start_offset=shard.metadata.state().partition(wanted.topic_id_partition).tiered_end_offset,
                 on_progress=partial(progress.walked, wanted.topic_partition),
             )
+            _tell(log)
+            return log
         assert log.topic_id == topic_id, "the log of a topic that is gone was deleted"
         # It was loaded for an earlier configuration, perhaps.
         log.reconfigure(wanted.config)
         return log
+
+
+def _tell(log: UnifiedLog) -> None:
+    """What a human should know of how the log was found."""
+    report = log.recovery_report
+    if report.remains:
+        logger.warning(
+            "the recovery of %s ended before damage that sound batches lie behind, end_offset=`%d`, and kept "
+            "what it cut off for you to look at: %s",
+            log.topic_partition,
+            log.log_end_offset,
+            ", ".join(report.remains),
+        )
+    elif report.truncated_bytes:
+        logger.info("the recovery of %s cut off %d bytes", log.topic_partition, report.truncated_bytes)
+    if report.lost_end_offset is not None:
+        logger.warning(
+            "the log of %s ended at offset %d, below its start: it begins anew at %d, empty",
+            log.topic_partition,
+            report.lost_end_offset,
+            log.log_start_offset,
+        )
 
 
 def _is_refused_by_disk(offline: OfflinePartition) -> bool:

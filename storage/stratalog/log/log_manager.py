@@ -206,7 +206,9 @@ class LogManager:
         if log.log_end_offset < log.log_start_offset:
             # Records were deleted up to an offset that the log, which had not been flushed, has lost. Offsets
             # below it are spent all the same.
+            lost_end_offset = log.log_end_offset
             log.truncate_fully_and_start_at(log.log_start_offset)
+            log.recovery_report = log.recovery_report._replace(lost_end_offset=lost_end_offset)
         return log
 
     def _load(

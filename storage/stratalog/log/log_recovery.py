@@ -44,6 +44,8 @@ class RecoveryReport(NamedTuple):
     removed_segment_count: int = 0
     remains: tuple[str, ...] = ()
     """Files in which what was cut off is kept: see `cut_remains`."""
+    lost_end_offset: int | None = None
+    """Where the log ended, below its start: it begins anew there, empty."""
 
 
 class LoadProgress(NamedTuple):

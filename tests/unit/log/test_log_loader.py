@@ -9,7 +9,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.log_recovery import LoadProgress, RecoveryReport
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import parse_header
-from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import LogLedger, read_local
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
@@ -244,10 +244,44 @@ def test_a_log_that_lost_what_was_deleted_goes_on_behind_it() -> None:
     rewrite(disk, log_path(0), data[: parse_header(data).size_in_bytes])
     log = machine.start()
     assert (log.log_start_offset, log.log_end_offset) == (16, 16)
+    assert log.recovery_report.lost_end_offset == 3
     ledger.append(log, [ledger.batch(1)])
     log.check()
     machine.kill()
     assert machine.start().log_end_offset == 17
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_log_start_beyond_the_end_survives_a_crash_at_every_operation(is_cut: bool) -> None:
+    """The end is below it because segments are gone, or because this very recovery cuts them."""
+    config = LogConfig(segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False)
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk, config)
+    log, ledger = machine.start(), LogLedger()
+    for _ in range(14):
+        ledger.append(log, [ledger.batch(3)])
+    log.increment_log_start_offset(40)
+    machine.kill()
+    disk = disk.after_crash(Survival(Kept.ALL, Kept.ALL))
+    bases = [int(name[:-4]) for name in disk.list_directory(PARTITION_DIR) if name.endswith(".log")]
+    data = bytearray(disk.read_file(log_path(bases[1])))
+    if is_cut:
+        data[-1] ^= 1
+        rewrite(disk, log_path(bases[1]), bytes(data))
+    for base in [] if is_cut else bases[1:]:
+        disk.unlink(log_path(base))
+    disk = disk.after_crash(Survival(Kept.ALL, Kept.ALL))
+    whole = FaultyFileSystem(disk.after_crash(Survival(Kept.ALL, Kept.ALL)))
+    assert LogMachine(whole, config).start().recovery_report.lost_end_offset is not None
+    for operation in range(1, whole.operation_count + 1):
+        dying = FaultyFileSystem(disk.after_crash(Survival(Kept.ALL, Kept.ALL)))
+        dying.crash_at(operation, part=0.5)
+        with pytest.raises(SimulatedCrash):
+            LogMachine(dying, config).start()
+        for kept in (Kept.NONE, Kept.HALF, Kept.ALL):
+            found = LogMachine(dying.reopened(Survival(kept, kept)), config).start()
+            assert (found.log_start_offset, found.log_end_offset, len(found.segments())) == (40, 40, 1)
+            found.check()
 
 
 def test_indexes_of_sealed_segments_are_durable_with_their_data() -> None:
