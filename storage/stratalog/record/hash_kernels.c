@@ -6,6 +6,10 @@
 #include "kernels.h"
 #include "record_frame.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 typedef struct {
     uint64_t v0, v1, v2, v3;
 } sip_state;
@@ -115,14 +119,34 @@ static inline uint64_t word_at(const uint8_t *data, size_t index)
 /* The last word of a key: what is left of it behind its whole words, and its size. */
 static inline uint64_t last_word(const uint8_t *data, size_t size)
 {
-    uint64_t word = (uint64_t)size << 56;
-    for (size_t index = size & ~(size_t)7; index < size; index++)
-        word |= (uint64_t)data[index] << (8 * (index & 7));
-    return word;
+    const size_t left = size % sizeof(uint64_t);
+    uint64_t word = 0;
+    if (size >= sizeof word) {
+        memcpy(&word, data + size - sizeof word, sizeof word);
+        /* In two steps, because nothing may be left. */
+        word = word >> 8 >> (56 - 8 * left);
+    } else {
+        for (size_t index = 0; index < left; index++)
+            word |= (uint64_t)data[index] << (8 * index);
+    }
+    return word | (uint64_t)size << 56;
 }
 
 #define LANE_KERNEL __attribute__((target("avx2")))
 #define ROTATE_LEFT(word, bits) ((word) << (bits) | (word) >> (64 - (bits)))
+
+/* Whole bytes move in one step. */
+LANE_KERNEL static inline words rotate_left_16(words word)
+{
+    const __m256i from = _mm256_set_epi8(13, 12, 11, 10, 9, 8, 15, 14, 5, 4, 3, 2, 1, 0, 7, 6, 13, 12, 11, 10, 9, 8,
+                                         15, 14, 5, 4, 3, 2, 1, 0, 7, 6);
+    return (words)_mm256_shuffle_epi8((__m256i)word, from);
+}
+
+LANE_KERNEL static inline words rotate_left_32(words word)
+{
+    return (words)_mm256_shuffle_epi32((__m256i)word, _MM_SHUFFLE(2, 3, 0, 1));
+}
 
 /* One round of both states. They do not wait for each other, which is why there are two. */
 LANE_KERNEL static inline void sip_round_lanes(sip_lanes states[2])
@@ -131,14 +155,14 @@ LANE_KERNEL static inline void sip_round_lanes(sip_lanes states[2])
         sip_lanes *state = &states[half];
         state->v0 += state->v1;
         state->v1 = ROTATE_LEFT(state->v1, 13) ^ state->v0;
-        state->v0 = ROTATE_LEFT(state->v0, 32);
+        state->v0 = rotate_left_32(state->v0);
         state->v2 += state->v3;
-        state->v3 = ROTATE_LEFT(state->v3, 16) ^ state->v2;
+        state->v3 = rotate_left_16(state->v3) ^ state->v2;
         state->v0 += state->v3;
         state->v3 = ROTATE_LEFT(state->v3, 21) ^ state->v0;
         state->v2 += state->v1;
         state->v1 = ROTATE_LEFT(state->v1, 17) ^ state->v2;
-        state->v2 = ROTATE_LEFT(state->v2, 32);
+        state->v2 = rotate_left_32(state->v2);
     }
 }
 
