@@ -107,6 +107,31 @@ def test_a_damaged_swap_file_replaces_nothing_that_is_there(is_torn: bool) -> No
     assert read_local(LogMachine(disk, CONFIG).start()) == records
 
 
+def test_swap_files_at_or_above_the_lowest_cleaned_one_are_removed() -> None:
+    """The new segments were not all renamed: the old ones stay."""
+    disk, records, bases = filled()
+    for base_offset, suffix in ((bases[1], CLEANED_SUFFIX), (bases[1], SWAP_SUFFIX), (bases[3], SWAP_SUFFIX)):
+        path = segment_path(PARTITION_DIR, base_offset, ".log")
+        write(disk, path + suffix, disk.read_file(path))
+    log = LogMachine(disk, CONFIG).start()
+    assert read_local(log) == records
+    assert [info.base_offset for info in log.segments()] == bases
+    names = disk.list_directory(PARTITION_DIR)
+    assert not [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
+
+
+def test_a_swap_file_below_the_lowest_cleaned_one_replaces_what_begins_in_its_range() -> None:
+    """The former swap was complete, and a later one had just begun."""
+    disk, records, bases = filled()
+    paths = [segment_path(PARTITION_DIR, base, ".log") for base in bases]
+    write(disk, paths[1] + SWAP_SUFFIX, disk.read_file(paths[1]) + disk.read_file(paths[2]))
+    write(disk, paths[3] + CLEANED_SUFFIX, disk.read_file(paths[3])[:50])
+    log = LogMachine(disk, CONFIG).start()
+    assert read_local(log) == records
+    assert [info.base_offset for info in log.segments()] == [base for base in bases if base != bases[2]]
+    log.check()
+
+
 def test_a_directory_without_swap_files_is_only_looked_at() -> None:
     disk = FaultyFileSystem(filled()[0])
     settle_swaps(disk, PARTITION_DIR)
