@@ -28,7 +28,7 @@ class Check(NamedTuple):
 def last_value_per_key(table: pd.DataFrame) -> dict[bytes, bytes | None]:
     """Tail number to the JSON of its last flight, None where that one was cancelled."""
     last = table.dropna(subset=["tailnum"]).groupby("tailnum", sort=False).tail(1)
-    values = last.drop(columns=["time_hour"]).to_json(orient="records", lines=True).splitlines()
+    values = _json_lines(last)
     cancelled = last["dep_time"].isna()
     return {
         str(tail).encode(): None if gone else value.encode()
@@ -38,8 +38,7 @@ def last_value_per_key(table: pd.DataFrame) -> dict[bytes, bytes | None]:
 
 def values_without_key(table: pd.DataFrame) -> Counter[bytes]:
     """The JSON of every flight without a tail number, as often as it occurs."""
-    rows = table[table["tailnum"].isna()].drop(columns=["time_hour"])
-    return Counter(line.encode() for line in rows.to_json(orient="records", lines=True).splitlines())
+    return Counter(line.encode() for line in _json_lines(table[table["tailnum"].isna()]))
 
 
 def compare_state(
@@ -68,3 +67,10 @@ def compare_values(name: str, expected: Counter[bytes], found: Iterable[bytes]) 
             f"{missing.total():,} of {counted(expected.total(), 'record')} missing, {extra.total():,} strange"
         )
     return Check(name, not missing and not extra, detail)
+
+
+def _json_lines(flights: pd.DataFrame) -> list[str]:
+    if flights.empty:
+        # Of no rows pandas makes an empty line.
+        return []
+    return flights.drop(columns=["time_hour"]).to_json(orient="records", lines=True).splitlines()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from stratalog.client.client import Client
+from stratalog.client.messages import FetchedRecords
 
 
 @dataclass(slots=True)
@@ -17,12 +19,13 @@ class KeyedTopic:
     """Records whose offset was not above the one before in their partition."""
 
 
-async def read_keyed(client: Client, topic: str) -> KeyedTopic:
-    """Every record from the log start to the high watermark, in order, the last value of a key winning."""
+async def read_keyed(client: Client, topic: str, advance: Callable[[int], None]) -> KeyedTopic:
+    """Every record from the log start to the high watermark, in order, the last value of a key winning.
+    `advance` is told how many offsets that covered, as it goes on.
+    """
     found = KeyedTopic()
     last: dict[int, int] = {}
-    consumer = client.consumer(await client.earliest(topic), end_offsets=await client.latest(topic))
-    async for fetched in consumer.fetches():
+    async for fetched in _fetches(client, topic, advance):
         partition = fetched.topic_partition.partition
         for record in fetched.records:
             assert record.key is not None, "the service refuses records without a key on a compacted topic"
@@ -33,10 +36,20 @@ async def read_keyed(client: Client, topic: str) -> KeyedTopic:
     return found
 
 
-async def read_values(client: Client, topic: str) -> list[bytes]:
-    """The value of every record of a topic."""
+async def read_values(client: Client, topic: str, advance: Callable[[int], None]) -> list[bytes]:
+    """The value of every record of a topic. `advance` as above."""
     values: list[bytes] = []
-    consumer = client.consumer(await client.earliest(topic), end_offsets=await client.latest(topic))
-    async for fetched in consumer.fetches():
+    async for fetched in _fetches(client, topic, advance):
         values += [record.value for record in fetched.records if record.value is not None]
     return values
+
+
+async def _fetches(
+    client: Client, topic: str, advance: Callable[[int], None]
+) -> AsyncGenerator[FetchedRecords]:
+    positions = await client.earliest(topic)
+    consumer = client.consumer(positions, end_offsets=await client.latest(topic))
+    async for fetched in consumer.fetches():
+        yield fetched
+        advance(fetched.next_offset - positions[fetched.topic_partition])
+        positions[fetched.topic_partition] = fetched.next_offset

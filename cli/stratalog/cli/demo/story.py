@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -90,35 +90,39 @@ class Story:
 
     async def _fill_tier_compact(self) -> None:
         async with Client(self._server.address) as client:
-            with self._step("append and tier, month by month"):
+            record_count = len(self._flights.records)
+            with self._step("append and tier, month by month", record_count) as advance:
                 await client.admin.create_topic(KEYED_TOPIC, PARTITION_COUNT, KEYED_CONFIG)
                 await client.admin.create_topic(PLAIN_TOPIC, PARTITION_COUNT, PLAIN_CONFIG)
-                for month, records in self._flights.months():
-                    await self._append(client, month, records)
+                for _, records in self._flights.months():
+                    await self._append(client, records, advance)
                     await client.admin.upload()
             await self._check_tiered(client)
             with self._step("delete the local copies"):
                 deleted = await client.admin.upload(delete_local=True)
             await self._check_local_deletion(client, deleted.local_segments_deleted)
-            with self._step("read everything from the bucket, before compaction"):
-                before = await read_keyed(client, KEYED_TOPIC)
+            keyed_count = record_count - self._expected_values.total()
+            with self._step("read everything from the bucket, before compaction", keyed_count) as advance:
+                before = await read_keyed(client, KEYED_TOPIC, advance)
             self._add_state_check("before compaction, through gRPC", before)
             self._report.before = await self._tier_count(client, before)
             with self._step("compact the objects"):
                 jobs = await client.admin.run_compaction()
             await self._check_compaction(client, jobs)
 
-    async def _append(self, client: Client, month: str, records: Sequence[FlightRecord]) -> None:
+    async def _append(
+        self, client: Client, records: Sequence[FlightRecord], advance: Callable[[int], None]
+    ) -> None:
         """One month's records, acknowledged at `disk`: nothing of it may be lost from here on."""
-        bar = self._progress.add_task(f"append {month}", total=len(records))
         settings = ProducerSettings(acks=Durability.DISK, codec=Codec.ZSTD, linger_ms=20)
-        async with client.producer(settings) as producer:
+        async with client.producer(
+            settings, on_outcome=lambda outcome: advance(outcome.record_count)
+        ) as producer:
             for key, value, timestamp_ms in records:
                 topic = KEYED_TOPIC if key is not None else PLAIN_TOPIC
                 await producer.post(topic, key, value, timestamp_ms=timestamp_ms)
             await producer.flush()
         self._report.records += len(records)
-        self._progress.update(bar, completed=len(records), visible=False)
 
     async def _check_tiered(self, client: Client) -> None:
         logs = await self._logs(client)
@@ -171,9 +175,10 @@ class Story:
 
     async def _read_back(self) -> None:
         async with Client(self._server.address) as client:
-            with self._step("read everything through gRPC, from the bucket alone"):
-                after = await read_keyed(client, KEYED_TOPIC)
-                values = await read_values(client, PLAIN_TOPIC)
+            offset_count = len(self._flights.records)
+            with self._step("read everything through gRPC, from the bucket alone", offset_count) as advance:
+                after = await read_keyed(client, KEYED_TOPIC, advance)
+                values = await read_values(client, PLAIN_TOPIC, advance)
             self._report.after = await self._tier_count(client, after)
             for log in await self._logs(client):
                 self._report.offsets[f"{log.topic}-{log.partition}"] = {
@@ -222,13 +227,15 @@ class Story:
         self._report.checks.append(Check(name, ok, detail))
 
     @contextmanager
-    def _step(self, name: str) -> Generator[None, None, None]:
-        """Show what is being done, and remember how long it took."""
-        bar = self._progress.add_task(name, total=None)
+    def _step(self, name: str, total: int | None = None) -> Generator[Callable[[int], None]]:
+        """Show what is being done, and remember how long it took. Yields what moves the bar on, where the end
+        is known: `total` steps away.
+        """
+        bar = self._progress.add_task(name, total=total)
         begin_s = self._clock.monotonic_s()
-        yield
+        yield lambda count: self._progress.advance(bar, count)
         self._report.seconds[name] = self._clock.monotonic_s() - begin_s
-        self._progress.update(bar, total=1, completed=1)
+        self._progress.update(bar, total=total or 1, completed=total or 1)
 
 
 def next_commands(address: str | None, places: DemoPlaces) -> str:
