@@ -59,6 +59,12 @@ def test_the_oracle_agrees_with_a_plain_fold_of_the_records(data: flights.Flight
     )
 
 
+def test_the_oracle_expects_nothing_of_flights_that_are_not_there(data: flights.Flights) -> None:
+    has_tail = data.table["tailnum"].notna()
+    assert values_without_key(data.table[has_tail]) == Counter()
+    assert last_value_per_key(data.table[~has_tail]) == {}
+
+
 @pytest.mark.parametrize(
     ("found", "ok"),
     [
