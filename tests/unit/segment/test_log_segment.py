@@ -28,7 +28,10 @@ NO_LIMIT = 2**62
 
 
 def bounds(end_offset: int = NO_LIMIT) -> ReadBounds:
-    return ReadBounds(0, end_offset, NO_LIMIT, lambda _: EpochSpan(-1, NO_LIMIT))
+    def any_epoch(offset: int) -> EpochSpan:
+        return EpochSpan(-1, NO_LIMIT)
+
+    return ReadBounds(0, end_offset, NO_LIMIT, any_epoch)
 
 
 def new_segment(
