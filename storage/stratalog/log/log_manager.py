@@ -13,20 +13,27 @@ log's locks before this class's.
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import DataDirectoryError, LogStoreError, UnknownTopicOrPartitionError
+from stratalog.base.errors import (
+    CorruptRecordError,
+    DataDirectoryError,
+    LogStoreError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator, seeded_random
 from stratalog.base.scheduler import Scheduler
-from stratalog.base.types import TopicPartition
+from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.data_directory import DELETE_REASON, DataDirectory
 from stratalog.log.import_mark import read_import_mark
+from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_loader import LogLoader
 from stratalog.log.log_recovery import LoadProgress
@@ -36,6 +43,8 @@ from stratalog.segment.file_names import LOG_SUFFIX
 from stratalog.segment.index_page_cache import DEFAULT_MAX_BYTES
 from stratalog.segment.open_files import DEFAULT_MAX_OPEN
 from stratalog.segment.segment_resources import SegmentResources
+
+logger = logging.getLogger(__name__)
 
 STRAY_REASON = "stray"
 
@@ -172,6 +181,19 @@ class LogManager:
             # Whoever opens the partition is told.
             return None
 
+    def epochs_on_disk(self) -> Iterator[tuple[TopicIdPartition, int]]:
+        """The newest leader epoch of each partition that has a directory, as far as both can be read. Raises
+        DataDirectoryError."""
+        for partition, topic_id in self.partitions_on_disk():
+            path = self._directory.partition_path(partition)
+            try:
+                epoch = LeaderEpochCache.load(self._filesystem, path).latest_epoch
+            except (CorruptRecordError, OSError):
+                # Whoever opens the partition is told, or takes them from its batches.
+                continue
+            if topic_id is not None and epoch is not None:
+                yield TopicIdPartition(topic_id, partition.partition), epoch
+
     def open_log(
         self,
         partition: TopicPartition,
@@ -222,7 +244,14 @@ class LogManager:
         path = self._directory.partition_path(partition)
         if self._filesystem.exists(path) and not self._belongs_to(path, topic_id):
             with self._guard:
-                self._directory.move_aside(partition, self._ids.uuid(), STRAY_REASON)
+                stray_path = self._directory.move_aside(partition, self._ids.uuid(), STRAY_REASON)
+            logger.warning(
+                "the local log of %s is not that of the topic which has this name now, and was set aside for"
+                " you to look at, path=`%s` topic_id=`%s`",
+                partition,
+                stray_path,
+                topic_id,
+            )
         is_new = not self._filesystem.exists(path)
         if is_new:
             self._forget(partition)
