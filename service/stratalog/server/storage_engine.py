@@ -43,6 +43,7 @@ from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.collector import Collector
 from stratalog.remote.commit import Writer
+from stratalog.remote.head_witness import HeadWitness
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.object_directory import read_directory
 from stratalog.remote.object_writer import ObjectWriterSettings
@@ -51,7 +52,7 @@ from stratalog.remote.remote_log_manager import RemoteLogManager, RemoteLogManag
 from stratalog.remote.remote_reader import RemoteReader
 from stratalog.remote.retention import RemoteRetention
 from stratalog.remote.store_identity import StoreIdentity
-from stratalog.remote.store_layout import StoreLayout
+from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_host import PartitionHost
@@ -183,13 +184,31 @@ class StorageEngineBuilder:
         opening: Executor,
         on_fenced: Callable[[], None],
     ) -> StorageEngine:
+        witness = HeadWitness(self._filesystem, self._data_dir)
         catalog = Catalog.open(
-            self._store, self._clock, self._random, self._ids, identity, Writer("owner", self._owner)
+            self._store,
+            self._clock,
+            self._random,
+            self._ids,
+            identity,
+            Writer("owner", self._owner),
+            witness=witness.of_catalog,
         )
+        local_epochs = _highest_epochs(logs, identity.shard_count)
         tiers: list[ShardTier] = []
         readers: dict[HostedShard, RemoteReader] = {}
         for number in range(identity.shard_count):
-            shard = self._claim(identity, number, on_fenced)
+            metadata = self._open_metadata(identity, number, witness.of_shard(number, catalog))
+            claimed = claim_shard(
+                self._filesystem,
+                self._ids,
+                metadata,
+                self._data_dir,
+                shard=number,
+                owner=self._owner,
+                at_least=local_epochs.get(number, -1) + 1,
+            )
+            shard = HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
             tiers.append(self._tier(shard, identity, catalog))
             readers[shard] = RemoteReader(self._store, shard.metadata)
         shards = ShardSet([tier.shard for tier in tiers])
@@ -212,8 +231,8 @@ class StorageEngineBuilder:
         status = TierStatusReporter(self._store.url, identity, catalog, shards, self._registry, manager)
         return StorageEngine(self._store, logs, catalog, shards, self._registry, topics, manager, status)
 
-    def _claim(self, identity: StoreIdentity, number: int, on_fenced: Callable[[], None]) -> HostedShard:
-        metadata = MetadataLog.open(
+    def _open_metadata(self, identity: StoreIdentity, number: int, witness: str) -> MetadataLog:
+        return MetadataLog.open(
             self._store,
             self._clock,
             self._random,
@@ -222,11 +241,8 @@ class StorageEngineBuilder:
             number,
             Writer("owner", self._owner),
             partial(read_directory, self._store, StoreLayout(number)),
+            witness=witness,
         )
-        claimed = claim_shard(
-            self._filesystem, self._ids, metadata, self._data_dir, shard=number, owner=self._owner
-        )
-        return HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
 
     def _tier(self, shard: HostedShard, identity: StoreIdentity, catalog: Catalog) -> ShardTier:
         # No topic can have this name for a directory: a partition's ends with a hyphen and a number.
@@ -265,3 +281,12 @@ class StorageEngineBuilder:
             ),
             compactor,
         )
+
+
+def _highest_epochs(logs: LogManager, shard_count: int) -> dict[int, int]:
+    """By shard, the highest leader epoch that a local log knows: what is appended to it has that or more."""
+    highest: dict[int, int] = {}
+    for tip, epoch in logs.epochs_on_disk():
+        shard = shard_of(tip, shard_count)
+        highest[shard] = max(epoch, highest.get(shard, epoch))
+    return highest

@@ -55,8 +55,8 @@ class TieredStore:
         self._directory = directory
         self._identity = StoreIdentity.open_or_create(store, ids)
         filesystem.make_directories(f"{directory}/uploads")
-        self.metadata = self.open_metadata(store, "owner")
         self.catalog = self.open_catalog(store, "owner")
+        self.metadata = self.open_metadata(store, "owner")
         self._epoch = self.metadata.claim("owner", ids.uuid())
 
     @property

@@ -64,12 +64,13 @@ class Catalog:
         writer: Writer,
         *,
         read_only: bool = False,
+        witness: str = "",
         settings: CommitSettings | None = None,
     ) -> Catalog:
-        """Read the catalog; create it where the store has none and this is no reader.
+        """Read the catalog; create it where the store has never had one and this is no reader.
 
-        Raises StoreCorruptError where its head is lost, StoreNotUsableError where newer software is needed,
-        StoreUnavailableError.
+        `witness`: who else knows that it had, see `head_witness`. Raises StoreCorruptError where its head is
+        lost, StoreNotUsableError where newer software is needed, StoreUnavailableError.
         """
         log = HeadLog(
             store,
@@ -82,7 +83,7 @@ class Catalog:
             writer,
             settings or CommitSettings(),
         )
-        log.open(read_only=read_only)
+        log.open(read_only=read_only, witness=witness)
         return Catalog(log, clock)
 
     @property

@@ -47,7 +47,7 @@ from stratalog.remote.history import find_in_history
 from stratalog.remote.judgement import Judgement
 from stratalog.remote.log_state import LogState
 from stratalog.remote.store_identity import StoreIdentity
-from stratalog.remote.store_layout import StoreLayout
+from stratalog.remote.store_layout import StoreLayout, is_probe
 
 S = TypeVar("S", bound=LogState)
 R = TypeVar("R")
@@ -129,18 +129,22 @@ class HeadLog(Generic[S]):
         """The newest view at hand."""
         return self._view
 
-    def open(self, *, read_only: bool) -> None:
-        """Read the head, or create it where the shard has never been used.
+    def open(self, *, read_only: bool, witness: str = "") -> None:
+        """Read the head, or create it where there has never been one.
 
-        A reader takes a shard without a head and without any object for empty. Raises StoreCorruptError where
-        objects are there and the head is not.
+        `witness` knows that there was one, see `head_witness`; empty: nobody outside of the store does. A
+        reader takes what has no head for empty. Raises StoreCorruptError where the head is lost.
         """
         for _ in range(self.settings.max_store_failures):
             try:
                 self._publish(self._view_of(self.store.get(self.layout.head_key), self._view))
             except ObjectNotFoundError:
-                if self._is_head_listed():
-                    continue  # created since we asked for it
+                if witness:
+                    raise self._lost_head(witness) from None
+                # It was there before this was: if it is not lost it is found now.
+                witness = self._key_behind_head()
+                if witness:
+                    continue
                 if read_only:
                     return
                 self._create(self._view.head)
@@ -280,14 +284,14 @@ class HeadLog(Generic[S]):
         try:
             return self.store.get(self.layout.head_key)
         except ObjectNotFoundError as error:
-            raise self._lost_head() from error
+            raise self._lost_head("this process, which has read it") from error
 
     def _read_changed_head(self, view: View[S]) -> StoredObject | None:
         """None where the head is still the view's."""
         try:
             return self.store.get_if_changed(self.layout.head_key, view.etag)
         except ObjectNotFoundError as error:
-            raise self._lost_head() from error
+            raise self._lost_head("this process, which has read it") from error
 
     def _is_in(self, head: Head, commit: Commit) -> bool:
         """Whether `head`'s past holds the commit: the one of its number is it, or is somebody else's."""
@@ -366,25 +370,20 @@ class HeadLog(Generic[S]):
         except (PreconditionFailedError, StoreUnavailableError):
             self._pause(0, self.settings.failure_backoff_ms, self.settings.max_failure_backoff_ms)
 
-    def _is_head_listed(self) -> bool:
-        """False where nothing at all is there. Raises StoreCorruptError where a head is missing from what
-        is.
-        """
-        is_used = False
-        for found in self.store.list(self.layout.prefix):
-            if found.key == self.layout.head_key:
-                return True
-            # Probes come before the first head, and say nothing about a lost one.
-            is_used |= not found.key.startswith(self.layout.scratch_prefix)
-        if is_used:
-            raise self._lost_head()
-        return False
+    def _key_behind_head(self) -> str:
+        """A key that is put only once the head is there, or the head's own; empty where there is none."""
+        for prefix in self.layout.prefixes_behind_head:
+            for found in self.store.list(prefix):
+                if not is_probe(found.key):
+                    return found.key
+        return ""
 
-    def _lost_head(self) -> StoreCorruptError:
+    def _lost_head(self, witness: str) -> StoreCorruptError:
         return StoreCorruptError(
-            f"the head is lost, but its history and objects are there untouched; {RESTORE}",
+            f"the head is lost, and nothing else was touched; {RESTORE}",
             key=self.layout.head_key,
             store=self.store.url,
+            known_by=witness,
         )
 
     def _pause(self, attempt: int, first_ms: int, max_ms: int) -> None:

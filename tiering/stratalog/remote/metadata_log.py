@@ -96,13 +96,15 @@ class MetadataLog:
         load_directory: LoadDirectory,
         *,
         read_only: bool = False,
+        witness: str = "",
         settings: CommitSettings | None = None,
     ) -> MetadataLog:
         """Read the shard's state; create its head where the shard was never used and this is no reader.
 
         `load_directory` reads an object's directory; it raises ObjectNotFoundError where the object is gone,
-        and may be called from any method here. Raises StoreCorruptError where the head is lost,
-        StoreNotUsableError where newer software is needed, StoreUnavailableError.
+        and may be called from any method here. `witness`: who else knows that the shard was used, see
+        `head_witness`. Raises StoreCorruptError where the head is lost, StoreNotUsableError where newer
+        software is needed, StoreUnavailableError.
         """
         assert 0 <= shard < identity.shard_count, "a shard of this store"
         machine = ShardMachine(load_directory)
@@ -117,7 +119,7 @@ class MetadataLog:
             writer,
             settings or CommitSettings(),
         )
-        log.open(read_only=read_only)
+        log.open(read_only=read_only, witness=witness)
         return MetadataLog(log, machine)
 
     @property

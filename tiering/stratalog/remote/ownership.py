@@ -32,7 +32,8 @@ still say so.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import re
+from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -48,6 +49,8 @@ from stratalog.remote.shard_state import ShardClaim
 
 FENCED_SUFFIX = "fenced"
 
+_CLAIMS_NAME = re.compile(r"claims-([0-9]{4})")
+
 
 class ClaimsFile:
     """The claims that were made from a data directory. Not thread-safe: the directory's lock makes it one
@@ -55,27 +58,36 @@ class ClaimsFile:
     """
 
     def __init__(self, filesystem: FileSystem, data_directory: str, shard: int) -> None:
+        self.shard = shard
+        self.path = f"{data_directory}/claims-{shard:04d}"
         self._filesystem = filesystem
         self._directory = data_directory
-        self._path = f"{data_directory}/claims-{shard:04d}"
+
+    @staticmethod
+    def find_all(filesystem: FileSystem, data_directory: str) -> Iterator[ClaimsFile]:
+        """Those that are there, by shard. Raises OSError."""
+        for name in sorted(filesystem.list_directory(data_directory)):
+            found = _CLAIMS_NAME.fullmatch(name)
+            if found is not None:
+                yield ClaimsFile(filesystem, data_directory, int(found.group(1)))
 
     def read(self) -> frozenset[UUID]:
         """Raises DataDirectoryError where the file holds anything else."""
-        if not self._filesystem.exists(self._path):
+        if not self._filesystem.exists(self.path):
             return frozenset()
         try:
-            lines = self._filesystem.read_file(self._path).decode("ascii").splitlines()
+            lines = self._filesystem.read_file(self.path).decode("ascii").splitlines()
             return frozenset(UUID(line) for line in lines)
         except ValueError as error:
             raise DataDirectoryError(
                 "the file of claims is damaged; move it away, and local logs will be set aside",
-                path=self._path,
+                path=self.path,
             ) from error
 
     def add(self, claim: UUID) -> None:
         """The claim is on disk when this returns: whole or, after a crash, not at all."""
         claims = sorted(self.read() | {claim})
-        new_path = self._path + ".new"
+        new_path = self.path + ".new"
         if self._filesystem.exists(new_path):
             self._filesystem.unlink(new_path)
         file = self._filesystem.open_append(new_path)
@@ -84,7 +96,7 @@ class ClaimsFile:
             file.sync()
         finally:
             file.close()
-        self._filesystem.rename(new_path, self._path)
+        self._filesystem.rename(new_path, self.path)
         self._filesystem.sync_directory(self._directory)
 
 
@@ -124,8 +136,9 @@ def claim_shard(
 ) -> ClaimedShard:
     """Become the owner of the shard; whoever was it finds out at its next commit.
 
-    `at_least` keeps the leader epochs of imported logs growing. Raises StoreError, DataDirectoryError,
-    OSError.
+    `at_least` keeps the leader epochs of local logs growing, where these know higher ones than the store:
+    those of a broker, or those of a head that was lost and came back older. Raises StoreError,
+    DataDirectoryError, OSError.
     """
     claims = ClaimsFile(filesystem, data_directory, shard)
     own_claims = claims.read()

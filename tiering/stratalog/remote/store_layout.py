@@ -24,6 +24,9 @@ IDENTITY_KEY = "stratalog.json"
 MAX_SHARD_COUNT = 10_000
 """Four digits name a shard."""
 
+_CATALOG_PREFIX = "catalog/"
+_SHARDS_PREFIX = "shards/"
+_SCRATCH = "scratch/"
 _SHARD_DIGITS = 4
 _SEQ_DIGITS = 20
 _HASHED_ID_BYTES = 4
@@ -47,7 +50,12 @@ class StoreLayout:
     @property
     def prefix(self) -> str:
         """Begins every key here, and ends with a slash."""
-        return "catalog/" if self.shard is None else f"shards/{self.shard:0{_SHARD_DIGITS}d}/"
+        return _CATALOG_PREFIX if self.shard is None else f"{_SHARDS_PREFIX}{self.shard:0{_SHARD_DIGITS}d}/"
+
+    @property
+    def prefixes_behind_head(self) -> tuple[str, ...]:
+        """Where keys lie that come into being behind the head only, but probes: shards follow the catalog."""
+        return (self.prefix, _SHARDS_PREFIX) if self.shard is None else (self.prefix,)
 
     @property
     def head_key(self) -> str:
@@ -59,7 +67,7 @@ class StoreLayout:
 
     @property
     def scratch_prefix(self) -> str:
-        return self.prefix + "scratch/"
+        return self.prefix + _SCRATCH
 
     def data_key(self, name: str) -> str:
         return self.data_prefix + name
@@ -75,6 +83,11 @@ class StoreLayout:
 
     def scratch_key(self, uuid: UUID) -> str:
         return f"{self.scratch_prefix}{uuid}"
+
+
+def is_probe(key: str) -> bool:
+    """Whether it is one of those that say nothing about the store: they come before anything else."""
+    return f"/{_SCRATCH}" in key
 
 
 def format_checkpoint_name(seq: int, uuid: UUID) -> str:

@@ -50,6 +50,7 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.catalog_state import CatalogState
 from stratalog.remote.commit import Writer
+from stratalog.remote.head_witness import HeadWitness, catalog_as_witness
 from stratalog.remote.import_plan import ImportPlan, ImportTarget, PresentPartition, plan_import
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.object_directory import read_directory
@@ -153,8 +154,12 @@ class TopicImporter:
             identity = StoreIdentity.open_or_create(self._store, self._ids)
             require_conditional_writes(self._store, self._ids)
             directory.bind_store(str(identity.store_id))
-            catalog = self._open_catalog(identity, read_only=False)
-            shards = [self._open_shard(identity, shard) for shard in range(identity.shard_count)]
+            witness = HeadWitness(self._filesystem, settings.data_dir)
+            catalog = self._open_catalog(identity, witness.of_catalog)
+            shards = [
+                self._open_shard(identity, shard, witness.of_shard(shard, catalog))
+                for shard in range(identity.shard_count)
+            ]
             target = ImportTarget(catalog.state(), [shard.state() for shard in shards], self._present())
             plan = self._plan(source, target)
             topics = [_with_id(topic, self._ids) for topic in plan.topics]
@@ -242,9 +247,11 @@ class TopicImporter:
         except ObjectNotFoundError:
             return ImportTarget(CatalogState(), [ShardState()], self._present())
         identity = StoreIdentity.open(self._store)
-        catalog = self._open_catalog(identity, read_only=True)
+        catalog = self._open_catalog(identity, "", read_only=True)
+        witness = catalog_as_witness(catalog)
         shards = [
-            self._open_shard(identity, shard, read_only=True).state() for shard in range(identity.shard_count)
+            self._open_shard(identity, shard, witness, read_only=True).state()
+            for shard in range(identity.shard_count)
         ]
         return ImportTarget(catalog.state(), shards, self._present())
 
@@ -265,12 +272,21 @@ class TopicImporter:
                 )
         return found
 
-    def _open_catalog(self, identity: StoreIdentity, *, read_only: bool) -> Catalog:
+    def _open_catalog(self, identity: StoreIdentity, witness: str, *, read_only: bool = False) -> Catalog:
         return Catalog.open(
-            self._store, self._clock, self._random, self._ids, identity, self._writer, read_only=read_only
+            self._store,
+            self._clock,
+            self._random,
+            self._ids,
+            identity,
+            self._writer,
+            read_only=read_only,
+            witness=witness,
         )
 
-    def _open_shard(self, identity: StoreIdentity, shard: int, *, read_only: bool = False) -> MetadataLog:
+    def _open_shard(
+        self, identity: StoreIdentity, shard: int, witness: str, *, read_only: bool = False
+    ) -> MetadataLog:
         return MetadataLog.open(
             self._store,
             self._clock,
@@ -281,6 +297,7 @@ class TopicImporter:
             self._writer,
             partial(read_directory, self._store, StoreLayout(shard)),
             read_only=read_only,
+            witness=witness,
         )
 
 
