@@ -37,6 +37,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_header
 from stratalog.record.record import Record
+from stratalog.segment.index_page_cache import DEFAULT_MAX_BYTES
 from stratalog.segment.open_files import max_open_below
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS, ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
@@ -61,6 +62,7 @@ class Scale:
     lookup_segment_counts: tuple[int, ...]
     lookup_segment_bytes: int
     lookups: int
+    large_index_entries: int
     partitions: int
 
 
@@ -72,6 +74,7 @@ QUICK = Scale(
     lookup_segment_counts=(10, 100, 1000),
     lookup_segment_bytes=128 << 10,
     lookups=2000,
+    large_index_entries=64 << 10,
     partitions=200,
 )
 FULL = Scale(
@@ -82,12 +85,13 @@ FULL = Scale(
     lookup_segment_counts=(10, 100, 1000),
     lookup_segment_bytes=MIB,
     lookups=20_000,
+    large_index_entries=256 << 10,
     partitions=2000,
 )
 
 
 @contextlib.contextmanager
-def opened(directory: Path) -> Generator[LogManager]:
+def opened(directory: Path, *, index_cache_bytes: int = DEFAULT_MAX_BYTES) -> Generator[LogManager]:
     """The engine over a data directory. It is closed cleanly afterwards."""
     clock = ManualClock()
     manager = LogManager.open(
@@ -95,7 +99,11 @@ def opened(directory: Path) -> Generator[LogManager]:
         clock,
         ManualScheduler(clock),
         SequentialIds(),
-        LogManagerSettings(data_dir=str(directory), max_open_files=max_open_below(open_file_limit())),
+        LogManagerSettings(
+            data_dir=str(directory),
+            max_open_files=max_open_below(open_file_limit()),
+            index_cache_bytes=index_cache_bytes,
+        ),
     )
     try:
         yield manager
@@ -103,8 +111,14 @@ def opened(directory: Path) -> Generator[LogManager]:
         manager.close()
 
 
-def open_log(manager: LogManager, partition: int = 0, segment_bytes: int = GIB) -> UnifiedLog:
-    config = LogConfig(segment_bytes=segment_bytes, message_timestamp_after_max_ms=LONG_MAX)
+def open_log(
+    manager: LogManager, partition: int = 0, segment_bytes: int = GIB, index_interval_bytes: int = 4096
+) -> UnifiedLog:
+    config = LogConfig(
+        segment_bytes=segment_bytes,
+        index_interval_bytes=index_interval_bytes,
+        message_timestamp_after_max_ms=LONG_MAX,
+    )
     return manager.open_log(TopicPartition("bench", partition), TOPIC_ID, config)
 
 
@@ -270,6 +284,26 @@ def measure_lookups(root: Path, scale: Scale) -> Iterator[Row]:
     )
 
 
+def measure_large_indexes(root: Path, scale: Scale) -> Iterator[Row]:
+    """Look-ups in indexes as large as those of full segments, over small data: every batch has an entry.
+
+    Cold is a cache of one page, so that each page of the search is read again; the operating system has it.
+    """
+    directory = root / "large"
+    with opened(directory) as manager:
+        log = open_log(manager, segment_bytes=GIB, index_interval_bytes=0)
+        batch = batch_of(Random(1), 128, value_bytes=32)
+        for _ in range(2):
+            fill(log, batch, scale.large_index_entries * len(batch))
+            log.roll()
+    for name, cache_bytes, least in (("warm", 64 * MIB, 1 / 60e-6), ("cold", 1, 1 / 120e-6)):
+        with opened(directory, index_cache_bytes=cache_bytes) as manager:
+            median_s = median_lookup_s(open_log(manager), scale.lookups)
+        yield promised(
+            f"look up in {scale.large_index_entries} entries, {name}", "reads/s", 1 / median_s, least
+        )
+
+
 def median_lookup_s(log: UnifiedLog, count: int) -> float:
     random = Random(2)
     taken: list[float] = []
@@ -345,6 +379,7 @@ def measure(quick: bool) -> Iterator[Row]:
             lambda: iter((measure_read(root, scale, SMALL_BATCH_BYTES, "16 KiB batches"),)),
             lambda: iter((measure_recovery(root, scale),)),
             lambda: measure_lookups(root, scale),
+            lambda: measure_large_indexes(root, scale),
             lambda: measure_open(root, scale),
         ]
         for work in works:
