@@ -56,8 +56,10 @@ class TimeIndex(AbstractIndex[TimestampOffset]):
         # Invariant: the batch with the highest timestamp so far never lies before that of an earlier entry.
         assert last is None or (last.timestamp_ms < timestamps_ms[0] and last.offset <= offsets[0])
         assert 0 <= offsets[0] - base_offset <= offsets[-1] - base_offset <= MAX_RELATIVE_OFFSET
+        pack = _ENTRY.pack
         entries = [
-            self._encode(TimestampOffset(*entry)) for entry in zip(timestamps_ms, offsets, strict=True)
+            pack(timestamp_ms, offset - base_offset)
+            for timestamp_ms, offset in zip(timestamps_ms, offsets, strict=True)
         ]
         self._extend(b"".join(entries), TimestampOffset(timestamps_ms[-1], offsets[-1]))
 
