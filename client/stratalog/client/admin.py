@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stratalog.client.channel import ServerChannel
+from stratalog.client.errors import refusing_misfits
 from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.v1 import admin_pb2, admin_pb2_grpc
 
@@ -17,7 +18,9 @@ LONG_CALL_TIMEOUT_S = 3600.0
 
 
 class Admin:
-    """The control plane of one server. Every method raises LogStoreError. Belongs to one event loop."""
+    """The control plane of one server. Every method raises LogStoreError, InvalidRequestError for what no
+    message can hold. Belongs to one event loop.
+    """
 
     def __init__(self, channel: ServerChannel, retry: RetryPolicy) -> None:
         self._channel = channel
@@ -29,9 +32,10 @@ class Admin:
     ) -> admin_pb2.Topic:
         """Create a topic; 0 partitions: the server's default. `config` has Kafka's names. Raises
         TopicAlreadyExistsError, InvalidRequestError for the name, InvalidConfigError."""
-        request = admin_pb2.CreateTopicRequest(
-            name=name, partition_count=partition_count, config=config or {}
-        )
+        with refusing_misfits():
+            request = admin_pb2.CreateTopicRequest(
+                name=name, partition_count=partition_count, config=config or {}
+            )
         response = await self._channel.call(self._stub.CreateTopic(request, timeout=CALL_TIMEOUT_S))
         return response.topic
 
@@ -45,7 +49,8 @@ class Admin:
 
     async def describe_topics(self, names: Sequence[str] = ()) -> list[admin_pb2.Topic]:
         """The named topics, or all. Raises UnknownTopicOrPartitionError."""
-        request = admin_pb2.DescribeTopicsRequest(names=names)
+        with refusing_misfits():
+            request = admin_pb2.DescribeTopicsRequest(names=names)
         response = await retrying(
             self._retry,
             lambda: self._channel.call(self._stub.DescribeTopics(request, timeout=CALL_TIMEOUT_S)),
@@ -54,12 +59,14 @@ class Admin:
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records. Raises UnknownTopicOrPartitionError."""
-        request = admin_pb2.DeleteTopicRequest(name=name)
+        with refusing_misfits():
+            request = admin_pb2.DeleteTopicRequest(name=name)
         await self._channel.call(self._stub.DeleteTopic(request, timeout=CALL_TIMEOUT_S))
 
     async def describe_log(self, topic: str, partitions: Sequence[int] = ()) -> list[admin_pb2.PartitionLog]:
         """Offsets, segments and slices of the named partitions, or all."""
-        request = admin_pb2.DescribeLogRequest(topic=topic, partitions=partitions)
+        with refusing_misfits():
+            request = admin_pb2.DescribeLogRequest(topic=topic, partitions=partitions)
         response = await retrying(
             self._retry, lambda: self._channel.call(self._stub.DescribeLog(request, timeout=CALL_TIMEOUT_S))
         )
@@ -68,9 +75,10 @@ class Admin:
     async def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
         """Move the log start to `before_offset` (-1: the high watermark); returns the log start. Raises
         OffsetOutOfRangeError beyond the high watermark. Safe to repeat: the log start moves forward only."""
-        request = admin_pb2.DeleteRecordsRequest(
-            topic=topic, partition=partition, before_offset=before_offset
-        )
+        with refusing_misfits():
+            request = admin_pb2.DeleteRecordsRequest(
+                topic=topic, partition=partition, before_offset=before_offset
+            )
         response = await retrying(
             self._retry, lambda: self._channel.call(self._stub.DeleteRecords(request, timeout=CALL_TIMEOUT_S))
         )
@@ -82,7 +90,8 @@ class Admin:
         """Roll and tier now. `delete_local`: also delete local segments that are committed in the object
         store.
         """
-        request = admin_pb2.UploadRequest(topics=topics, delete_local=delete_local)
+        with refusing_misfits():
+            request = admin_pb2.UploadRequest(topics=topics, delete_local=delete_local)
         return await self._channel.call(self._stub.Upload(request, timeout=LONG_CALL_TIMEOUT_S))
 
     async def tier_status(self) -> admin_pb2.TierStatusResponse:
@@ -94,6 +103,7 @@ class Admin:
 
     async def run_compaction(self, topics: Sequence[str] = ()) -> list[admin_pb2.CompactionJob]:
         """Compact the named topics' tiered data, or everybody's, now. Returns the jobs that ran."""
-        request = admin_pb2.RunCompactionRequest(topics=topics)
+        with refusing_misfits():
+            request = admin_pb2.RunCompactionRequest(topics=topics)
         response = await self._channel.call(self._stub.RunCompaction(request, timeout=LONG_CALL_TIMEOUT_S))
         return list(response.jobs)

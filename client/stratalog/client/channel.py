@@ -8,7 +8,7 @@ from typing import TypeVar
 import grpc
 
 from stratalog.base.errors import InvalidRequestError
-from stratalog.client.errors import error_of_call, unreachable
+from stratalog.client.errors import error_of_call, refusing_misfits, unreachable
 
 _T = TypeVar("_T")
 
@@ -35,7 +35,8 @@ class ServerChannel:
         if not separator or not host or not port.isdecimal():
             raise InvalidRequestError("the server's address must be HOST:PORT", server=address)
         self.address = address
-        self.grpc = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        with refusing_misfits():
+            self.grpc = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
     async def connect(self) -> None:
         """Try once to make a connection, unless one stands. Raises ServerUnavailableError; nothing was sent

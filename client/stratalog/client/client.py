@@ -16,7 +16,7 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.channel import ServerChannel
 from stratalog.client.consumer import Consumer
-from stratalog.client.errors import error_of_call, error_of_info
+from stratalog.client.errors import error_of_call, error_of_info, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import fetch_request, wire_acks, wire_isolation
 from stratalog.client.producer import BatchOutcome, Producer
@@ -73,9 +73,10 @@ class Client:
         self, topic: str, partition: int, batches: Buffer, *, acks: Durability | None = None
     ) -> log_pb2.AppendResponse:
         """Append whole record batches that are encoded already."""
-        request = log_pb2.AppendRequest(
-            topic=topic, partition=partition, acks=wire_acks(acks), batches=bytes(batches)
-        )
+        with refusing_misfits():
+            request = log_pb2.AppendRequest(
+                topic=topic, partition=partition, acks=wire_acks(acks), batches=bytes(batches)
+            )
         return await retrying(
             self._retry,
             lambda: self._channel.call(self.log.Append(request, timeout=CALL_TIMEOUT_S)),
@@ -133,12 +134,13 @@ class Client:
         the error of the first query that failed.
         """
         request = log_pb2.ListOffsetsRequest(isolation=wire_isolation(isolation))
-        for topic_partition, spec, timestamp_ms in queries:
-            query = request.queries.add(topic=topic_partition.topic, partition=topic_partition.partition)
-            if spec is not None:
-                query.spec = spec
-            if timestamp_ms is not None:
-                query.timestamp_ms = timestamp_ms
+        with refusing_misfits():
+            for topic_partition, spec, timestamp_ms in queries:
+                query = request.queries.add(topic=topic_partition.topic, partition=topic_partition.partition)
+                if spec is not None:
+                    query.spec = spec
+                if timestamp_ms is not None:
+                    query.timestamp_ms = timestamp_ms
         response = await retrying(
             self._retry, lambda: self._channel.call(self.log.ListOffsets(request, timeout=CALL_TIMEOUT_S))
         )

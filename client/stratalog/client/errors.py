@@ -3,13 +3,15 @@
 The server sends an ``ErrorInfo``: the code of a class of ``stratalog.base.errors``, its message and its
 fields. The client raises that class, so a program catches the same names whether it embeds the engine or
 talks to it. A call that failed without reaching the server's code raises `ServerUnavailableError`, the one
-kind of failure that only a client knows, or what the transport's status means.
+kind of failure that only a client knows, or what the transport's status means. What cannot even be sent is
+refused here as well, with the error that a server would have for it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 import grpc
 
@@ -90,6 +92,19 @@ def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
     if status is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidRequestError(details)
     return LogStoreError(f"the call failed with {status.name}: {details}", server=server)
+
+
+@contextmanager
+def refusing_misfits() -> Generator[None]:
+    """Around the making of a message, which raises InvalidRequestError then for a number that its field has
+    no room for, and for text that is not Unicode, such as a name that came in as bytes that are not UTF-8.
+    """
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError("the text is not Unicode, correct it", text=ascii(error.object)) from None
+    except ValueError as error:
+        raise InvalidRequestError("a number is too large or too small to be sent", reason=error) from None
 
 
 def unreachable(server: str) -> ServerUnavailableError:

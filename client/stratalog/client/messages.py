@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.aborted_batches import AbortedBatches
+from stratalog.client.errors import refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.record.batch import batches, decode, decode_all
 from stratalog.record.record import Record
@@ -47,6 +48,7 @@ def wire_isolation(isolation: IsolationLevel) -> log_pb2.IsolationLevel.ValueTyp
     return _ISOLATIONS[isolation]
 
 
+@refusing_misfits()
 def fetch_request(
     positions: Mapping[TopicPartition, int],
     max_wait_ms: int,
@@ -55,7 +57,7 @@ def fetch_request(
     partition_max_bytes: int,
     isolation: IsolationLevel,
 ) -> log_pb2.FetchRequest:
-    """Zeros leave a limit to the server."""
+    """Zeros leave a limit to the server. Raises InvalidRequestError."""
     partitions = [
         log_pb2.FetchPartition(
             topic=topic_partition.topic,

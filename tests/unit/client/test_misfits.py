@@ -1,0 +1,82 @@
+"""What no message can hold is refused before anything is sent, with the error that a server would have."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from stratalog.base.errors import InvalidRequestError
+from stratalog.base.types import TopicPartition
+from stratalog.client.client import Client
+from stratalog.v1 import log_pb2
+
+HALF_A_PAIR = "x\udcff"
+NOWHERE = "127.0.0.1:1"
+"""Whoever asks it for anything learns that no server answers."""
+
+Call = Callable[[Client], Awaitable[Any]]
+INT32_END, INT64_END = 1 << 31, 1 << 63
+
+
+async def read(client: Client, positions: Mapping[TopicPartition, int]) -> None:
+    async for _ in client.consumer(positions):
+        pass
+
+
+async def stream(client: Client, positions: Mapping[TopicPartition, int]) -> None:
+    async for _ in client.fetch_stream(positions):
+        pass
+
+
+NUMBERS: dict[str, Call] = {
+    "create_topic": lambda client: client.admin.create_topic("t", INT32_END),
+    "describe_log": lambda client: client.admin.describe_log("t", [INT32_END]),
+    "delete_records, partition": lambda client: client.admin.delete_records("t", -INT32_END - 1, 0),
+    "delete_records, offset": lambda client: client.admin.delete_records("t", 0, INT64_END),
+    "append": lambda client: client.append_batches("t", INT32_END, b""),
+    "fetch, partition": lambda client: client.fetch({TopicPartition("t", INT32_END): 0}),
+    "fetch, offset": lambda client: client.fetch({TopicPartition("t", 0): INT64_END}),
+    "fetch, wait": lambda client: client.fetch({}, max_wait_ms=10**400),
+    "fetch, bytes": lambda client: client.fetch({}, max_bytes=INT32_END),
+    "fetch_stream": lambda client: stream(client, {TopicPartition("t", 0): INT64_END}),
+    "consumer": lambda client: read(client, {TopicPartition("t", 0): INT64_END}),
+    "list_offsets": lambda client: client.list_offsets([(TopicPartition("t", 0), None, INT64_END)]),
+}
+TEXTS: dict[str, Call] = {
+    "create_topic, name": lambda client: client.admin.create_topic(HALF_A_PAIR),
+    "create_topic, key": lambda client: client.admin.create_topic("t", config={HALF_A_PAIR: "1"}),
+    "create_topic, value": lambda client: client.admin.create_topic("t", config={"a": HALF_A_PAIR}),
+    "describe_topics": lambda client: client.admin.describe_topics([HALF_A_PAIR]),
+    "delete_topic": lambda client: client.admin.delete_topic(HALF_A_PAIR),
+    "describe_log": lambda client: client.admin.describe_log(HALF_A_PAIR),
+    "delete_records": lambda client: client.admin.delete_records(HALF_A_PAIR, 0, 0),
+    "upload": lambda client: client.admin.upload([HALF_A_PAIR]),
+    "run_compaction": lambda client: client.admin.run_compaction([HALF_A_PAIR]),
+    "append": lambda client: client.append_batches(HALF_A_PAIR, 0, b""),
+    "fetch": lambda client: client.fetch({TopicPartition(HALF_A_PAIR, 0): 0}),
+    "fetch_stream": lambda client: stream(client, {TopicPartition(HALF_A_PAIR, 0): 0}),
+    "consumer": lambda client: read(client, {TopicPartition(HALF_A_PAIR, 0): 0}),
+    "offsets": lambda client: client.offsets([TopicPartition(HALF_A_PAIR, 0)], log_pb2.OFFSET_SPEC_LATEST),
+    "producer": lambda client: client.producer().post(HALF_A_PAIR, None, b""),
+}
+
+
+@pytest.mark.parametrize("call", NUMBERS.values(), ids=NUMBERS)
+async def test_a_number_that_its_field_does_not_hold(call: Call) -> None:
+    async with Client(NOWHERE) as client:
+        with pytest.raises(InvalidRequestError, match="a number is too large or too small"):
+            await call(client)
+
+
+@pytest.mark.parametrize("call", TEXTS.values(), ids=TEXTS)
+async def test_a_text_that_is_not_unicode(call: Call) -> None:
+    async with Client(NOWHERE) as client:
+        with pytest.raises(InvalidRequestError, match=r"not Unicode.*`'x\\udcff'`"):
+            await call(client)
+
+
+async def test_an_address_that_is_not_unicode() -> None:
+    with pytest.raises(InvalidRequestError, match="not Unicode"):
+        Client(f"{HALF_A_PAIR}:9190")
