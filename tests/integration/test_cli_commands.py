@@ -218,6 +218,8 @@ def test_reading_begins_where_it_is_told(run: Runner, topic: str) -> None:
         "latest": [],
         "1970-01-01T00:16:45Z": [5, 6, 7, 8, 9],
         "1970-01-01T00:16:45": [5, 6, 7, 8, 9],
+        "1970-01-01T00:16:45.000001Z": [6, 7, 8, 9],
+        "1970-01-01T00:16:44.999001Z": [5, 6, 7, 8, 9],
         "2030-01-01": [],
     }
     for start, values in expected.items():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import click
 
 from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.int_ranges import COUNT, OFFSET, PARTITION
 from stratalog.cli.isolation_option import isolation_option
 from stratalog.cli.output import counted
 from stratalog.cli.record_json import line_of
@@ -20,8 +21,28 @@ from stratalog.client.retry import RetryPolicy
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
 
+Start = str | int | datetime
+"""Where to begin: earliest or latest, an offset, or a time with its zone."""
+
 FOLLOW_RETRY = RetryPolicy(deadline_s=60.0)
 """Whoever follows wants to go on behind a restart of the server."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _parse_start(context: click.Context, parameter: click.Parameter, text: str) -> Start:
+    if text in ("earliest", "latest"):
+        return text
+    if text.isdecimal():
+        return int(OFFSET(text, parameter, context))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            "use earliest, latest, an offset, or a time in ISO 8601 such as 2013-01-01T05:00:00Z"
+        ) from None
+    # A time without a zone means UTC, on every machine.
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 @click.command()
@@ -29,6 +50,7 @@ FOLLOW_RETRY = RetryPolicy(deadline_s=60.0)
 @click.option(
     "--from",
     "start",
+    callback=_parse_start,
     default="earliest",
     show_default=True,
     help="Where to begin: earliest, latest, an offset, or a time in ISO 8601, such as 2013-01-01T05:00:00Z or"
@@ -40,10 +62,8 @@ FOLLOW_RETRY = RetryPolicy(deadline_s=60.0)
     help="Go on as records arrive, until Ctrl-C, or until the server has been away for a minute. Default: up"
     " to the end of now.",
 )
-@click.option("--max", "max_count", type=click.IntRange(min=1), help="Stop after so many records.")
-@click.option(
-    "--partition", "wanted", type=click.IntRange(min=0), multiple=True, help="Only this one; may be repeated."
-)
+@click.option("--max", "max_count", type=COUNT, help="Stop after so many records.")
+@click.option("--partition", "wanted", type=PARTITION, multiple=True, help="Only this one; may be repeated.")
 @click.option(
     "--format",
     "line_format",
@@ -58,7 +78,7 @@ FOLLOW_RETRY = RetryPolicy(deadline_s=60.0)
 @server_option
 def consume(
     topic: str,
-    start: str,
+    start: Start,
     follow: bool,
     max_count: int | None,
     wanted: tuple[int, ...],
@@ -71,9 +91,8 @@ def consume(
     """Print the records of TOPIC. `--json` is the same as `--format json`; only JSON tells a tombstone from
     an empty value.
     """
-    begin = _start(start)
     printer = _Printer(as_json or line_format == "json", key_separator, max_count)
-    with_client(server, lambda client: _consume(client, topic, begin, follow, wanted, isolation, printer))
+    with_client(server, lambda client: _consume(client, topic, start, follow, wanted, isolation, printer))
 
 
 class _Printer:
@@ -81,7 +100,10 @@ class _Printer:
 
     def __init__(self, as_json: bool, key_separator: str | None, max_count: int | None) -> None:
         self._as_json = as_json
-        self._key_separator = None if key_separator is None else key_separator.encode()
+        # Bytes that are not UTF-8 came in by `surrogateescape` and go out as they were.
+        self._key_separator = (
+            None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
+        )
         self._left = max_count
 
     @property
@@ -107,7 +129,7 @@ class _Printer:
 async def _consume(
     client: Client,
     topic: str,
-    start: str | int | datetime,
+    start: Start,
     follow: bool,
     wanted: tuple[int, ...],
     isolation: IsolationLevel,
@@ -147,7 +169,7 @@ def _chosen(partitions: list[TopicPartition], wanted: tuple[int, ...]) -> list[T
 async def _positions(
     client: Client,
     partitions: list[TopicPartition],
-    start: str | int | datetime,
+    start: Start,
     isolation: IsolationLevel,
 ) -> Mapping[TopicPartition, int]:
     if start == "earliest":
@@ -158,7 +180,8 @@ async def _positions(
         await _require_inside(client, partitions, start)
         return dict.fromkeys(partitions, start)
     assert isinstance(start, datetime)
-    timestamp_ms = int(start.timestamp() * 1000)
+    # Records have whole milliseconds: of those not before that time this is the first.
+    timestamp_ms = -((_EPOCH - start) // timedelta(milliseconds=1))
     queries = [(partition, None, timestamp_ms) for partition in partitions]
     answers = await client.list_offsets(queries, isolation=isolation)
     latest = await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST, isolation=isolation)
@@ -182,19 +205,3 @@ async def _require_inside(client: Client, partitions: list[TopicPartition], offs
                 log_start_offset=earliest[partition],
                 log_end_offset=latest[partition],
             )
-
-
-def _start(text: str) -> str | int | datetime:
-    if text in ("earliest", "latest"):
-        return text
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            "use earliest, latest, an offset, or a time in ISO 8601 such as 2013-01-01T05:00:00Z",
-            param_hint="--from",
-        ) from None
-    # A time without a zone means UTC, on every machine.
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.lazy_group import LazyGroup
 from stratalog.cli.output import Cell, message_document, print_json, print_offline, print_table
 from stratalog.v1 import admin_pb2
@@ -37,7 +38,7 @@ def log() -> None:
 @click.option(
     "--partition",
     "partitions",
-    type=click.IntRange(min=0),
+    type=PARTITION,
     multiple=True,
     help="Only this one; may be repeated.",
 )

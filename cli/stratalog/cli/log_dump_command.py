@@ -12,6 +12,7 @@ from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.cli.connection import json_option
+from stratalog.cli.int_ranges import COUNT, OFFSET
 from stratalog.cli.log_dump_entries import CorruptPlace, DumpEntry, DumpItem, DumpOptions
 from stratalog.cli.log_dump_files import FileKind, LogFile, log_file_of, log_files_in
 from stratalog.cli.log_dump_indexes import dump_index
@@ -33,7 +34,7 @@ from stratalog.cli.output import counted
 @click.option(
     "--offset",
     "from_offset",
-    type=click.IntRange(min=0),
+    type=OFFSET,
     default=0,
     metavar="OFFSET",
     help="Of segments and indexes: begin with the batch, or the first entry, that does not end below it.",
@@ -41,7 +42,7 @@ from stratalog.cli.output import counted
 @click.option(
     "--max",
     "max_count",
-    type=click.IntRange(min=1),
+    type=COUNT,
     help="Of each file: stop after so many batches or entries.",
 )
 @json_option

@@ -8,6 +8,7 @@ import click
 
 from stratalog.base.types import TopicPartition
 from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.int_ranges import PARTITION, TIMESTAMP_MS
 from stratalog.cli.isolation_option import isolation_option
 from stratalog.cli.output import print_json, print_table, utc_time
 from stratalog.client.client import Client
@@ -23,16 +24,25 @@ _SPECS = {
     "compacted-upto": log_pb2.OFFSET_SPEC_COMPACTED_UPTO,
     "max-timestamp": log_pb2.OFFSET_SPEC_MAX_TIMESTAMP,
 }
-_MAX_TIMESTAMP_MS = 2**63 - 1
+_Place = tuple[log_pb2.OffsetSpec.ValueType | None, int | None]
+"""A name or a time, as a query has it."""
+
+
+def _parse_place(context: click.Context, parameter: click.Parameter, text: str) -> _Place:
+    if text in _SPECS:
+        return _SPECS[text], None
+    if text.isdecimal():
+        return None, int(TIMESTAMP_MS(text, parameter, context))
+    raise click.BadParameter(f"use one of {', '.join(_SPECS)}, or a time in milliseconds")
 
 
 @click.command()
 @click.argument("topic")
-@click.option(
-    "--partition", "wanted", type=click.IntRange(min=0), multiple=True, help="Only this one; may be repeated."
-)
+@click.option("--partition", "wanted", type=PARTITION, multiple=True, help="Only this one; may be repeated.")
 @click.option(
     "--at",
+    "place",
+    callback=_parse_place,
     default="latest",
     show_default=True,
     metavar="NAME|MILLIS",
@@ -43,14 +53,14 @@ _MAX_TIMESTAMP_MS = 2**63 - 1
 @json_option
 @server_option
 def offsets(
-    topic: str, wanted: tuple[int, ...], at: str, isolation: IsolationLevel, as_json: bool, server: str
+    topic: str, wanted: tuple[int, ...], place: _Place, isolation: IsolationLevel, as_json: bool, server: str
 ) -> None:
     """Show one offset of each of TOPIC's partitions, and the time of the record that it is the offset of.
 
     The latest one is where the next record comes; `latest-tiered` is the last one in the object store. Where
     there is none it is null in JSON, and a dash in the table.
     """
-    spec, timestamp_ms = _named(at)
+    spec, timestamp_ms = place
 
     async def look_up(client: Client) -> list[log_pb2.OffsetAnswer]:
         partitions: Sequence[TopicPartition] = [
@@ -70,15 +80,6 @@ def offsets(
         ("PARTITION", "OFFSET", "TIMESTAMP", "TIME"),
         [(*row, None if row[2] is None else utc_time(row[2])) for row in rows],
     )
-
-
-def _named(at: str) -> tuple[log_pb2.OffsetSpec.ValueType | None, int | None]:
-    """The name or the time, as a query has it."""
-    if at in _SPECS:
-        return _SPECS[at], None
-    if at.isdecimal() and int(at) <= _MAX_TIMESTAMP_MS:
-        return None, int(at)
-    raise click.BadParameter(f"use one of {', '.join(_SPECS)}, or a time in milliseconds", param_hint="--at")
 
 
 def _known(number: int) -> int | None:

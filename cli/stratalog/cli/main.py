@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
+from typing import cast
 
 import click
 
@@ -59,6 +61,10 @@ def stratalog() -> None:
 
 def main() -> None:
     """The console script. Never prints a traceback for a failure that somebody can act on."""
+    stdout = cast(TextIOWrapper | None, sys.stdout)
+    if stdout is not None:
+        # A path need not be UTF-8: it goes out as it came in.
+        stdout.reconfigure(errors="surrogateescape")
     try:
         code = stratalog.main(standalone_mode=False)
     except click.UsageError as error:

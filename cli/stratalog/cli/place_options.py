@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_Place = TypeVar("_Place", bound=str | Path | None)
+
+
+def require_unicode(_context: click.Context, _parameter: click.Parameter, value: _Place) -> _Place:
+    """A callback for options that name places: their names go into messages and URLs, so bytes that are not
+    UTF-8 are refused.
+    """
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter("the name is not UTF-8, choose another place") from None
+    return value
 
 
 def data_dir_option(command: _Command) -> _Command:
     """Adds `--data-dir`, which becomes the parameter `data_dir`."""
     option = click.option(
         "--data-dir",
+        callback=require_unicode,
         envvar="STRATALOG_DATA_DIR",
         show_envvar=True,
         required=True,
@@ -30,6 +44,7 @@ def store_option(command: _Command) -> _Command:
     option = click.option(
         "--store",
         "store_url",
+        callback=require_unicode,
         envvar="STRATALOG_STORE",
         show_envvar=True,
         default="",

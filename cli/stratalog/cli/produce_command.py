@@ -14,6 +14,7 @@ import click
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability
 from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.output import counted, print_json
 from stratalog.cli.record_json import InputRecord, parse_line
 from stratalog.client.client import Client
@@ -37,9 +38,7 @@ CHUNK_BYTES = 1 << 18
     help="What a line holds: a value, or a JSON object with key, value, timestamp, headers.",
 )
 @click.option("--key-separator", help="With --format text: a line is KEY, this, VALUE.")
-@click.option(
-    "--partition", type=click.IntRange(min=0), help="The partition for all records. Default: by key."
-)
+@click.option("--partition", type=PARTITION, help="The partition for all records. Default: by key.")
 @click.option(
     "--acks",
     type=click.Choice(["os", "disk", "object"]),

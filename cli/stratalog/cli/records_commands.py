@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.int_ranges import OFFSET_OR_END, PARTITION
 from stratalog.cli.output import print_json
 
 
@@ -15,10 +16,10 @@ def records() -> None:
 
 @records.command()
 @click.argument("topic")
-@click.option("--partition", type=click.IntRange(min=0), required=True)
+@click.option("--partition", type=PARTITION, required=True)
 @click.option(
     "--before",
-    type=click.IntRange(min=-1),
+    type=OFFSET_OR_END,
     required=True,
     metavar="OFFSET",
     help="Records below this offset go; -1: all there are.",

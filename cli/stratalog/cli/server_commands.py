@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stratalog.cli.int_ranges import MEMORY_MIB, SECONDS, SECONDS_OR_NEVER
 from stratalog.cli.place_options import data_dir_option, store_option
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def server() -> None:
     "compaction_s",
     envvar="STRATALOG_COMPACTION_INTERVAL",
     show_envvar=True,
-    type=click.IntRange(min=0),
+    type=SECONDS_OR_NEVER,
     default=0,
     show_default=True,
     metavar="SECONDS",
@@ -50,7 +51,7 @@ def server() -> None:
     "upload_s",
     envvar="STRATALOG_UPLOAD_INTERVAL",
     show_envvar=True,
-    type=click.IntRange(min=1),
+    type=SECONDS,
     default=5,
     show_default=True,
     metavar="SECONDS",
@@ -61,7 +62,7 @@ def server() -> None:
     "max_silence_s",
     envvar="STRATALOG_MAX_SILENCE",
     show_envvar=True,
-    type=click.IntRange(min=0),
+    type=SECONDS_OR_NEVER,
     default=60,
     show_default=True,
     metavar="SECONDS",
@@ -72,7 +73,7 @@ def server() -> None:
     "max_request_memory_mib",
     envvar="STRATALOG_MAX_REQUEST_MEMORY",
     show_envvar=True,
-    type=click.IntRange(min=64),
+    type=MEMORY_MIB,
     default=512,
     show_default=True,
     metavar="MIB",
@@ -84,7 +85,7 @@ def server() -> None:
     "producer_id_expiration_s",
     envvar="STRATALOG_PRODUCER_ID_EXPIRATION",
     show_envvar=True,
-    type=click.IntRange(min=1),
+    type=SECONDS,
     default=86_400,
     show_default=True,
     metavar="SECONDS",

@@ -6,6 +6,7 @@ import click
 
 from stratalog.cli.config_option import config_option
 from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.int_ranges import PARTITION_COUNT
 from stratalog.cli.output import counted, message_document, print_json, print_offline, print_table
 
 
@@ -16,7 +17,7 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), help="Default: as the server says.")
+@click.option("--partitions", type=PARTITION_COUNT, help="Default: as the server says.")
 @config_option
 @json_option
 @server_option

@@ -209,7 +209,7 @@ def _require_apart(data_dir: str, store_url: str) -> None:
 def listen_address(listen: str) -> tuple[str, int]:
     """Split HOST:PORT ([HOST]:PORT for IPv6). Raises InvalidConfigError."""
     host, separator, port = listen.rpartition(":")
-    if not separator or not host or not port.isdecimal() or int(port) > 65_535:
+    if not separator or not host or not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
         raise InvalidConfigError(
             "the listen address must be HOST:PORT, for example " + DEFAULT_LISTEN,
             name="listen",

@@ -83,7 +83,9 @@ def test_an_address_is_host_and_port(listen: str, expected: tuple[str, int]) -> 
     assert listen_address(listen) == expected
 
 
-@pytest.mark.parametrize("listen", ["", "9190", ":9190", "host:", "host:port", "host:65536", "host:-1"])
+@pytest.mark.parametrize(
+    "listen", ["", "9190", ":9190", "host:", "host:port", "host:65536", "host:-1", "host:" + "9" * 5000]
+)
 def test_anything_else_is_refused_with_an_example(listen: str) -> None:
     with pytest.raises(InvalidConfigError, match="HOST:PORT"):
         ServerSettings(data_dir="d", listen=listen)

@@ -15,14 +15,19 @@ from stratalog.cli.demo.interrupts import interrupt_on_signals
 from stratalog.cli.demo.places import DemoPlaces
 from stratalog.cli.demo.report import DemoReport
 from stratalog.cli.demo.story import Story, fail_unless_ok, next_commands
+from stratalog.cli.place_options import require_unicode
 
 
 @click.command()
 @click.option(
-    "--store", metavar="URL", help="Use this store (a prefix of its own below it) instead of a directory."
+    "--store",
+    callback=require_unicode,
+    metavar="URL",
+    help="Use this store (a prefix of its own below it) instead of a directory.",
 )
 @click.option(
     "--keep",
+    callback=require_unicode,
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Put data directory and objects into this empty directory, and keep them.",
