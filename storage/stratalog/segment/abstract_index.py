@@ -169,17 +169,23 @@ class AbstractIndex(ABC, Generic[Entry]):
             return Found(0, b"")
         page_bytes = self._page_bytes()
         low, high = 0, (extent.stored_count * self.ENTRY_SIZE - 1) // page_bytes
-        # The last page first, where most searches end; then the middle of what is left.
-        middle = high
-        while low < high:
+        # The last page first, where most searches end; then the middle of what is left. What a page begins
+        # and ends with may settle it at once.
+        middle, begin, found = high, key.position, b""
+        last = key.position - self.ENTRY_SIZE
+        last_end = last + key.size_bytes or None
+        while low < high or not found:
             page = self._page(extent, middle)
-            if page[key.position : end] <= wanted:
-                low = middle
+            if page[begin:end] <= wanted:
+                low, found = middle, page
+                if page[last:last_end] > wanted:
+                    break
             else:
-                high = middle - 1
+                high = max(low, middle - 1)
+                if middle == 0:
+                    return Found(0, b"")
             middle = (low + high + 1) // 2
-        page = self._page(extent, low)
-        return self._find_within(page, low * (page_bytes // self.ENTRY_SIZE), wanted, key)
+        return self._find_within(found, low * (page_bytes // self.ENTRY_SIZE), wanted, key)
 
     def _find_within(
         self, data: bytes | bytearray, first_ordinal: int, wanted: bytes, key: IndexKey
