@@ -453,9 +453,18 @@ def test_test_files_have_unique_names() -> None:
     assert sorted(names) == sorted(set(names))
 
 
-@pytest.mark.parametrize("folder", EVERYTHING)
+@pytest.mark.parametrize("folder", [*EVERYTHING, "docs", "scripts"])
 def test_folder_says_what_lives_in_it(folder: str) -> None:
     assert (REPOSITORY / folder / "README.md").is_file()
+
+
+@pytest.mark.parametrize("folder", ["docs", "scripts"])
+def test_folder_says_what_each_of_its_files_is(folder: str) -> None:
+    readme = REPOSITORY / folder / "README.md"
+    files = [path for path in files_below((folder,), ".md", ".sh") if path != readme]
+
+    assert files
+    assert [path.name for path in files if path.name not in readme.read_text()] == []
 
 
 def test_links_between_documents_lead_somewhere() -> None:
