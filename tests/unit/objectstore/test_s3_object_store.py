@@ -188,9 +188,21 @@ class TestDeadlines:
         clock = ImpatientClock(25_000)
         with scripted_s3([error_answer(503, "SlowDown")]) as server:
             store = server.open_store(clock=clock, call_timeout_s=60, max_attempts=9)
-            with pytest.raises(StoreUnavailableError, match="too slow"):
+            with pytest.raises(
+                StoreUnavailableError, match="see whether the endpoint is right and up"
+            ) as late:
                 store.get("key")
             assert len(server.requests) == 2
+            assert late.value.fields == {
+                "key": "key",
+                "store": "s3://bucket/root",
+                "endpoint": server.endpoint_url,
+                "reason": "CallTimeoutError",
+            }
+            with pytest.raises(StoreUnavailableError) as late:
+                list(store.list(""))
+            assert "key" not in late.value.fields
+            assert late.value.fields["endpoint"] == server.endpoint_url
 
     def test_a_large_write_is_given_up_when_its_time_is_over(self) -> None:
         with scripted_s3([Answer()]) as server:
@@ -205,6 +217,14 @@ class TestDeadlines:
             store = server.open_store(clock=ImpatientClock(31_000))
             with pytest.raises(StoreUnavailableError, match="too slow"):
                 store.get("key")
+
+    def test_a_slow_read_of_a_range_is_given_up_when_its_time_is_over(self) -> None:
+        with scripted_s3([Answer(206, bytes(20), RANGE_HEADERS)]) as server:
+            store = server.open_store(clock=ImpatientClock(31_000))
+            with pytest.raises(StoreUnavailableError, match="too slow") as late:
+                store.get_range("key", 10, 20)
+            assert late.value.fields["key"] == "key"
+            assert late.value.fields["endpoint"] == server.endpoint_url
 
     def test_a_wrong_endpoint_is_said_at_once_and_one_that_was_right_gets_all_patience(self) -> None:
         attempts: list[str] = []
@@ -348,9 +368,17 @@ class TestConfiguration:
         with pytest.raises(StoreAccessDeniedError, match="AWS_ACCESS_KEY_ID"):
             open_store("s3://bucket?endpoint=http://127.0.0.1:1&region=us-east-1")
 
-    def test_no_such_profile(self) -> None:
-        with pytest.raises(StoreAccessDeniedError):
-            open_store("s3://bucket?profile=nobody")
+    @pytest.mark.parametrize("is_in_url", [True, False])
+    def test_no_such_profile(self, is_in_url: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Keys in the environment do not help: whoever names a profile means it."""
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        if not is_in_url:
+            monkeypatch.setenv("AWS_PROFILE", "nobody")
+        with pytest.raises(StoreAccessDeniedError, match="there is no such profile") as refused:
+            open_store("s3://bucket?profile=nobody" if is_in_url else "s3://bucket")
+        assert refused.value.fields["profile"] == "nobody"
+        assert refused.value.fields["looked_in"] == f"{tmp_path}/credentials, {tmp_path}/config"
 
     def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDENVIRONMENT")

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from stratalog.base.clock import Clock
-from stratalog.base.errors import StoreUnavailableError
+from stratalog.objectstore.protocol import ReadStream
+
+_READ_BYTES: Final = 1 << 20
+
+
+class CallTimeoutError(Exception):
+    """A call is over its time. Never leaves the store, which says whose call it was and on what."""
 
 
 class CallDeadline:
@@ -18,6 +26,19 @@ class CallDeadline:
         self._end_s += duration_s
 
     def check(self) -> None:
-        """Raises StoreUnavailableError once it is too late."""
+        """Raises CallTimeoutError once it is too late."""
         if self._clock.monotonic_s() > self._end_s:
-            raise StoreUnavailableError("the store is too slow: the call was given up")
+            raise CallTimeoutError
+
+
+def read_in_time(stream: ReadStream, size: int, deadline: CallDeadline) -> bytes:
+    """All `size` bytes of a stream, in pieces, with a look at the clock after each. Raises CallTimeoutError,
+    and what the stream raises.
+    """
+    pieces: list[bytes] = []
+    remaining_bytes = size
+    while remaining_bytes > 0:
+        pieces.append(stream.read(min(remaining_bytes, _READ_BYTES)))
+        remaining_bytes -= len(pieces[-1])
+        deadline.check()
+    return b"".join(pieces)

@@ -34,6 +34,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 import boto3
+import botocore.session
 import crc32c
 from botocore.awsrequest import AWSPreparedRequest
 from botocore.config import Config
@@ -65,7 +66,7 @@ from stratalog.base.errors import (
     StoreNotUsableError,
     StoreUnavailableError,
 )
-from stratalog.objectstore.call_deadline import CallDeadline
+from stratalog.objectstore.call_deadline import CallDeadline, CallTimeoutError, read_in_time
 from stratalog.objectstore.object_key import check_key, check_prefix, is_key, is_prefix
 from stratalog.objectstore.ordered_listing import ListingPage, list_in_key_order
 from stratalog.objectstore.parts_body import PartsBody, part_windows
@@ -87,7 +88,6 @@ _CREDENTIAL_ERRORS: Final = (
     CredentialRetrievalError,
     NoCredentialsError,
     PartialCredentialsError,
-    ProfileNotFound,
     SSOError,
     TokenRetrievalError,
 )
@@ -209,7 +209,8 @@ class S3ObjectStore:
         deadline = self._deadline(size)
         stream = self.open_range(key, position, size)
         try:
-            return b"".join(_read_all(stream, size, deadline))
+            with self._errors(key):
+                return read_in_time(stream, size, deadline)
         finally:
             stream.close()
 
@@ -318,7 +319,7 @@ class S3ObjectStore:
         size = answer["ContentLength"]
         stream = _S3Stream(answer["Body"], size, lambda: self._errors(key))
         try:
-            data = b"".join(_read_all(stream, size, self._deadline(size)))
+            data = read_in_time(stream, size, self._deadline(size))
         finally:
             stream.close()
         return StoredObject(data, answer["ETag"], self._date_ms(answer["ResponseMetadata"]["HTTPHeaders"]))
@@ -434,6 +435,13 @@ class S3ObjectStore:
             yield
         except ClientError as error:
             raise self._error_of_answer(error, key, is_conditional_write) from None
+        except ProfileNotFound as error:
+            raise StoreAccessDeniedError(
+                "there is no such profile: correct AWS_PROFILE or the store's url, or add it to a file",
+                store=self.url,
+                profile=str(error.kwargs["profile"])[:64],
+                looked_in=", ".join(_profile_files()),
+            ) from None
         except _CREDENTIAL_ERRORS as error:
             raise StoreAccessDeniedError(
                 "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
@@ -448,9 +456,11 @@ class S3ObjectStore:
                 endpoint=self._endpoint_shown,
                 reason=type(error).__name__,
             ) from None
-        except (BotoCoreError, HTTPError, OSError) as error:
+        except (BotoCoreError, CallTimeoutError, HTTPError, OSError) as error:
             raise StoreUnavailableError(
-                "the store cannot be reached or broke off: see whether the endpoint is right and up",
+                "the store cannot be reached, broke off or is too slow: see whether the endpoint is right and"
+                " up",
+                **({"key": key} if key else {}),
                 store=self.url,
                 endpoint=self._endpoint_shown,
                 reason=type(error).__name__,
@@ -467,17 +477,14 @@ class S3ObjectStore:
         )
 
 
+def _profile_files() -> list[str]:
+    """Where botocore looks for profiles, as its environment variables have it."""
+    session = botocore.session.Session()
+    return [str(session.get_config_variable(name)) for name in ("credentials_file", "config_file")]
+
+
 def _status(error: ClientError) -> int:
     return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-
-
-def _read_all(stream: ReadStream, size: int, deadline: CallDeadline) -> Iterator[bytes]:
-    remaining_bytes = size
-    while remaining_bytes > 0:
-        piece = stream.read(min(remaining_bytes, _READ_BYTES))
-        remaining_bytes -= len(piece)
-        deadline.check()
-        yield piece
 
 
 def _crc32c(window: Sequence[memoryview]) -> str:
