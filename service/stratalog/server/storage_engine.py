@@ -60,6 +60,7 @@ from stratalog.server.partition_opener import PartitionOpener
 from stratalog.server.partition_registry import PartitionRegistry
 from stratalog.server.settings import ServerSettings
 from stratalog.server.shard_set import ShardSet
+from stratalog.server.store_wait import tell_of_waiting
 from stratalog.server.tier_manager import ShardTier, TierManager
 from stratalog.server.tier_status import TierStatusReporter
 from stratalog.server.topic_manager import TopicManager
@@ -143,10 +144,11 @@ class StorageEngineBuilder:
             )
             logs = LogManager.open(self._filesystem, self._clock, self._scheduler, self._ids, settings)
             undo.callback(logs.close)
-            identity = self._open_identity(logs)
-            require_conditional_writes(self._store, self._ids)
-            logs.bind_store(str(identity.store_id))
-            engine = self._assemble(logs, identity, host, opening, on_fenced)
+            with tell_of_waiting(self._scheduler, self._clock, self._store.url):
+                identity = self._open_identity(logs)
+                require_conditional_writes(self._store, self._ids)
+                logs.bind_store(str(identity.store_id))
+                engine = self._assemble(logs, identity, host, opening, on_fenced)
             engine.topics.open_all()
             undo.pop_all()
         logger.info(
