@@ -269,6 +269,26 @@ def test_logs_tiers_and_compaction_are_shown_and_moved(run: Runner, topic: str) 
     assert "high watermark" in run.failure("records", "delete", topic, "--partition", "0", "--before", "99")
 
 
+def test_the_status_of_a_server_that_was_replaced_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, store_url = Runner(), f"file://{tmp_path}/store"
+    with (
+        ServerProcess(f"{tmp_path}/a", store_url=store_url) as former,
+        ServerProcess(f"{tmp_path}/b", store_url=store_url) as owner,
+    ):
+        monkeypatch.setenv("STRATALOG_SERVER", owner.address)
+        assert run.json("tier", "status")["takeover"] is None
+        assert "another server" not in run("tier", "status")
+        monkeypatch.setenv("STRATALOG_SERVER", former.address)
+        assert "another server has taken over" in run.failure("topic", "create", "t")
+        takeover = run.json("tier", "status")["takeover"]
+        assert takeover["owner"].endswith(f":{owner.pid}")
+        assert takeover["epoch"] == 2
+        *_, last = run("tier", "status").splitlines()
+        assert last.startswith(f"another server, {takeover['owner']}, has owned this store since epoch 2 (")
+
+
 def test_offsets_by_name_and_by_time_in_both_tiers(run: Runner, topic: str) -> None:
     run("topic", "create", topic, "--partitions", "2")
     times_ms = (1000, 3000, 2000)

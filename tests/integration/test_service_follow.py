@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -24,6 +25,7 @@ from stratalog.record.record import Record
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.catalog_state import CatalogState
 from stratalog.remote.commit import Writer
+from stratalog.remote.shard_state import ShardClaim
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
@@ -206,6 +208,11 @@ async def test_a_deletion_of_unknown_outcome_can_be_repeated(tmp_path: Path) -> 
         assert await names(bench) == []
 
 
+def owned_claims(bench: ServiceBench) -> Sequence[ShardClaim]:
+    [shard] = bench.server.engine.shards
+    return shard.metadata.state().claims
+
+
 async def test_a_server_that_was_replaced_changes_no_topics(tmp_path: Path) -> None:
     store = new_store()
     async with service_bench(tmp_path / "a", store=store) as former:
@@ -218,6 +225,11 @@ async def test_a_server_that_was_replaced_changes_no_topics(tmp_path: Path) -> N
             with pytest.raises(FencedError):
                 await former.client.admin.create_topic("u")
             assert catalog_of(store).seq == catalog_seq
+            status = await former.client.admin.tier_status()
+            [claim] = [one for one in owned_claims(owner) if one.epoch == status.takeover.epoch]
+            assert status.takeover.epoch == status.epoch + 1
+            assert (status.takeover.owner, status.takeover.time_ms) == (claim.owner, claim.time_ms)
+            assert not (await owner.client.admin.tier_status()).HasField("takeover")
             # It keeps its hands off its own disk, too, whatever the owner does.
             await owner.client.admin.delete_topic("t")
             await look(former)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stratalog.cli.connection import json_option, server_option, with_client
 from stratalog.cli.output import counted, message_document, print_json, print_offline, print_table, utc_time
+
+if TYPE_CHECKING:
+    from stratalog.v1 import admin_pb2
 
 
 @click.group()
@@ -23,12 +28,22 @@ def status(as_json: bool, server: str) -> None:
         print_json(message_document(answer))
     else:
         document = message_document(answer)
-        del document["last_successful_upload_ms"]
+        del document["last_successful_upload_ms"], document["takeover"]
         document["offline_partitions"] = len(answer.offline_partitions)
         rows = [(name.replace("_", " "), str(value) or None) for name, value in document.items()]
         rows.insert(-2, ("last successful upload", utc_time(answer.last_successful_upload_ms)))
         print_table(("WHAT", "VALUE"), rows)
         print_offline(answer.offline_partitions)
+        if answer.HasField("takeover"):
+            _print_takeover(answer.takeover)
+
+
+def _print_takeover(takeover: admin_pb2.Takeover) -> None:
+    click.echo(
+        f"another server, {takeover.owner}, has owned this store since epoch {takeover.epoch}"
+        f" ({utc_time(takeover.time_ms) or 'no time'}): this one refuses everything else with FENCED, and the"
+        " numbers above are old; go on there, or restart this one, which takes the store back"
+    )
 
 
 @tier.command()

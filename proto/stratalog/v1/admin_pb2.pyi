@@ -628,6 +628,7 @@ class TierStatusResponse(_message.Message):
     LAST_SUCCESSFUL_UPLOAD_MS_FIELD_NUMBER: _builtins.int
     LAST_UPLOAD_ERROR_FIELD_NUMBER: _builtins.int
     OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
+    TAKEOVER_FIELD_NUMBER: _builtins.int
     store: _builtins.str
     store_id: _builtins.str
     shard_count: _builtins.int
@@ -649,6 +650,12 @@ class TierStatusResponse(_message.Message):
     def offline_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfflinePartition]:
         """Of all topics; nothing of them is uploaded, retained or compacted."""
 
+    @_builtins.property
+    def takeover(self) -> Global___Takeover:
+        """Not set: this server owns the store, as far as it knows. Otherwise it refuses everything else with FENCED, and all
+        that is above is of the time when it found out.
+        """
+
     def __init__(
         self,
         *,
@@ -666,14 +673,45 @@ class TierStatusResponse(_message.Message):
         last_successful_upload_ms: _builtins.int = ...,
         last_upload_error: _builtins.str = ...,
         offline_partitions: _abc.Iterable[Global___OfflinePartition] | None = ...,
+        takeover: Global___Takeover | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["takeover", b"takeover"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_bytes", b"dropped_bytes", "dropped_objects", b"dropped_objects", "epoch", b"epoch", "last_successful_upload_ms", b"last_successful_upload_ms", "last_upload_error", b"last_upload_error", "live_bytes", b"live_bytes", "live_objects", b"live_objects", "live_slices", b"live_slices", "metadata_seq", b"metadata_seq", "offline_partitions", b"offline_partitions", "pending_upload_bytes", b"pending_upload_bytes", "shard_count", b"shard_count", "store", b"store", "store_id", b"store_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_bytes", b"dropped_bytes", "dropped_objects", b"dropped_objects", "epoch", b"epoch", "last_successful_upload_ms", b"last_successful_upload_ms", "last_upload_error", b"last_upload_error", "live_bytes", b"live_bytes", "live_objects", b"live_objects", "live_slices", b"live_slices", "metadata_seq", b"metadata_seq", "offline_partitions", b"offline_partitions", "pending_upload_bytes", b"pending_upload_bytes", "shard_count", b"shard_count", "store", b"store", "store_id", b"store_id", "takeover", b"takeover"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TierStatusResponse: _TypeAlias = TierStatusResponse  # noqa: Y015
+
+@_typing.final
+class Takeover(_message.Message):
+    """Another server owns the store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    TIME_MS_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """HOST:PID of who claimed it first."""
+    epoch: _builtins.int
+    """The one that began with this claim; `epoch` ended there."""
+    time_ms: _builtins.int
+    """When it was claimed, by that server's clock."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        time_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "owner", b"owner", "time_ms", b"time_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Takeover: _TypeAlias = Takeover  # noqa: Y015
 
 @_typing.final
 class RunCompactionRequest(_message.Message):

@@ -17,6 +17,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import FencedError, StoreUnavailableError
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.ownership import ClaimedShard
+from stratalog.remote.shard_state import ShardClaim
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,13 @@ class HostedShard:
     @property
     def is_fenced(self) -> bool:
         return self._is_fenced
+
+    @property
+    def takeover(self) -> ShardClaim | None:
+        """The claim that ended ours; None as long as nobody has noticed any."""
+        if not self._is_fenced:
+            return None
+        return next(claim for claim in self.metadata.state().claims if claim.epoch > self.claimed.epoch)
 
     def leader_epoch(self) -> int:
         """The epoch to stamp into batches and to sign commits with. Raises FencedError."""
@@ -88,7 +96,12 @@ class HostedShard:
     def _fence(self) -> None:
         if not self._is_fenced:
             self._is_fenced = True
+            takeover = self.takeover
+            assert takeover is not None, "the flag is set"
             logger.error(
-                "another server has taken over the store: refusing everything, epoch=`%d`", self.claimed.epoch
+                "another server, %s, has owned the store since epoch %d: refusing everything, epoch=`%d`",
+                takeover.owner,
+                takeover.epoch,
+                self.claimed.epoch,
             )
             self._on_fenced()

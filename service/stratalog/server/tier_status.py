@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stratalog.remote.catalog import Catalog
+from stratalog.remote.shard_state import ShardClaim
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.server.admin_convert import offline_partition_message
 from stratalog.server.partition_registry import PartitionRegistry
@@ -58,7 +59,22 @@ class TierStatusReporter:
                     if not segment.is_active and segment.end_offset > partition.tiered_end_offset
                 )
         status.offline_partitions.extend(map(offline_partition_message, self._registry.offline_partitions()))
+        takeover = _takeover(self._shards)
+        if takeover is not None:
+            status.takeover.owner = takeover.owner
+            status.takeover.epoch = takeover.epoch
+            status.takeover.time_ms = takeover.time_ms
         upload = self._tiers.upload_status
         status.last_successful_upload_ms = upload.last_success_ms
         status.last_upload_error = upload.last_error
         return status
+
+
+def _takeover(shards: ShardSet) -> ShardClaim | None:
+    """The claim by which another server has taken the store over; None where none has. Of several shards, the
+    first that was taken.
+    """
+    claims = (shard.takeover for shard in shards)
+    return min(
+        (claim for claim in claims if claim is not None), key=lambda claim: claim.time_ms, default=None
+    )

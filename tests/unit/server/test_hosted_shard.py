@@ -108,6 +108,18 @@ def test_another_claim_is_noticed_once_and_for_good() -> None:
     assert bench.fenced_count == 1
 
 
+def test_the_first_of_other_claims_is_the_takeover() -> None:
+    bench = Bench()
+    for number in (2, 3):
+        bench.harness.log("other").claim(f"owner-{number}", bench.harness.ids.uuid())
+    before = bench.shard.takeover
+    assert before is None, "nobody has looked"
+    bench.shard.refresh()
+    [_, expected, _] = bench.shard.metadata.state().claims
+    assert bench.shard.takeover == expected
+    assert expected.owner == "owner-2"
+
+
 def test_ownership_cannot_be_confirmed_without_the_store() -> None:
     bench = Bench()
     bench.is_away = True
