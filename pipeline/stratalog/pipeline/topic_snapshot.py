@@ -27,6 +27,7 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.commit import Writer
 from stratalog.remote.deciding_slices import deciding_slices, has_markers
+from stratalog.remote.head_witness import catalog_as_witness
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.object_directory import read_directory
 from stratalog.remote.object_ref import ObjectRef
@@ -81,7 +82,18 @@ def read_snapshot(
         def load(ref: ObjectRef, layout: StoreLayout = layout) -> Sequence[SliceEntry]:
             return read_directory(store, layout, ref)
 
-        metadata = MetadataLog.open(store, clock, chance, ids, identity, shard, reader, load, read_only=True)
+        metadata = MetadataLog.open(
+            store,
+            clock,
+            chance,
+            ids,
+            identity,
+            shard,
+            reader,
+            load,
+            read_only=True,
+            witness=catalog_as_witness(catalog),
+        )
         spans += sorted(
             _spans(metadata.state(), shard, partitions, isolation),
             key=lambda span: (span.object_key, span.position),
