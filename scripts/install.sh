@@ -4,7 +4,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 echo "Installing stratalog[$1] into .venv (the first time this takes a minute or two)"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$1]"
+# pyspark comes as sources, and most of what packages hold is never imported: no time is spent on compressing the jars of
+# a wheel that is unpacked at once, nor on compiling modules before somebody needs them.
+DIST_EXTRA_CONFIG="${DIST_EXTRA_CONFIG:-$PWD/scripts/wheels.cfg}" .venv/bin/python -m pip install \
+    --quiet --disable-pip-version-check --no-compile --editable ".[$1]"
 # pip shows a build's warnings only where it fails, so the one that matters is said here.
 .venv/bin/python - <<'PYTHON'
 from stratalog.record.kernels import NATIVE

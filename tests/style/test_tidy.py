@@ -461,7 +461,7 @@ def test_folder_says_what_lives_in_it(folder: str) -> None:
 @pytest.mark.parametrize("folder", ["docs", "scripts"])
 def test_folder_says_what_each_of_its_files_is(folder: str) -> None:
     readme = REPOSITORY / folder / "README.md"
-    files = [path for path in files_below((folder,), ".md", ".sh") if path != readme]
+    files = [path for path in files_below((folder,), ".md", ".sh", ".cfg") if path != readme]
 
     assert files
     assert [path.name for path in files if path.name not in readme.read_text()] == []
