@@ -37,7 +37,11 @@ from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_loader import LogLoader
 from stratalog.log.log_recovery import LoadProgress
-from stratalog.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from stratalog.log.partition_metadata import (
+    is_of_topic,
+    read_partition_metadata,
+    write_partition_metadata,
+)
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.segment.file_names import LOG_SUFFIX
 from stratalog.segment.index_page_cache import DEFAULT_MAX_BYTES
@@ -206,7 +210,8 @@ class LogManager:
         """The partition's log, loaded and recovered, or created, empty, at `start_offset`.
 
         A directory that belongs to another topic of the same name is set aside. `on_progress` is told how far
-        a recovery is. Raises DataDirectoryError with the path of the partition.
+        a recovery is. Raises DataDirectoryError with a path in the partition's directory, or that of it, also
+        where the file that says whose it is has been damaged.
         """
         with self._guard:
             assert not self._is_closed
@@ -295,9 +300,9 @@ class LogManager:
     def _belongs_to(self, path: str, topic_id: UUID) -> bool:
         """The directory is that of the topic, or was left by a creation that a crash cut off before the first
         record."""
-        found_id = read_partition_metadata(self._filesystem, path)
-        if found_id is not None:
-            return found_id == topic_id
+        belongs = is_of_topic(self._filesystem, path, topic_id)
+        if belongs is not None:
+            return belongs
         return not any(name.endswith(LOG_SUFFIX) for name in self._filesystem.list_directory(path))
 
     def log(self, partition: TopicPartition) -> UnifiedLog:

@@ -6,6 +6,8 @@ without padding::
 
     version: 0
     topic_id: wY5xjfy1QX6vvP2GN2VY_w
+
+The file has no checksum. But ids are random: two that differ in a single character are one id, damaged.
 """
 
 from __future__ import annotations
@@ -67,6 +69,26 @@ def read_partition_metadata(filesystem: FileSystem, directory: str) -> UUID | No
             " directory away",
             path=path,
         ) from failure
+
+
+def is_of_topic(filesystem: FileSystem, directory: str, topic_id: UUID) -> bool | None:
+    """The directory is that of the topic, and not of another one of its name; None where the file is missing.
+
+    Raises DataDirectoryError where the file is damaged, OSError.
+    """
+    found_id = read_partition_metadata(filesystem, directory)
+    if found_id is None:
+        return None
+    found, expected = format_topic_id(found_id), format_topic_id(topic_id)
+    if sum(one != other for one, other in zip(found, expected, strict=True)) == 1:
+        raise DataDirectoryError(
+            "the id of a partition's topic differs from the catalog's in a single character, so it has been"
+            " damaged; write the expected one in its place, or move the directory away",
+            path=f"{directory}/{PARTITION_METADATA_FILE}",
+            topic_id=found,
+            expected_topic_id=expected,
+        )
+    return found == expected
 
 
 def write_partition_metadata(filesystem: FileSystem, directory: str, topic_id: UUID) -> None:

@@ -19,6 +19,7 @@ from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.data_directory import parse_partition_name
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_manager import LogManager
+from stratalog.log.partition_metadata import format_topic_id
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -169,6 +170,25 @@ def test_a_directory_without_metadata_is_adopted_only_if_it_is_empty() -> None:
     disk.unlink(f"{PARTITION_DIR}/partition.metadata")
     assert machine.start().log_end_offset == 0
     assert [name for name in disk.list_directory(DATA_DIR) if name.endswith("-stray")]
+
+
+def test_an_id_that_differs_in_a_single_character_is_damage_and_not_another_topics() -> None:
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk)
+    append(machine.open(), PARTITION, 5)
+    machine.stop()
+    before = disk.list_directory(DATA_DIR)
+    misprint = UUID(int=TOPIC_ID.int ^ 1 << 77)
+    with pytest.raises(DataDirectoryError, match=r"single character.*write the expected one") as failure:
+        machine.open().open_log(PARTITION, misprint, CONFIG)
+    machine.stop()
+    assert failure.value.fields == {
+        "path": f"{PARTITION_DIR}/partition.metadata",
+        "topic_id": format_topic_id(TOPIC_ID),
+        "expected_topic_id": format_topic_id(misprint),
+    }
+    assert disk.list_directory(DATA_DIR) == before
+    assert machine.start().log_end_offset == 5
 
 
 @pytest.mark.parametrize("contents", [b"", b"\xff", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAA!w"])
