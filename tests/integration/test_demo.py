@@ -152,6 +152,18 @@ def test_a_wrong_store_is_refused_before_anything_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_store_that_cannot_be_reached_is_the_one_error(tmp_path: Path) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    done = run_demo(
+        "--store", "s3://bucket?endpoint=http://127.0.0.1:1&region=x", TMPDIR=str(tmp_path), **keys
+    )
+    assert done.returncode == 1
+    [error] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "the server did not start: the store cannot be reached" in error
+    assert "endpoint=`http://127.0.0.1:1`" in error
+    assert list(tmp_path.iterdir()) == []
+
+
 def interrupt_served(scratch: Path, *arguments: str) -> None:
     """Ctrl-C of a terminal, which every process of the foreground's group gets, once the demo serves."""
     demo = subprocess.Popen(

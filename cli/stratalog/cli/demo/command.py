@@ -72,7 +72,7 @@ def demo(store: str | None, keep: Path | None, serve: bool, as_json: bool, fligh
             raise
     finally:
         server.stop()
-        places.clean_up()
+        places.clean_up(was_served=server.has_listened)
     if as_json:
         click.echo(report.to_json())
     fail_unless_ok(report)

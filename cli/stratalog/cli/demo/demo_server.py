@@ -11,10 +11,13 @@ import click
 
 from stratalog.base.clock import SystemClock
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 90.0
+"""Longer than a server waits for a store that does not answer, so that it can say so itself."""
 STOP_TIMEOUT_S = 60.0
 
+_TAIL_CHARACTERS = 1000
 _LISTENING = re.compile(r"listening on (\S+:\d+)")
+_ERROR = re.compile(r"^error: (.*)", re.MULTILINE)
 
 
 class DemoServer:
@@ -31,6 +34,8 @@ class DemoServer:
         self._log_begin = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._address = ""
+        self.has_listened = False
+        """Whether any run so far got as far as to answer requests."""
 
     @property
     def address(self) -> str:
@@ -63,14 +68,16 @@ class DemoServer:
             listening = _LISTENING.search(self.said)
             if listening:
                 self._address = listening.group(1)
+                self.has_listened = True
                 return
             if self._process.poll() is not None:
                 self._process = None
-                raise click.ClickException("the server did not start: " + self.said.strip()[-1000:])
+                raise click.ClickException("the server did not start: " + self._reason())
             clock.sleep(0.02)
         self._kill()
+        # The log itself may be about to be deleted.
         raise click.ClickException(
-            f"the server did not listen within {START_TIMEOUT_S:.0f} s; see {self._log_path}"
+            f"the server did not listen within {START_TIMEOUT_S:.0f} s; the last that it said: {self._tail()}"
         )
 
     def stop(self) -> int:
@@ -84,6 +91,14 @@ class DemoServer:
             return self._kill()
         self._process = None
         return code
+
+    def _reason(self) -> str:
+        """The error that it ended with, or what else it said last."""
+        errors = _ERROR.findall(self.said)
+        return errors[-1] if errors else self._tail()
+
+    def _tail(self) -> str:
+        return self.said.strip()[-_TAIL_CHARACTERS:] or "nothing"
 
     def _kill(self) -> int:
         assert self._process is not None, "the server runs"

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import click
 
+from stratalog.base.errors import LogStoreError
 from stratalog.base.randomness import SystemIdGenerator
 
 
@@ -65,16 +66,26 @@ class DemoPlaces:
         """Lose the local disk."""
         shutil.rmtree(self.data_dir)
 
-    def clean_up(self) -> None:
-        """Remove the objects and the work directory, unless they are to be kept."""
+    def clean_up(self, *, was_served: bool) -> None:
+        """Remove the work directory and the objects, unless they are to be kept.
+
+        It follows an error as often as not, and must not hide it: what cannot be removed is a warning. Where
+        no server has served from here the store is not asked at all: it may be why.
+        """
         if self.is_kept:
             shutil.rmtree(self.spark_scratch, ignore_errors=True)
             return
+        shutil.rmtree(self.root, ignore_errors=True)
+        if self._has_own_store:
+            return
+        shown = self.store_url.partition("?")[0]
+        if not was_served:
+            click.echo(f"note: the server did not start, so nothing was removed below {shown}", err=True)
+            return
         try:
-            if not self._has_own_store:
-                self._delete_objects()
-        finally:
-            shutil.rmtree(self.root, ignore_errors=True)
+            self._delete_objects()
+        except LogStoreError as error:
+            click.echo(f"warning: the objects below {shown} are left over: {error}", err=True)
 
     def _delete_objects(self) -> None:
         from stratalog.objectstore.open_store import open_store
