@@ -7,7 +7,9 @@ Four steps, for all partitions of an import together:
    directory (another name for the same file), all others are copied: a server appends to the last segment,
    and cuts what lies above the recovery point.
 2. `open`: let a log manager of the staging directory load them, which recovers what the broker did not close,
-   and close them again. What cannot be opened is found here, and not by a server that does not start.
+   and close them again. Leader epochs that are newer than those in their file are learnt from the batches
+   then: a directory may have been copied one file after the other. What cannot be opened is found here, and
+   not by a server that does not start.
 3. `place`: write their recovery points and starts into the data directory's checkpoints, mark each directory
    as imported, give it its name in the data directory.
 4. The caller makes the topics known. Until then nobody looks at these directories, and `remove_leftovers` of
@@ -137,7 +139,7 @@ class ImportStaging:
             self._scheduler,
             self._ids,
             # Old producers are a part of what is imported: the server forgets them by its own setting.
-            LogManagerSettings(data_dir=self._path, producer_id_expiration_ms=LONG_MAX),
+            LogManagerSettings(data_dir=self._path, producer_id_expiration_ms=LONG_MAX, epochs_may_lag=True),
         )
         logs: list[UnifiedLog] = []
         try:

@@ -10,8 +10,8 @@ removed: a log that is refused is left as it was. Anything that has another kind
 segment whose offsets are too far apart for its indexes is split, and what begins with it is walked.
 
 With the segments comes the state that follows from them. Leader epochs are read from their file, or found
-again in the batches where it is missing or damaged; then they are cut to the log that is there. Producers are
-those of the newest snapshot that is of this log, and the batches behind it.
+again in the batches where it is missing, damaged, or may be older than these; then they are cut to the log
+that is there. Producers are those of the newest snapshot that is of this log, and the batches behind it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stratalog.log.log_recovery import LoadProgress, LogRecovery, RecoveredLog, 
 from stratalog.log.log_state import LogState
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producer_state_manager import ProducerStateManager
-from stratalog.log.recovered_lineage import require_lineage, require_no_shift
+from stratalog.log.recovered_lineage import known_or_learnt, require_lineage, require_no_shift
 from stratalog.log.segment_split import split_segment
 from stratalog.log.segment_swap import settle_swaps
 from stratalog.record.header import MAX_OFFSET
@@ -69,10 +69,12 @@ class LogLoader:
         now_ms: int,
         recovery_point: int,
         producer_id_expiration_ms: int,
+        epochs_may_lag: bool = False,
         on_progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
         """`recovery_point`: everything below is known to have been fsynced. `producer_id_expiration_ms`: idle
-        producers are forgotten after it. `on_progress` is told before each segment that has to be walked."""
+        producers are forgotten after it. `epochs_may_lag`: see LogManagerSettings. `on_progress` is told
+        before each segment that has to be walked."""
         self._resources = resources
         self._filesystem = resources.filesystem
         self._directory = directory
@@ -80,6 +82,7 @@ class LogLoader:
         self._now_ms = now_ms
         self._recovery_point = recovery_point
         self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._epochs_may_lag = epochs_may_lag
         self._on_progress = on_progress
         self._leftovers: list[str] = []
 
@@ -162,7 +165,7 @@ class LogLoader:
                 self._resources, self._directory, segments, unsynced=(), may_be_reserved=False
             )
             if not state.epochs.entries:
-                state.rebuild_epochs(segments)
+                state.learn_epochs(segments)
             state.reload_producers(segments, local_log.segments.end_offset, self._now_ms)
             self._settle(state)
             return RecoveredLog(local_log, RecoveryReport(was_clean=True))
@@ -172,6 +175,7 @@ class LogLoader:
             self._config,
             state,
             recovery_point=self._recovery_point,
+            epochs_may_lag=self._epochs_may_lag,
             on_progress=self._on_progress,
         )
         known = LeaderEpochCache(self._filesystem, self._directory, state.epochs.entries)
@@ -181,6 +185,8 @@ class LogLoader:
             return found
         if was_clean:
             self._require_closed_end(found.walked[-1].end_offset)
+        if self._epochs_may_lag:
+            known.replace(known_or_learnt(self._resources.files, found, known, state.epochs))
         require_lineage(self._resources.files, found, known, state.epochs)
         remains = keep_remains(self._filesystem, self._resources.files, self._directory, found)
         self._settle(state)

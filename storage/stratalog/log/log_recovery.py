@@ -95,15 +95,18 @@ class LogRecovery:
         state: LogState,
         *,
         recovery_point: int,
+        epochs_may_lag: bool = False,
         on_progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
-        """`state`: with the leader epochs that are in their file, and its snapshots held back."""
+        """`state`: with the leader epochs that are in their file, and its snapshots held back.
+        `epochs_may_lag`: the newest ones need not be in it."""
         self._resources = resources
         self._filesystem = resources.filesystem
         self._directory = directory
         self._config = config
         self._state = state
         self._recovery_point = recovery_point
+        self._epochs_may_lag = epochs_may_lag
         self._on_progress = on_progress
 
     def walk(self, segments: Sequence[LogSegment], trusted_count: int, now_ms: int) -> WalkedLog | LogSegment:
@@ -116,8 +119,8 @@ class LogRecovery:
         durable_count = sum(segment.end_offset <= self._recovery_point for segment in segments[:-1])
         durable_count = min(durable_count, trusted_count)
         suspects = segments[durable_count:]
-        if not self._state.epochs.entries:
-            self._state.rebuild_epochs(segments[:durable_count])
+        if self._epochs_may_lag or not self._state.epochs.entries:
+            self._state.learn_epochs(segments[:durable_count])
         self._state.epochs.truncate_from_end(suspects[0].base_offset)
         self._state.reload_producers(segments[:durable_count], suspects[0].base_offset, now_ms)
         walked = self._walk_valid(suspects)

@@ -81,16 +81,27 @@ class LogState:
                 self.producers.append(batch)
         self.producers.update_map_end_offset(end_offset)
 
-    def rebuild_epochs(self, segments: Sequence[LogSegment]) -> None:
-        """Find the leader epochs in the batches of these segments, because their file is of no use.
+    def learn_epochs(self, segments: Sequence[LogSegment]) -> None:
+        """Find the leader epochs that are newer than all known ones in the batches of these segments, which
+        are the log so far.
 
-        Raises CorruptRecordError, OSError.
+        Raises CorruptRecordError where a batch has a lower one than the batch before it, OSError.
         """
-        self.epochs.clear()
-        for segment in segments:
+        known = self.epochs.entries
+        start_offset = known[-1].start_offset if known else -1
+        newer_count = 0
+        for segment in reversed(segments):
+            if self._first_epoch(segment) <= self.latest_epoch:
+                break
+            newer_count += 1
+        # Epochs ascend, so the first that is newer begins in the segment before these at the earliest.
+        for segment in segments[max(0, len(segments) - newer_count - 1) :]:
             for _, header in segment.batches():
-                if header.leader_epoch > self.latest_epoch:
-                    self.epochs.assign(header.leader_epoch, header.base_offset)
+                if header.base_offset > start_offset:
+                    self.follow_epoch(header.leader_epoch, header.base_offset)
+
+    def _first_epoch(self, segment: LogSegment) -> int:
+        return next((header.leader_epoch for _, header in segment.batches()), NO_LEADER_EPOCH)
 
     def producers_at(
         self, snapshot: ProducerSnapshot | None, segments: LogSegments, end_offset: int

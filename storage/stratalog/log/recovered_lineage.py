@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
-from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, LeaderEpochCache
+from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, EpochEntry, LeaderEpochCache
 from stratalog.log.log_recovery import WalkedLog, WalkedSegment
 from stratalog.record.batch import crc_matches
 from stratalog.record.batch_row import BatchRow
@@ -39,6 +39,45 @@ def require_lineage(
         require_no_shift(files, last.segment)
     if known.entries:
         _require_epochs(files, found.walked, known, followed)
+
+
+def known_or_learnt(
+    files: OpenFiles, found: WalkedLog, known: LeaderEpochCache, followed: LeaderEpochCache
+) -> tuple[EpochEntry, ...]:
+    """What is `known`, and behind it what the batches have besides: the file may be older than they are.
+
+    Where nothing but a batch tells of an epoch, those behind it must not have a lower one. Raises
+    DataDirectoryError, OSError.
+    """
+    newest = known.entries[-1] if known.entries else EpochEntry(NO_LEADER_EPOCH, -1)
+    learnt = [
+        entry
+        for entry in followed.entries
+        if entry.epoch > newest.epoch and entry.start_offset > newest.start_offset
+    ]
+    if learnt:
+        _require_no_lower_epoch(files, found.walked[-1], learnt[-1].epoch)
+    return (*known.entries, *learnt)
+
+
+def _require_no_lower_epoch(files: OpenFiles, last: WalkedSegment, leader_epoch: int) -> None:
+    """The log does not end before a sound batch that would go on with it, but for its leader epoch."""
+    path = last.segment.path
+    with files.use(path) as file:
+        follower = _header(file.read_at(last.valid_bytes, HEADER_SIZE))
+        if follower is None or follower.size_in_bytes > last.lost_bytes:
+            return
+        if follower.base_offset < last.end_offset or follower.leader_epoch >= leader_epoch:
+            return
+        if crc_matches(file.read_at(last.valid_bytes, follower.size_in_bytes), 0, follower):
+            raise DataDirectoryError(
+                "a sound batch has a lower leader epoch than the one before it, and the log's file of epochs "
+                "does not say which is right; restore both from a copy, or from another replica",
+                path=path,
+                base_offset=follower.base_offset,
+                leader_epoch=follower.leader_epoch,
+                epoch_before=leader_epoch,
+            )
 
 
 def require_no_shift(files: OpenFiles, segment: LogSegment) -> None:
