@@ -4,6 +4,7 @@ from stratalog.record.pure_batch_kernels import filter_batches as filter_batches
 from stratalog.record.pure_batch_kernels import hash_batches as hash_batches
 from stratalog.record.pure_batch_kernels import index_rows as index_rows
 from stratalog.record.pure_batch_kernels import merge_key_streams as merge_key_streams
+from stratalog.record.pure_batch_kernels import rank_entries as rank_entries
 from stratalog.record.pure_batch_kernels import scan_batches as scan_batches
 from stratalog.record.pure_batch_kernels import skip_batches as skip_batches
 from stratalog.record.pure_batch_kernels import sound_batches as sound_batches

@@ -24,6 +24,21 @@ size_t kernel_plain_batches(const uint8_t *data, size_t size)
     return position;
 }
 
+size_t kernel_rank_entries(const uint8_t *entries, size_t count, size_t entry_size, size_t key_position,
+                           size_t key_size, uint64_t limit)
+{
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const uint8_t *field = entries + middle * entry_size + key_position;
+        if ((key_size == 8 ? read_be64(field) : read_be32(field)) <= limit)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* Base offset, checksum and record count, little-endian: what a fingerprint is made of. */
 static uint32_t add_mark(uint32_t fingerprint, int64_t base_offset, uint32_t crc, int32_t records_count)
 {

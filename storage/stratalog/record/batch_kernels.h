@@ -37,6 +37,11 @@ typedef struct {
 size_t kernel_walk_batches(const uint8_t *data, size_t size, int64_t next_offset, int32_t leader_epoch,
                            batch_row *rows, size_t room);
 
+/* How many of `count` entries, which ascend by a key of 4 or 8 bytes at `key_position`, big-endian, have one of at most
+ * `limit`, which is not negative. */
+size_t kernel_rank_entries(const uint8_t *entries, size_t count, size_t entry_size, size_t key_position,
+                           size_t key_size, uint64_t limit);
+
 typedef struct {
     size_t end_position; /* 0 where the first batch was not taken; nothing else is set then */
     int64_t records_count;

@@ -7,6 +7,16 @@ cdef extern from "crc32c.h" nogil:
     uint32_t kernel_crc32c_by_lanes(uint32_t crc, const uint8_t *data, size_t size)
 
 
+cdef extern from "batch_frame.h" nogil:
+    void write_be32(uint8_t *field, uint32_t number)
+    void write_be64(uint8_t *field, uint64_t number)
+
+
+cdef enum:
+    OFFSET_ENTRY_BYTES = 8
+    TIME_ENTRY_BYTES = 12
+
+
 cdef extern from "batch_kernels.h" nogil:
     ctypedef struct scan_result:
         size_t end_position
@@ -63,6 +73,8 @@ cdef extern from "batch_kernels.h" nogil:
                                int32_t *leader_epoch)
     size_t kernel_walk_batches(const uint8_t *data, size_t size, int64_t next_offset, int32_t leader_epoch,
                                batch_row *rows, size_t room)
+    size_t kernel_rank_entries(const uint8_t *entries, size_t count, size_t entry_size, size_t key_position,
+                               size_t key_size, uint64_t limit)
     void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, scan_result *result)
     void kernel_filter_batches(const uint8_t *data, size_t size, const uint8_t *survivors, uint64_t bits_count,
                                uint64_t first_ordinal, const filter_rule *rule, uint8_t *target,
@@ -139,28 +151,51 @@ def walk_batches(data, size_t position, int64_t data_position, int64_t next_offs
     return walked
 
 
-def index_rows(rows, int64_t interval_bytes, progress):
+def index_rows(rows, int64_t interval_bytes, int64_t segment_base_offset, progress):
     """See ``batch_kernels.index_rows``."""
-    cdef list offsets = [], positions = [], times_ms = [], times_offsets = []
-    cdef int64_t bytes_since_entry, newest_ms, entered_ms, max_timestamp_ms
+    cdef Scratch memory = scratch((OFFSET_ENTRY_BYTES + TIME_ENTRY_BYTES) * <size_t> len(rows) + 1)
+    cdef uint8_t *offsets = memory.data
+    cdef uint8_t *times = memory.data + OFFSET_ENTRY_BYTES * <size_t> len(rows)
+    cdef uint8_t *offsets_end = offsets
+    cdef uint8_t *times_end = times
+    cdef int64_t bytes_since_entry, newest_ms, newest_offset, entered_ms, position, last_offset, max_timestamp_ms
     cdef tuple row
     bytes_since_entry, newest_ms, newest_offset, entered_ms = <tuple> progress
-    for each in rows:
+    for each in <list?> rows:
         row = <tuple> each
-        max_timestamp_ms = row[3]
+        last_offset, max_timestamp_ms = row[2], row[3]
         if max_timestamp_ms > newest_ms:
-            newest_ms, newest_offset = max_timestamp_ms, row[2]
+            newest_ms, newest_offset = max_timestamp_ms, last_offset
         if bytes_since_entry > interval_bytes:
-            offsets.append(row[2])
-            positions.append(row[0])
+            position = row[0]
+            assert 0 <= last_offset - segment_base_offset <= INT32_MAX and 0 <= position <= INT32_MAX, "fits"
+            write_be32(offsets_end, <uint32_t> (last_offset - segment_base_offset))
+            write_be32(offsets_end + 4, <uint32_t> position)
+            offsets_end += OFFSET_ENTRY_BYTES
             bytes_since_entry = 0
             if newest_ms > entered_ms:
+                assert newest_offset >= segment_base_offset, "fits"
                 entered_ms = newest_ms
-                times_ms.append(newest_ms)
-                times_offsets.append(newest_offset)
+                write_be64(times_end, <uint64_t> newest_ms)
+                write_be32(times_end + 8, <uint32_t> (newest_offset - segment_base_offset))
+                times_end += TIME_ENTRY_BYTES
         bytes_since_entry += <int64_t> row[1]
-    after = IndexProgress(bytes_since_entry, newest_ms, newest_offset, entered_ms)
-    return IndexRows(offsets, positions, times_ms, times_offsets, after)
+    return IndexRows(
+        PyBytes_FromStringAndSize(<char *> offsets, offsets_end - offsets),
+        PyBytes_FromStringAndSize(<char *> times, times_end - times),
+        IndexProgress(bytes_since_entry, newest_ms, newest_offset, entered_ms),
+    )
+
+
+def rank_entries(data, size_t entry_size, size_t key_position, size_t key_size, int64_t limit):
+    """See ``batch_kernels.rank_entries``."""
+    # The lock is kept: somebody may be waiting for it to let a bytearray grow, which cannot while it is exported.
+    cdef Export source = export(data)
+    assert key_size in (4, 8) and key_position + key_size <= entry_size, "a key of an entry"
+    if limit < 0:
+        return 0
+    return kernel_rank_entries(
+        source.data, source.size // entry_size, entry_size, key_position, key_size, <uint64_t> limit)
 
 
 def scan_batches(data, size_t position, size_t begin_limit, uint32_t fingerprint):

@@ -25,9 +25,13 @@ walk_batches(data, position, data_position, next_offset, leader_epoch) -> list[B
     What an index asks of the batches from `position` on, of any kind: those that are whole, with true
     checksums, offsets that ascend from `next_offset` on and leader epochs that do not go back from
     `leader_epoch` on; no more than MAX_ROW_COUNT at once. `data_position` is where `data` lies in the file.
-index_rows(rows, interval_bytes, progress) -> IndexRows
+index_rows(rows, interval_bytes, segment_base_offset, progress) -> IndexRows
     What goes into a segment's indexes when batches follow on those of `progress`: Kafka's rule, which
-    ``segment_indexes`` explains.
+    ``segment_indexes`` explains. Offsets are not further from the segment's base, and positions not higher,
+    than an entry can say.
+rank_entries(data, entry_size, key_position, key_size, limit) -> int
+    How many of the entries of an index, which ascend, have a key of at most `limit`: big-endian, not
+    negative, of 4 or 8 bytes.
 scan_batches(data, position, begin_limit, fingerprint) -> ScannedBatches
     Proves plain batches from `position` on as ``batch.verify`` does (checksum, framing of all records,
     timestamps): those that begin before `begin_limit`, have the leader epoch of the first and ascend.
@@ -57,6 +61,7 @@ __all__ = (
     "hash_batches",
     "index_rows",
     "merge_key_streams",
+    "rank_entries",
     "scan_batches",
     "skip_batches",
     "sound_batches",
@@ -70,6 +75,7 @@ if TYPE_CHECKING or not NATIVE:
         hash_batches,
         index_rows,
         merge_key_streams,
+        rank_entries,
         scan_batches,
         skip_batches,
         sound_batches,
@@ -82,6 +88,7 @@ else:
         hash_batches,
         index_rows,
         merge_key_streams,
+        rank_entries,
         scan_batches,
         skip_batches,
         sound_batches,

@@ -19,10 +19,8 @@ class IndexProgress(NamedTuple):
 
 
 class IndexRows(NamedTuple):
-    """Columns of new entries: two of the offset index, two of the time index."""
+    """New entries, as they are in the files of the offset index and of the time index."""
 
-    offsets: list[int]
-    positions: list[int]
-    times_ms: list[int]
-    times_offsets: list[int]
+    offset_entries: bytes
+    time_entries: bytes
     progress: IndexProgress

@@ -38,6 +38,8 @@ from stratalog.record.scanned_batches import ScannedBatches
 
 _BATCH_MARK = struct.Struct("<qIi")
 _HASH_HALF = struct.Struct("<Q")
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
 _NO_BATCHES = ScannedBatches(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, 0)
 
 
@@ -109,27 +111,44 @@ def walk_batches(
     return rows
 
 
-def index_rows(rows: Sequence[BatchRow], interval_bytes: int, progress: IndexProgress) -> IndexRows:
+def index_rows(
+    rows: Sequence[BatchRow], interval_bytes: int, segment_base_offset: int, progress: IndexProgress
+) -> IndexRows:
     """See ``batch_kernels.index_rows``."""
     bytes_since_entry, newest_ms, newest_offset, entered_ms = progress
-    offsets: list[int] = []
-    positions: list[int] = []
-    times_ms: list[int] = []
-    times_offsets: list[int] = []
+    offset_entries, time_entries = bytearray(), bytearray()
     for position, size_bytes, last_offset, max_timestamp_ms, _ in rows:
         if max_timestamp_ms > newest_ms:
             newest_ms, newest_offset = max_timestamp_ms, last_offset
         if bytes_since_entry > interval_bytes:
-            offsets.append(last_offset)
-            positions.append(position)
+            relative_offset = last_offset - segment_base_offset
+            assert 0 <= relative_offset < 1 << 31 and 0 <= position < 1 << 31, "fits"  # noqa: PT018
+            offset_entries += _OFFSET_ENTRY.pack(relative_offset, position)
             bytes_since_entry = 0
             if newest_ms > entered_ms:
+                assert newest_offset >= segment_base_offset, "fits"
                 entered_ms = newest_ms
-                times_ms.append(newest_ms)
-                times_offsets.append(newest_offset)
+                time_entries += _TIME_ENTRY.pack(newest_ms, newest_offset - segment_base_offset)
         bytes_since_entry += size_bytes
     after = IndexProgress(bytes_since_entry, newest_ms, newest_offset, entered_ms)
-    return IndexRows(offsets, positions, times_ms, times_offsets, after)
+    return IndexRows(bytes(offset_entries), bytes(time_entries), after)
+
+
+def rank_entries(data: Buffer, entry_size: int, key_position: int, key_size: int, limit: int) -> int:
+    """See ``batch_kernels.rank_entries``."""
+    assert key_size in (4, 8)
+    assert key_position + key_size <= entry_size, "a key of an entry"
+    if limit < 0:
+        return 0
+    low, high = 0, len(data) // entry_size
+    while low < high:
+        middle = (low + high) // 2
+        begin = middle * entry_size + key_position
+        if int.from_bytes(data[begin : begin + key_size], "big") <= limit:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def scan_batches(data: Buffer, position: int, begin_limit: int, fingerprint: int) -> ScannedBatches:

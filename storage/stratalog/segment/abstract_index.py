@@ -11,10 +11,9 @@ behind the others. Nothing is preallocated: the file grows by whole pages, so th
 the segment is sealed. What cannot be written stays in memory, and is tried again when there is another page
 of it, and when the segment is sealed. An index without a file is all tail.
 
-A search begins where most of them end: with the tail, then the last page, then by bisection over the pages
-before it. It reads one page for each halving, at most, and bisects within the last of them. Keys are
-compared as they lie in the file: as long as they are not negative, the order of numbers is the order of their
-big-endian bytes.
+A search begins with the tail, where most of them end. Of the pages it looks first at the one where the key
+would be if keys ascended evenly, or else at the last, then at a neighbour, then by bisection: it reads one
+page for each halving, and two more at most.
 
 There is no checksum, and a look-up does not prove that what it passed ascends: it ends in any case, and
 whoever uses an entry compares it with the batch that it points at. `check` goes over all of it.
@@ -28,6 +27,7 @@ from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
+from stratalog.record.batch_kernels import rank_entries
 from stratalog.segment.index_file import IndexFile
 from stratalog.segment.index_page_cache import PAGE_BYTES
 
@@ -54,7 +54,10 @@ class Found(NamedTuple):
     none."""
 
     entry_count: int
-    entry: bytes
+    entry: Buffer
+
+
+_NOTHING = Found(0, b"")
 
 
 class AbstractIndex(ABC, Generic[Entry]):
@@ -156,53 +159,37 @@ class AbstractIndex(ABC, Generic[Entry]):
         position = number * page_bytes
         return self._file.page(position, min(page_bytes, extent.stored_count * self.ENTRY_SIZE - position))
 
-    def _find(self, limit: int, key: IndexKey) -> Found:
-        """The entries, from the first on, whose key is at most `limit`."""
-        if limit < 0:
-            return Found(0, b"")
-        wanted = min(limit, (1 << 8 * key.size_bytes - 1) - 1).to_bytes(key.size_bytes, "big")
+    def _find(self, limit: int, key: IndexKey, last_key: int = 0) -> Found:
+        """The entries, from the first on, whose key is at most `limit`. `last_key`: of the last entry, if the
+        keys begin near 0."""
+        size = self.ENTRY_SIZE
         extent = self._extent
-        end = key.position + key.size_bytes
-        if extent.tail and extent.tail[key.position : end] <= wanted:
-            return self._find_within(extent.tail, extent.stored_count, wanted, key)
-        if extent.stored_count == 0:
-            return Found(0, b"")
-        page_bytes = self._page_bytes()
-        low, high = 0, (extent.stored_count * self.ENTRY_SIZE - 1) // page_bytes
-        # The last page first, where most searches end; then the middle of what is left. What a page begins
-        # and ends with may settle it at once.
-        middle, begin, found = high, key.position, b""
-        last = key.position - self.ENTRY_SIZE
-        last_end = last + key.size_bytes or None
-        while low < high or not found:
+        stored_count, tail = extent
+        count = rank_entries(tail, size, *key, limit) if tail else 0
+        if count:
+            return Found(stored_count + count, tail[(count - 1) * size : count * size])
+        found = _NOTHING
+        if stored_count == 0 or limit < 0:
+            return found
+        page_count = self._page_bytes() // size
+        low, high = 0, (stored_count - 1) // page_count
+        # First where it would be if the keys ascended evenly, which they do more often than not; then beside
+        # that, then in the middle of what is left.
+        middle = min(high, limit * len(self) // (last_key + 1) // page_count) if last_key else high
+        is_first = True
+        while low <= high:
             page = self._page(extent, middle)
-            if page[begin:end] <= wanted:
-                low, found = middle, page
-                if page[last:last_end] > wanted:
+            count = rank_entries(page, size, *key, limit)
+            if count:
+                found = Found(middle * page_count + count, page[(count - 1) * size : count * size])
+                if count < page_count:
                     break
-            else:
-                high = max(low, middle - 1)
-                if middle == 0:
-                    return Found(0, b"")
-            middle = (low + high + 1) // 2
-        return self._find_within(found, low * (page_bytes // self.ENTRY_SIZE), wanted, key)
-
-    def _find_within(
-        self, data: bytes | bytearray, first_ordinal: int, wanted: bytes, key: IndexKey
-    ) -> Found:
-        """Among the entries in `data`, which follow so many others."""
-        entry_size, key_position, key_size = self.ENTRY_SIZE, *key
-        low, high = 0, len(data) // entry_size
-        while low < high:
-            middle = (low + high) // 2
-            position = middle * entry_size + key_position
-            if data[position : position + key_size] <= wanted:
                 low = middle + 1
             else:
-                high = middle
-        return Found(
-            first_ordinal + low, bytes(data[(low - 1) * entry_size : low * entry_size]) if low else b""
-        )
+                high = middle - 1
+            middle = (low if count else high) if is_first else (low + high) // 2
+            is_first = False
+        return found
 
     def _extend(self, data: bytes, last: Entry) -> None:
         """Add whole entries, the last of which is `last`. What fills a page is written; a disk that refuses

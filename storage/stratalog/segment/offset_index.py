@@ -12,7 +12,6 @@ index again from the log where they differ.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
@@ -46,31 +45,24 @@ class OffsetIndex(AbstractIndex[OffsetPosition]):
     ENTRY_SIZE: ClassVar[int] = ENTRY_SIZE
 
     def append(self, offset: int, position: int) -> None:
-        self.extend((offset,), (position,))
+        self.extend(_ENTRY.pack(offset - self.base_offset, position))
 
-    def extend(self, offsets: Sequence[int], positions: Sequence[int]) -> None:
-        """Append many entries, in order."""
-        assert len(offsets) == len(positions)
-        if not offsets:
+    def extend(self, entries: bytes) -> None:
+        """Append many entries, in order, as they are in the file."""
+        if not entries:
             return
-        base_offset, last = self.base_offset, self.last
+        first, last = self._decode(entries[:ENTRY_SIZE]), self._decode(entries[-ENTRY_SIZE:])
         # Invariant: both fields ascend strictly, and neither overflows its 31 bits.
-        assert 0 <= offsets[0] - base_offset <= offsets[-1] - base_offset <= MAX_RELATIVE_OFFSET
-        assert last is None or (last.offset < offsets[0] and last.position < positions[0])
-        pack = _ENTRY.pack
-        self._extend(
-            b"".join(
-                [
-                    pack(offset - base_offset, position)
-                    for offset, position in zip(offsets, positions, strict=True)
-                ]
-            ),
-            OffsetPosition(offsets[-1], positions[-1]),
-        )
+        assert self.base_offset <= first.offset <= last.offset
+        assert self.last is None or (self.last.offset < first.offset and self.last.position < first.position)
+        self._extend(entries, last)
 
     def floor(self, offset: int) -> OffsetPosition | None:
         """The entry with the largest offset at or below `offset`."""
-        found = self._find(offset - self.base_offset, _OFFSET_KEY)
+        last = self.last
+        if last is None:
+            return None
+        found = self._find(offset - self.base_offset, _OFFSET_KEY, last.offset - self.base_offset)
         return self._decode(found.entry) if found.entry_count else None
 
     def below_position(self, position: int) -> OffsetIndex:
@@ -83,7 +75,10 @@ class OffsetIndex(AbstractIndex[OffsetPosition]):
         What ends inside a batch has to be cut, which copies all of it. What is read must be looked at all the
         same, because the index may be wrong.
         """
-        found = self._find(position + size_bytes, _POSITION_KEY)
+        last = self.last
+        if last is None:
+            return size_bytes
+        found = self._find(position + size_bytes, _POSITION_KEY, last.position)
         lost_bytes = (
             position + size_bytes - self._decode(found.entry).position if found.entry_count else size_bytes
         )

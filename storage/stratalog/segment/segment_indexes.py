@@ -12,8 +12,6 @@ into it does not follow from the segment alone: a transaction may have begun bef
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stratalog.base.errors import CorruptRecordError
 from stratalog.record.batch_kernels import index_rows
 from stratalog.record.batch_row import BatchRow
@@ -150,18 +148,19 @@ class SegmentIndexes:
     ) -> None:
         """Take notice of a batch that lies at `position`, behind all others so far."""
         self.add_rows(
-            (BatchRow(position, size_bytes, last_offset, max_timestamp_ms, is_noted=False),), interval_bytes
+            [BatchRow(position, size_bytes, last_offset, max_timestamp_ms, is_noted=False)], interval_bytes
         )
 
-    def add_rows(self, rows: Sequence[BatchRow], interval_bytes: int) -> None:
+    def add_rows(self, rows: list[BatchRow], interval_bytes: int) -> None:
         """Take notice of many batches, in order, behind all others so far."""
         last = self.time_index.last
         progress = IndexProgress(
             self.bytes_since_entry, *self.max_timestamp, -1 if last is None else last.timestamp_ms
         )
-        offsets, positions, times_ms, times_offsets, progress = index_rows(rows, interval_bytes, progress)
-        self.offset_index.extend(offsets, positions)
-        self.time_index.extend(times_ms, times_offsets)
+        base_offset = self.offset_index.base_offset
+        offset_entries, time_entries, progress = index_rows(rows, interval_bytes, base_offset, progress)
+        self.offset_index.extend(offset_entries)
+        self.time_index.extend(time_entries)
         self.max_timestamp = TimestampOffset(progress.newest_ms, progress.newest_offset)
         self.bytes_since_entry = progress.bytes_since_entry
 

@@ -12,13 +12,11 @@ of an old segment known without a look at its data. As with the offset index: di
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import ClassVar
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.segment.abstract_index import AbstractIndex, IndexKey
-from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.timestamp_offset import TimestampOffset
 
 _ENTRY = struct.Struct(">qi")
@@ -44,24 +42,19 @@ class TimeIndex(AbstractIndex[TimestampOffset]):
         """Add the entry unless its timestamp is no news."""
         if not self.is_news(entry):
             return False
-        self.extend((entry.timestamp_ms,), (entry.offset,))
+        self.extend(self._encode(entry))
         return True
 
-    def extend(self, timestamps_ms: Sequence[int], offsets: Sequence[int]) -> None:
-        """Append many entries, in order, whose timestamps are all news."""
-        assert len(timestamps_ms) == len(offsets)
-        if not offsets:
+    def extend(self, entries: bytes) -> None:
+        """Append many entries, in order, as they are in the file, whose timestamps are all news."""
+        if not entries:
             return
-        base_offset, last = self.base_offset, self.last
+        first, last = self._decode(entries[:ENTRY_SIZE]), self._decode(entries[-ENTRY_SIZE:])
         # Invariant: the batch with the highest timestamp so far never lies before that of an earlier entry.
-        assert last is None or (last.timestamp_ms < timestamps_ms[0] and last.offset <= offsets[0])
-        assert 0 <= offsets[0] - base_offset <= offsets[-1] - base_offset <= MAX_RELATIVE_OFFSET
-        pack = _ENTRY.pack
-        entries = [
-            pack(timestamp_ms, offset - base_offset)
-            for timestamp_ms, offset in zip(timestamps_ms, offsets, strict=True)
-        ]
-        self._extend(b"".join(entries), TimestampOffset(timestamps_ms[-1], offsets[-1]))
+        assert self.base_offset <= first.offset <= last.offset
+        assert self.is_news(first)
+        assert self.last is None or self.last.offset <= first.offset
+        self._extend(entries, last)
 
     def save_closed(self, newest: TimestampOffset) -> None:
         """Save with the highest timestamp of the whole segment as the last entry, which only the file gets

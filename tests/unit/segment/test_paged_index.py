@@ -152,7 +152,8 @@ def test_a_search_in_a_large_index_reads_few_pages() -> None:
     cache = cache_on(disk)
     page_count = 512
     index = OffsetIndex(0)
-    index.extend(range(page_count * OFFSETS_A_PAGE), range(page_count * OFFSETS_A_PAGE))
+    for ordinal in range(page_count * OFFSETS_A_PAGE):
+        index.append(ordinal, ordinal)
     index.attach(IndexFile(cache, PATH))
     index.save()
     index = OffsetIndex.open(0, IndexFile(cache, PATH))
