@@ -181,7 +181,9 @@ class LogLoader:
         known = LeaderEpochCache(self._filesystem, self._directory, state.epochs.entries)
         found = recovery.walk(segments, trusted_count, self._now_ms)
         if isinstance(found, LogSegment):
-            require_no_shift(self._resources.files, found)
+            end_offset = require_no_shift(self._resources.files, found)
+            if was_clean:
+                self._require_closed_end(end_offset)
             return found
         if was_clean:
             self._require_closed_end(found.walked[-1].end_offset)

@@ -80,28 +80,30 @@ def _require_no_lower_epoch(files: OpenFiles, last: WalkedSegment, leader_epoch:
             )
 
 
-def require_no_shift(files: OpenFiles, segment: LogSegment) -> None:
+def require_no_shift(files: OpenFiles, segment: LogSegment) -> int:
     """The last valid batch of the segment is not followed by a sound one that begins in a hole before it.
 
     Such a batch has lost its place. One that begins still lower is what an older use of the disk has left
-    behind the log. Raises DataDirectoryError, OSError.
+    behind the log. Returns where the valid batches end. Raises DataDirectoryError, OSError.
     """
     with files.use(segment.path) as file:
         last_two: list[BatchRow] = []
         for rows, _ in valid_rows(file, segment.size_bytes, segment.base_offset, NO_LEADER_EPOCH):
             last_two = [*last_two, *rows][-2:]
         if not last_two:
-            return
+            return segment.base_offset
         last = last_two[-1]
+        end_offset = last.last_offset + 1
         end_before = last_two[0].last_offset + 1 if len(last_two) > 1 else segment.base_offset
         base_offset = parse_header(file.read_at(last.position, HEADER_SIZE)).base_offset
         follower = _header(file.read_at(last.end_position, HEADER_SIZE))
         if follower is None or last.end_position + follower.size_in_bytes > segment.size_bytes:
-            return
+            return end_offset
         if not end_before <= follower.base_offset <= last.last_offset or base_offset == end_before:
-            return
+            return end_offset
         if crc_matches(file.read_at(last.end_position, follower.size_in_bytes), 0, follower):
-            raise _contradiction(segment, last.last_offset + 1, follower.base_offset)
+            raise _contradiction(segment, end_offset, follower.base_offset)
+    return end_offset
 
 
 def _header(data: bytes) -> BatchHeader | None:
