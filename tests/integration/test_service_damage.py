@@ -225,3 +225,62 @@ async def test_a_topic_with_an_offline_partition_can_be_altered_deleted_and_made
         assert contents(kept) == before
     async with service_bench(tmp_path) as bench:
         assert await values(bench) == [[], []]
+
+
+async def killed_with_three_records(tmp_path: Path, *, log_start_offset: int = 0) -> bytes:
+    """Three batches of one record, the first ones deleted perhaps, and nothing known of what was fsynced.
+
+    Returns what the log's file holds.
+    """
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 1, {"remote.storage.enable": "false"})
+        for value in (b"a", b"b", b"c"):
+            await bench.append("t", [value])
+        if log_start_offset:
+            await bench.client.admin.delete_records("t", 0, log_start_offset)
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+        (tmp_path / "data" / name).unlink()
+    return segment(tmp_path, "t-0").read_bytes()
+
+
+async def test_what_a_recovery_cut_off_and_kept_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = await killed_with_three_records(tmp_path)
+    size = len(data) // 3
+    flip(segment(tmp_path, "t-0"), 2 * size - 1)
+    with caplog.at_level(logging.INFO, "stratalog.server.partition_opener"):
+        async with service_bench(tmp_path) as bench:
+            assert await values(bench) == [[b"a"]]
+    [said] = caplog.records
+    kept = tmp_path / "data" / "t-0" / f"{1:020d}.cut"
+    assert said.levelno == logging.WARNING
+    assert "t-0" in said.getMessage()
+    assert "end_offset=`1`" in said.getMessage()
+    assert str(kept) in said.getMessage()
+    assert kept.read_bytes()[size:] == data[2 * size :]
+
+
+async def test_a_torn_tail_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = await killed_with_three_records(tmp_path)
+    segment(tmp_path, "t-0").write_bytes(data[:-1])
+    with caplog.at_level(logging.INFO, "stratalog.server.partition_opener"):
+        async with service_bench(tmp_path) as bench:
+            assert await values(bench) == [[b"a", b"b"]]
+    [said] = caplog.records
+    assert (said.levelno, said.getMessage()) == (
+        logging.INFO,
+        f"the recovery of t-0 cut off {len(data) // 3 - 1} bytes",
+    )
+
+
+async def test_a_log_that_ended_below_its_start_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = await killed_with_three_records(tmp_path, log_start_offset=2)
+    segment(tmp_path, "t-0").write_bytes(data[: len(data) // 3])
+    with caplog.at_level(logging.WARNING, "stratalog.server.partition_opener"):
+        async with service_bench(tmp_path) as bench:
+            assert await bench.append("t", [b"d"]) == 2
+    [said] = caplog.messages
+    assert "t-0 ended at offset 1, below its start: it begins anew at 2" in said
