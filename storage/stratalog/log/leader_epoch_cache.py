@@ -121,12 +121,13 @@ class LeaderEpochCache:
     def span_at(self, offset: int) -> EpochSpan:
         """The epoch of the batch at `offset`, if it is known, and where the next one begins."""
         entries = self._entries
+        if entries and entries[-1].start_offset <= offset:
+            return EpochSpan(entries[-1].epoch, _MAX_OFFSET)
         count = bisect_right(entries, offset, key=_start_offset)
         if not count:
             # Where the first entry begins the log may have been cut, in the midst of a batch.
             return EpochSpan(-1, _MAX_OFFSET)
-        end_offset = entries[count].start_offset if count < len(entries) else _MAX_OFFSET
-        return EpochSpan(entries[count - 1].epoch, end_offset)
+        return EpochSpan(entries[count - 1].epoch, entries[count].start_offset)
 
     def entries_in_range(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
         """The epochs of the batches in [start_offset, end_offset), the first cut to begin there."""

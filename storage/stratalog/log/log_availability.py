@@ -95,7 +95,8 @@ class LogAvailability:
             except FileNotFoundError as failure:
                 if not self.is_closed and self._local.segments is not segments:
                     continue
-                self._require_open()
+                if self.is_closed:
+                    self.require_online()
                 raise DataDirectoryError(
                     "a log file is missing; restore it, or move the partition's directory away",
                     path=str(failure.filename),
@@ -107,9 +108,6 @@ class LogAvailability:
                     reason=str(failure),
                 ) from failure
             # A log that was closed meanwhile may have read another one's files, which have the same names.
-            self._require_open()
+            if self.is_closed:
+                self.require_online()
             return result
-
-    def _require_open(self) -> None:
-        if self.is_closed:
-            self.require_online()

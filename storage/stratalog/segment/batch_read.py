@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
-from stratalog.record.header import BATCH_LENGTH_POSITION, HEADER_SIZE, LOG_OVERHEAD, parse_header
-from stratalog.segment.batch_walk import WholeBatches, whole_batches
+from stratalog.record.header import HEADER_SIZE, LOG_OVERHEAD, parse_header
+from stratalog.segment.batch_walk import whole_batches
 
 _BASE_OFFSET = struct.Struct(">q")
-_BATCH_LENGTH = struct.Struct(">i")
+# base_offset, batch_length
+_BEGINNING = struct.Struct(">qi")
+assert _BEGINNING.size == LOG_OVERHEAD
 FIRST_READ_BYTES = 16 * 1024
 """So much is read at least, if it is there: most batches are not larger, and the first one comes at once."""
 
@@ -49,6 +51,9 @@ class BatchRead(NamedTuple):
     next_offset: int
 
 
+_NO_BATCHES = BatchRead(b"", -1)
+
+
 def read_batches(
     file: AppendFile,
     position: int,
@@ -63,15 +68,22 @@ def read_batches(
     Checksums are compared. Raises CorruptRecordError, OSError.
     """
     data = file.read_at(position, min(max(whole_bytes, FIRST_READ_BYTES), available_bytes))
-    first_bytes = _bytes_of_first(data)
+    if len(data) < HEADER_SIZE:
+        if available_bytes:
+            # Raises: a segment does not end inside of a header.
+            parse_header(data)
+        return _NO_BATCHES
+    base_offset, batch_length = _BEGINNING.unpack_from(data)
+    first_bytes = LOG_OVERHEAD + batch_length
     if whole_bytes < first_bytes <= min(max_bytes, available_bytes):
         whole_bytes = first_bytes
         if whole_bytes > len(data):
             data = file.read_at(position, whole_bytes)
-    span = _span(data, bounds)
+    span = bounds.epoch_at(base_offset)
     end_offset = min(bounds.end_offset, span.end_offset)
-    found = whole_batches(data[:whole_bytes], end_offset, bounds.first_offset, span.leader_epoch)
-    if found.size_bytes == 0 and available_bytes:
+    batches = data[:whole_bytes]
+    size_bytes, next_offset = whole_batches(batches, end_offset, bounds.first_offset, span.leader_epoch)
+    if size_bytes == 0:
         header = parse_header(data)
         limit_offset = min(bounds.limit_offset, span.end_offset)
         if header.last_offset >= limit_offset or header.size_in_bytes > available_bytes:
@@ -82,35 +94,23 @@ def read_batches(
                 base_offset=header.base_offset,
                 size_bytes=header.size_in_bytes,
             )
-    if 0 < found.size_bytes < available_bytes:
-        _require_follower(file, position, data, found)
-    return BatchRead(data if found.size_bytes == len(data) else data[: found.size_bytes], found.next_offset)
+        return _NO_BATCHES
+    if size_bytes < available_bytes:
+        _require_follower(file, position, data, size_bytes, next_offset)
+    return BatchRead(batches if size_bytes == len(batches) else batches[:size_bytes], next_offset)
 
 
-def _span(data: bytes, bounds: ReadBounds) -> EpochSpan:
-    if len(data) < _BASE_OFFSET.size:
-        return EpochSpan(-1, bounds.end_offset)
-    (base_offset,) = _BASE_OFFSET.unpack_from(data)
-    return bounds.epoch_at(base_offset)
-
-
-def _bytes_of_first(data: bytes) -> int:
-    """How long the first batch says that it is; 0 where its header is not all there."""
-    if len(data) < HEADER_SIZE:
-        return 0
-    fields: tuple[int] = _BATCH_LENGTH.unpack_from(data, BATCH_LENGTH_POSITION)
-    return LOG_OVERHEAD + fields[0]
-
-
-def _require_follower(file: AppendFile, position: int, data: bytes, found: WholeBatches) -> None:
-    """What lies behind the batches that were found begins at or above their end."""
-    head = data[found.size_bytes : found.size_bytes + _BASE_OFFSET.size]
+def _require_follower(
+    file: AppendFile, position: int, data: bytes, size_bytes: int, next_offset: int
+) -> None:
+    """What lies behind the `size_bytes` that were found begins at or above their end."""
+    head = data[size_bytes : size_bytes + _BASE_OFFSET.size]
     if len(head) < _BASE_OFFSET.size:
-        head = file.read_at(position + found.size_bytes, _BASE_OFFSET.size)
-    if len(head) < _BASE_OFFSET.size or _BASE_OFFSET.unpack(head)[0] < found.next_offset:
+        head = file.read_at(position + size_bytes, _BASE_OFFSET.size)
+    if len(head) < _BASE_OFFSET.size or _BASE_OFFSET.unpack(head)[0] < next_offset:
         raise CorruptRecordError(
             "a stored batch begins below the end of the one before it",
             path=file.path,
-            position=position + found.size_bytes,
-            expected_offset=found.next_offset,
+            position=position + size_bytes,
+            expected_offset=next_offset,
         )

@@ -299,16 +299,19 @@ class LogSegment:
 
         Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped).
         """
-        return self._search(lambda file, indexes: position_of(file, self._extent, indexes, offset))
+        return self._search(position_of, offset)
 
-    def _search(self, search: Callable[[AppendFile, SegmentIndexes | None], Result]) -> Result:
+    def _search(
+        self, search: Callable[[AppendFile, SegmentExtent, SegmentIndexes | None, int], Result], wanted: int
+    ) -> Result:
         """What is found by the indexes; where these are wrong, by what becomes of them."""
-        indexes = self.indexes()
+        indexes = self._indexes or self.indexes()
         with self._resources.files.use(self.path) as file:
             try:
-                return search(file, indexes)
+                return search(file, self._extent, indexes, wanted)
             except (CorruptRecordError, FileNotFoundError):
-                return search(file, None if self.is_active else self.rebuild_indexes(indexes))
+                indexes = None if self.is_active else self.rebuild_indexes(indexes)
+                return search(file, self._extent, indexes, wanted)
 
     def read(self, position: int, max_bytes: int, bounds: ReadBounds, *, min_one: bool) -> BatchRead:
         """Whole batches from `position`, where one begins; see `read_batches`.
@@ -351,10 +354,7 @@ class LogSegment:
 
     def batches_since(self, timestamp_ms: int) -> Iterator[LocatedBatch]:
         """The batches from some point on, before which no record is as new as `timestamp_ms`."""
-        position = self._search(
-            lambda file, indexes: position_since(file, self._extent, indexes, timestamp_ms)
-        )
-        return self.batches(position)
+        return self.batches(self._search(position_since, timestamp_ms))
 
     def max_timestamp(self) -> TimestampOffset:
         """The highest timestamp with the last offset of the first batch that has it.
