@@ -216,8 +216,8 @@ class LocalLog:
 
         Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped meanwhile).
         """
-        log_end_offset = segments.end_offset
-        assert segments.start_offset <= offset < end_offset <= log_end_offset
+        log_end_offset = segments[-1].end_offset
+        assert offset < end_offset <= log_end_offset
         for segment in segments.since(offset):
             if segment.base_offset >= end_offset:
                 break

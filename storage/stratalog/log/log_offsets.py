@@ -63,7 +63,7 @@ class LogOffsets:
     @property
     def log_end_offset(self) -> int:
         """The next offset to be given."""
-        return self._local.segments.end_offset
+        return self._local.segments[-1].end_offset
 
     @property
     def high_watermark(self) -> int:

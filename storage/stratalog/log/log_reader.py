@@ -48,8 +48,11 @@ class LogReader:
             # Everything is judged by one list of segments: a newer one may have lost or gained what lies
             # between.
             segments = self._local.segments
-            log_end_offset = segments.end_offset
-            if not max(self._offsets.log_start_offset, segments.start_offset) <= offset <= log_end_offset:
+            log_end_offset = segments[-1].end_offset
+            if (
+                not (self._offsets.log_start_offset <= offset <= log_end_offset)
+                or offset < segments[0].base_offset
+            ):
                 raise self._offsets.out_of_range(offset)
             end = min(limit, log_end_offset)
             if offset >= end:

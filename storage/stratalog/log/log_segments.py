@@ -51,7 +51,9 @@ class LogSegments(tuple[LogSegment, ...]):
 
         Those that nobody asks for cost nothing.
         """
-        assert offset >= self.start_offset
+        assert offset >= self[0].base_offset
+        if offset >= self[-1].base_offset:
+            return iter(self[-1:])
         first = bisect_right(self, offset, key=_base_offset) - 1
         return map(self.__getitem__, range(first, len(self)))
 

@@ -49,17 +49,6 @@ class _Extent(NamedTuple):
     tail: bytearray
 
 
-class Found(NamedTuple):
-    """How many entries have a key of at most what was searched, and the last of them, empty where there is
-    none."""
-
-    entry_count: int
-    entry: Buffer
-
-
-_NOTHING = Found(0, b"")
-
-
 class AbstractIndex(ABC, Generic[Entry]):
     """Not thread-safe for changes: guarded by UnifiedLog.lock. Look-ups run beside an append.
 
@@ -159,16 +148,16 @@ class AbstractIndex(ABC, Generic[Entry]):
         position = number * page_bytes
         return self._file.page(position, min(page_bytes, extent.stored_count * self.ENTRY_SIZE - position))
 
-    def _find(self, limit: int, key: IndexKey, last_key: int = 0) -> Found:
-        """The entries, from the first on, whose key is at most `limit`. `last_key`: of the last entry, if the
-        keys begin near 0."""
+    def _find(self, limit: int, key: IndexKey, last_key: int = 0) -> tuple[int, Buffer]:
+        """How many entries have a key of at most `limit`, and the last of them, empty where there is none.
+        `last_key`: of the last entry, if the keys begin near 0."""
         size = self.ENTRY_SIZE
         extent = self._extent
         stored_count, tail = extent
         count = rank_entries(tail, size, *key, limit) if tail else 0
         if count:
-            return Found(stored_count + count, tail[(count - 1) * size : count * size])
-        found = _NOTHING
+            return stored_count + count, tail[(count - 1) * size : count * size]
+        found: tuple[int, Buffer] = 0, b""
         if stored_count == 0 or limit < 0:
             return found
         page_count = self._page_bytes() // size
@@ -181,7 +170,7 @@ class AbstractIndex(ABC, Generic[Entry]):
             page = self._page(extent, middle)
             count = rank_entries(page, size, *key, limit)
             if count:
-                found = Found(middle * page_count + count, page[(count - 1) * size : count * size])
+                found = middle * page_count + count, page[(count - 1) * size : count * size]
                 if count < page_count:
                     break
                 low = middle + 1

@@ -57,13 +57,6 @@ class ValidRows(NamedTuple):
     noted: list[LocatedBatch]
 
 
-class WholeBatches(NamedTuple):
-    """What `whole_batches` found: how many bytes, and the offset behind them."""
-
-    size_bytes: int
-    next_offset: int
-
-
 def walk(
     file: AppendFile,
     position: int,
@@ -213,8 +206,9 @@ def _bytes_of_batch(chunk: bytes, position: int) -> int:
 
 def whole_batches(
     data: bytes, end_offset: int, first_offset: int = 0, leader_epoch: int = NO_LEADER_EPOCH
-) -> WholeBatches:
-    """How much of `data`, which begins with a batch, is whole batches that end below `end_offset`.
+) -> tuple[int, int]:
+    """How much of `data`, which begins with a batch, is whole batches that end below `end_offset`; the offset
+    behind them, -1 where there is none.
 
     Raises CorruptRecordError where a batch is not what its checksum says, or does not ascend from
     `first_offset` on, or has another leader epoch than that one (NO_LEADER_EPOCH: any).
@@ -222,7 +216,7 @@ def whole_batches(
     # What is sound is a kernel's; what it leaves is torn, beyond the end or damaged, and here it gets a name.
     position, next_offset = sound_batches(data, end_offset, first_offset, leader_epoch)
     if position == len(data):
-        return WholeBatches(position, next_offset)
+        return position, next_offset
     view = memoryview(data)
     first_offset = max(first_offset, next_offset)
     readable_bytes = len(data) - _FETCH_FIELDS.size
@@ -252,4 +246,4 @@ def whole_batches(
             )
         position, next_offset = batch_end, base_offset + last_offset_delta + 1
         first_offset = next_offset
-    return WholeBatches(position, next_offset)
+    return position, next_offset

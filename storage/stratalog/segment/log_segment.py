@@ -310,8 +310,8 @@ class LogSegment:
             try:
                 return search(file, self._extent, indexes, wanted)
             except (CorruptRecordError, FileNotFoundError):
-                indexes = None if self.is_active else self.rebuild_indexes(indexes)
-                return search(file, self._extent, indexes, wanted)
+                made_again = None if self.is_active else self.rebuild_indexes(indexes)
+                return search(file, self._extent, made_again, wanted)
 
     def read(self, position: int, max_bytes: int, bounds: ReadBounds, *, min_one: bool) -> BatchRead:
         """Whole batches from `position`, where one begins; see `read_batches`.

@@ -62,12 +62,12 @@ class OffsetIndex(AbstractIndex[OffsetPosition]):
         last = self.last
         if last is None:
             return None
-        found = self._find(offset - self.base_offset, _OFFSET_KEY, last.offset - self.base_offset)
-        return self._decode(found.entry) if found.entry_count else None
+        _, entry = self._find(offset - self.base_offset, _OFFSET_KEY, last.offset - self.base_offset)
+        return self._decode(entry) if entry else None
 
     def below_position(self, position: int) -> OffsetIndex:
         """The entries of the batches that begin below `position`, as an index that grows."""
-        return self.first(self._find(position - 1, _POSITION_KEY).entry_count)
+        return self.first(self._find(position - 1, _POSITION_KEY)[0])
 
     def whole_size(self, position: int, size_bytes: int) -> int:
         """How much to read from `position`: so many bytes, or a little fewer that end with a batch.
@@ -78,11 +78,12 @@ class OffsetIndex(AbstractIndex[OffsetPosition]):
         last = self.last
         if last is None:
             return size_bytes
-        found = self._find(position + size_bytes, _POSITION_KEY, last.position)
-        lost_bytes = (
-            position + size_bytes - self._decode(found.entry).position if found.entry_count else size_bytes
-        )
-        return size_bytes - lost_bytes if lost_bytes <= size_bytes // _LOST_PART else size_bytes
+        _, entry = self._find(position + size_bytes, _POSITION_KEY, last.position)
+        if not entry:
+            return size_bytes
+        _, end_position = _ENTRY.unpack(entry)
+        whole_bytes: int = end_position - position
+        return whole_bytes if size_bytes - whole_bytes <= size_bytes // _LOST_PART else size_bytes
 
     def check(self) -> None:
         """Raises CorruptRecordError where the entries do not ascend, OSError."""

@@ -64,12 +64,12 @@ class TimeIndex(AbstractIndex[TimestampOffset]):
     def before(self, timestamp_ms: int) -> TimestampOffset | None:
         """The last entry with a smaller timestamp: every batch up to its offset is older than
         `timestamp_ms`."""
-        found = self._find(timestamp_ms - 1, _TIMESTAMP_KEY)
-        return self._decode(found.entry) if found.entry_count else None
+        _, entry = self._find(timestamp_ms - 1, _TIMESTAMP_KEY)
+        return self._decode(entry) if entry else None
 
     def up_to_offset(self, offset: int) -> TimeIndex:
         """The entries of the batches that end at or below `offset`, as an index that grows."""
-        return self.first(self._find(offset - self.base_offset, _OFFSET_KEY).entry_count)
+        return self.first(self._find(offset - self.base_offset, _OFFSET_KEY)[0])
 
     def check(self) -> None:
         """Raises CorruptRecordError where the entries do not ascend, OSError."""

@@ -90,7 +90,7 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
 
     def below(self, offset: int) -> TransactionIndex:
         """The transactions whose marker lies below `offset`, as an index that grows."""
-        return self.first(self._find(offset - 1, _LAST_OFFSET_KEY).entry_count)
+        return self.first(self._find(offset - 1, _LAST_OFFSET_KEY)[0])
 
     def save_or_remove(self) -> None:
         """Write the file; none where there is no entry. Not synced. Raises OSError."""
@@ -107,7 +107,7 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
         else go on in the next segment. Raises CorruptRecordError, OSError.
         """
         found: list[AbortedTransaction] = []
-        first = self._find(fetch_offset - 1, _LAST_OFFSET_KEY).entry_count
+        first, _ = self._find(fetch_offset - 1, _LAST_OFFSET_KEY)
         for ordinal in range(first, len(self)):
             aborted = self.entry(ordinal)
             if aborted.first_offset < upper_bound_offset:
