@@ -52,7 +52,8 @@ bench: $(DEV)  ## Run the benchmarks, each beside its reference: make bench ARGS
 simulate: $(DEV)  ## Run the simulations for longer, with new seeds
 	@export HYPOTHESIS_PROFILE=simulate STRATALOG_SIMULATION_SEEDS=$${STRATALOG_SIMULATION_SEEDS:-500}; \
 	export STRATALOG_SIMULATION_FIRST_SEED=$${STRATALOG_SIMULATION_FIRST_SEED:-$$(date +%s)}; \
-	$(BIN)/python -m pytest --timeout=0 tests/simulation tests/property $(ARGS)
+	$(BIN)/python -m pytest --timeout=0 tests/simulation tests/property tests/model tests/crash \
+		tests/unit/log/test_bit_flips.py $(ARGS)
 
 minio:  ## Build MinIO once (needs Go) and serve S3 on this machine, for trying out
 	@scripts/minio.sh

@@ -6,6 +6,9 @@ The profile is chosen by HYPOTHESIS_PROFILE:
 * ``ci`` (`make test`): 200 examples, the same each run, so that a change fails for what it changed;
 * ``simulate`` (`make simulate`): 2,000 new examples, for a machine that has the night.
 
+Tests that go through more cases than there is time for take a part of them, but with ``simulate``: see
+`Sampling`.
+
 A failure prints a line to repeat it, whichever profile found it.
 """
 
@@ -25,6 +28,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 import pytest
 from hypothesis import HealthCheck, settings
 
+from stratalog.testing.sampling import IS_WHOLE, SEED
+
 # Deadlines measure the machine and what else runs on it, not the code.
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("dev", _COMMON, max_examples=50)
@@ -34,6 +39,10 @@ PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 settings.load_profile(PROFILE)
 
 
-def pytest_report_header(config: pytest.Config) -> str:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     """Shown first, so that a log tells how to repeat the run."""
-    return f"hypothesis: HYPOTHESIS_PROFILE={PROFILE}, {settings.get_profile(PROFILE).max_examples} examples"
+    part = "all" if IS_WHOLE else f"a part, STRATALOG_SIMULATION_FIRST_SEED={SEED}"
+    return [
+        f"hypothesis: HYPOTHESIS_PROFILE={PROFILE}, {settings.get_profile(PROFILE).max_examples} examples",
+        f"exhaustive tests that may be sampled: {part}",
+    ]

@@ -1,0 +1,31 @@
+"""How much of an exhaustive test is played: all by `make simulate`, by `make test` a part, always the same.
+
+`STRATALOG_SIMULATION_FIRST_SEED` chooses another part; each run shows the seed in its first lines.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+IS_WHOLE = os.environ.get("HYPOTHESIS_PROFILE") == "simulate"
+SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", "0"))
+
+
+class Sampling:
+    """One for each test. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(SEED)
+
+    def one_in(self, count: int) -> bool:
+        """True about once in `count` times."""
+        return IS_WHOLE or self._random.randrange(count) == 0
+
+    def some(self, items: Iterable[Item], count: int) -> Iterator[Item]:
+        """About one in `count` of them, in order."""
+        return (item for item in items if self.one_in(count))
