@@ -64,6 +64,7 @@ class AbstractIndex(ABC, Generic[Entry]):
     KIND: ClassVar[str]
     """In the words of an error."""
     ENTRY_SIZE: ClassVar[int]
+    _page_bytes: ClassVar[int]
 
     def __init__(self, base_offset: int, data: Buffer = b"") -> None:
         """In memory. Raises CorruptRecordError where `data` cannot be the file of an index with this base."""
@@ -92,16 +93,15 @@ class AbstractIndex(ABC, Generic[Entry]):
         self.last = None
         self._file = file
         self._extent = extent
-        self._write_at_bytes = self._page_bytes()
+        self._write_at_bytes = self._page_bytes
 
     @classmethod
     def _require_whole(cls, size_bytes: int) -> None:
         if size_bytes % cls.ENTRY_SIZE:
             raise CorruptRecordError(f"{cls.KIND} does not consist of whole entries", size=size_bytes)
 
-    @classmethod
-    def _page_bytes(cls) -> int:
-        return PAGE_BYTES // cls.ENTRY_SIZE * cls.ENTRY_SIZE
+    def __init_subclass__(cls) -> None:
+        cls._page_bytes = PAGE_BYTES // cls.ENTRY_SIZE * cls.ENTRY_SIZE
 
     @abstractmethod
     def _decode(self, data: Buffer) -> Entry:
@@ -138,13 +138,13 @@ class AbstractIndex(ABC, Generic[Entry]):
         if ordinal >= extent.stored_count:
             position = (ordinal - extent.stored_count) * size
             return self._decode(extent.tail[position : position + size])
-        number, position = divmod(ordinal * size, self._page_bytes())
+        number, position = divmod(ordinal * size, self._page_bytes)
         return self._decode(self._page(extent, number)[position : position + size])
 
     def _page(self, extent: _Extent, number: int) -> bytes:
         """A page of those in the file."""
         assert self._file is not None
-        page_bytes = self._page_bytes()
+        page_bytes = self._page_bytes
         position = number * page_bytes
         return self._file.page(position, min(page_bytes, extent.stored_count * self.ENTRY_SIZE - position))
 
@@ -160,7 +160,7 @@ class AbstractIndex(ABC, Generic[Entry]):
         found: tuple[int, Buffer] = 0, b""
         if stored_count == 0 or limit < 0:
             return found
-        page_count = self._page_bytes() // size
+        page_count = self._page_bytes // size
         low, high = 0, (stored_count - 1) // page_count
         # First where it would be if the keys ascended evenly, which they do more often than not; then beside
         # that, then in the middle of what is left.
@@ -194,7 +194,7 @@ class AbstractIndex(ABC, Generic[Entry]):
         """Move the whole pages of the tail into the file."""
         if self._file is None:
             return
-        extent, page_bytes = self._extent, self._page_bytes()
+        extent, page_bytes = self._extent, self._page_bytes
         size_bytes = len(extent.tail) // page_bytes * page_bytes
         try:
             if size_bytes:
@@ -229,7 +229,7 @@ class AbstractIndex(ABC, Generic[Entry]):
         """The first `count` entries as an index that grows. The file is cut when the next page is written, or
         by `cut_file`."""
         assert 0 <= count <= len(self)
-        page_count, loose_count = divmod(count, self._page_bytes() // self.ENTRY_SIZE)
+        page_count, loose_count = divmod(count, self._page_bytes // self.ENTRY_SIZE)
         extent, index = self._extent, self.__class__.__new__(self.__class__)
         tail = bytearray()
         if count > extent.stored_count:
@@ -260,12 +260,12 @@ class AbstractIndex(ABC, Generic[Entry]):
     def forget_pages(self) -> None:
         """Nobody is going to look anything up."""
         if self._file is not None:
-            self._file.forget_pages(self._page_bytes(), self._extent.stored_count * self.ENTRY_SIZE)
+            self._file.forget_pages(self._page_bytes, self._extent.stored_count * self.ENTRY_SIZE)
 
     def chunks(self) -> Iterator[bytes]:
         """All entries, as they are or will be in the file, some at a time."""
         extent = self._extent
-        for number in range(-(-extent.stored_count * self.ENTRY_SIZE // self._page_bytes())):
+        for number in range(-(-extent.stored_count * self.ENTRY_SIZE // self._page_bytes)):
             yield self._page(extent, number)
         yield bytes(extent.tail)
 

@@ -330,7 +330,8 @@ class LogSegment:
     def _whole_size(self, position: int, size_bytes: int) -> int:
         """See `OffsetIndex.whole_size`: a hint, so an index that is wrong is left to those who need it."""
         try:
-            return self.indexes().offset_index.whole_size(position, size_bytes)
+            indexes = self._indexes or self.indexes()
+            return indexes.offset_index.whole_size(position, size_bytes)
         except (CorruptRecordError, FileNotFoundError):
             return size_bytes
 

@@ -43,7 +43,11 @@ class LentFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._owner.give_back(self)
+        owner = self._owner
+        with owner.guard:
+            self.user_count -= 1
+            if self.user_count == 0:
+                owner.settle_idle(self)
 
 
 class OpenFiles:
@@ -53,7 +57,7 @@ class OpenFiles:
         assert max_open > 0
         self.filesystem = filesystem
         self._max_open = max_open
-        self._guard = threading.Lock()
+        self.guard = threading.Lock()
         self._files: OrderedDict[str, LentFile] = OrderedDict()
 
     def use(self, path: str, *, for_writing: bool = False) -> LentFile:
@@ -65,7 +69,7 @@ class OpenFiles:
         if for_writing and not self._is_writable(path):
             # Outside of the guard: a large file may have to be copied. A path has one writer at a time.
             own_file(self.filesystem, path)
-        with self._guard:
+        with self.guard:
             lent = self._files.get(path)
             if lent is None or (for_writing and not lent.is_writable):
                 lent = self._open(path, for_writing=for_writing)
@@ -73,29 +77,27 @@ class OpenFiles:
             self._files.move_to_end(path)
             return lent
 
-    def give_back(self, lent: LentFile) -> None:
-        with self._guard:
-            lent.user_count -= 1
-            if lent.user_count == 0:
-                if lent.is_forgotten:
-                    _close(lent)
-                elif len(self._files) > self._max_open:
-                    self._forget(lent.file.path)
+    def settle_idle(self, lent: LentFile) -> None:
+        """Nobody uses the file now. `guard` is held."""
+        if lent.is_forgotten:
+            _close(lent)
+        elif len(self._files) > self._max_open:
+            self._forget(lent.file.path)
 
     def forget(self, path: str) -> None:
         """Close the file, or let its last user close it. For a file whose name is about to change or to
         go."""
-        with self._guard:
+        with self.guard:
             self._forget(path)
 
     def forget_below(self, directory: str) -> None:
         """The same for all files in a directory."""
-        with self._guard:
+        with self.guard:
             for path in [path for path in self._files if path.startswith(directory + "/")]:
                 self._forget(path)
 
     def close(self) -> None:
-        with self._guard:
+        with self.guard:
             for path in list(self._files):
                 self._forget(path)
 
@@ -105,13 +107,13 @@ class OpenFiles:
 
     def check(self) -> None:
         """Invariant: what is forgotten is not in the set, and only files in use exceed the bound."""
-        with self._guard:
+        with self.guard:
             assert not any(lent.is_forgotten for lent in self._files.values())
             idle_count = sum(lent.user_count == 0 for lent in self._files.values())
             assert len(self._files) <= self._max_open or idle_count == 0
 
     def _is_writable(self, path: str) -> bool:
-        with self._guard:
+        with self.guard:
             lent = self._files.get(path)
             return lent is not None and lent.is_writable
 
