@@ -159,7 +159,7 @@ class LogLoader:
         """The log; or a segment that has to be split first."""
         trusted_count = self._trusted_count(segments)
         trusted_count = min(trusted_count, sum(s.base_offset < trusted_end_offset for s in segments))
-        if was_clean and trusted_count == len(segments) and self._activate(segments[-1]):
+        if was_clean and trusted_count == len(segments) and self._activate(segments):
             self._require_closed_end(segments[-1].end_offset)
             local_log = LocalLog(
                 self._resources, self._directory, segments, unsynced=(), may_be_reserved=False
@@ -280,11 +280,16 @@ class LogLoader:
             has_aborted=has_aborted,
         )
 
-    def _activate(self, segment: LogSegment) -> bool:
-        """Make the last segment of a closed log active again; False where its files do not agree with each
-        other."""
+    def _activate(self, segments: list[LogSegment]) -> bool:
+        """Make the last segment of a closed log active again; False, with none active, where its files do not
+        agree with each other."""
+        active = segments[-1]
         try:
-            segment.resume()
+            active.resume()
         except (FileNotFoundError, CorruptRecordError):
+            return False
+        if is_contradicted(active.indexes().transaction_index, segments):
+            active.close()
+            segments[-1] = self._segment(active.base_offset, has_aborted=True)
             return False
         return True

@@ -175,6 +175,38 @@ def test_a_clean_stop_is_not_believed_against_the_evidence(damage: str) -> None:
     ledger.verify(log, after_crash=True)
 
 
+def test_what_a_closed_log_says_of_aborted_transactions_is_held_against_the_batches() -> None:
+    """Also of the segment that takes appends: the markers are there, of transactions that began before it."""
+    machine = LogMachine(MemoryFileSystem(), CONFIG)
+    first, ledger = machine.start(), LogLedger()
+    for producer_id in (1, 2):
+        ledger.append(first, [ledger.producer_batch(producer_id, 2, is_transactional=True), ledger.batch(1)])
+    for producer_id in (2, 1):
+        ledger.end_transaction(first, producer_id, committed=False, now_ms=machine.clock.now_ms())
+    expected = [entry[:3] for entry in first.aborted_transactions(0, first.log_end_offset)]
+    assert expected == [(2, 3, 6), (1, 0, 7)]
+    machine.stop()
+    disk, path = machine.disk, log_path(6).removesuffix(".log") + ".txnindex"
+    whole, damaged_count = disk.read_file(path), 0
+    for position in range(len(whole)):
+        for bit in range(8):
+            assert isinstance(disk, MemoryFileSystem)
+            rewrite(disk, path, flipped(whole, position, bit))
+            log = machine.start()
+            found = log.aborted_transactions(0, log.log_end_offset)
+            assert [entry[:3] for entry in found] == expected, (position, bit)
+            damaged_count += not log.recovery_report.was_clean
+            log.check()
+            machine.stop()
+    assert damaged_count >= 2 * 8 * 26, "producer, first and last offset, version"
+
+
+def flipped(data: bytes, position: int, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[position] ^= 1 << bit
+    return bytes(changed)
+
+
 def test_damage_below_the_recovery_point_is_not_cut_off() -> None:
     disk = MemoryFileSystem()
     machine, _, _ = filled(disk, 4, flush=True)
