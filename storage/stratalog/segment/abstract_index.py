@@ -160,18 +160,22 @@ class AbstractIndex(ABC, Generic[Entry]):
         found: tuple[int, Buffer] = 0, b""
         if stored_count == 0 or limit < 0:
             return found
-        page_count = self._page_bytes // size
-        low, high = 0, (stored_count - 1) // page_count
+        assert self._file is not None
+        page, page_bytes, end_position = self._file.page, self._page_bytes, stored_count * size
+        low, high = 0, (end_position - 1) // page_bytes
         # First where it would be if the keys ascended evenly, which they do more often than not; then beside
         # that, then in the middle of what is left.
-        middle = min(high, limit * len(self) // (last_key + 1) // page_count) if last_key else high
+        middle = high
+        if last_key:
+            middle = min(high, limit * len(self) // (last_key + 1) * size // page_bytes)
         is_first = True
         while low <= high:
-            page = self._page(extent, middle)
-            count = rank_entries(page, size, *key, limit)
+            position = middle * page_bytes
+            data = page(position, min(page_bytes, end_position - position))
+            count = rank_entries(data, size, *key, limit)
             if count:
-                found = middle * page_count + count, page[(count - 1) * size : count * size]
-                if count < page_count:
+                found = position // size + count, data[(count - 1) * size : count * size]
+                if count * size < page_bytes:
                     break
                 low = middle + 1
             else:
