@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -89,6 +91,26 @@ def test_an_index_that_grows_or_was_saved_finds_what_a_list_finds(count: int, wa
             assert index.whole_size(0, size_bytes) == (nearest if loses_little else size_bytes)
         index.check()
     assert disk.read_file(PATH) == OffsetIndex(BASE_OFFSET, growing.to_bytes()).to_bytes()
+
+
+@pytest.mark.parametrize("power", [0.2, 0.5, 1, 2, 5])
+@pytest.mark.parametrize("page_count", [2, 3, 9, 32])
+def test_keys_that_do_not_ascend_evenly_are_found_with_few_reads(power: float, page_count: int) -> None:
+    disk = new_disk()
+    count = page_count * OFFSETS_A_PAGE
+    # Even at a power of 1; below it the keys are close together at the end, above it at the beginning.
+    keys = [ordinal + int(2**30 * (ordinal / count) ** power) for ordinal in range(count)]
+    index = OffsetIndex(0)
+    index.attach(IndexFile(cache_on(disk, max_bytes=1), PATH))
+    index.extend(b"".join(struct.pack(">ii", key, key) for key in keys))
+    for page in range(page_count):
+        for ordinal in (0, 1, OFFSETS_A_PAGE // 2, OFFSETS_A_PAGE - 1):
+            rank = page * OFFSETS_A_PAGE + ordinal
+            for offset in (keys[rank] - 1, keys[rank], keys[rank] + 1):
+                expected = bisect_right(keys, offset)
+                read = reads(disk, partial(index.floor, offset))
+                assert len(read) <= page_count.bit_length() + 2
+                assert index.floor(offset) == ((keys[expected - 1],) * 2 if expected else None)
 
 
 @given(
