@@ -68,8 +68,11 @@ class LogAppender:
         """See `UnifiedLog.append_as_follower`."""
         with self._lock:
             validated = validate_replica(batches, self._offsets.log_end_offset)
-            outcomes = self._write([AppendRequest.of(validated, AppendOrigin.REPLICATION)], None, config)
-        return only(self._flushed(outcomes, config))
+            requests = [AppendRequest.of(part, AppendOrigin.REPLICATION) for part in validated.by_segment()]
+            # One by one: what follows a part that was refused would lie behind a hole that is none.
+            written = [only(self._write([request], None, config)) for request in requests]
+        info = AppendInfo(written[0].base_offset, written[-1].last_offset, validated.size_bytes)
+        return only(self._flushed([info], config))
 
     def _validated(self, request: Buffer, config: LogConfig) -> AppendRequest | LogStoreError:
         try:

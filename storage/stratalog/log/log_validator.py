@@ -51,6 +51,7 @@ from stratalog.record.header import (
     parse_header,
 )
 from stratalog.segment.appended_batch import AppendedBatch
+from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 
 # Of Kafka's formats before this one: offset, size of what follows, checksum, magic.
 _OLD_MESSAGE = struct.Struct(">qiIB")
@@ -82,6 +83,26 @@ class ValidatedAppend(NamedTuple):
             headers,
             sum(header.last_offset_delta + 1 for header in headers),
             max(header.max_timestamp for header in headers),
+        )
+
+    def by_segment(self) -> list[ValidatedAppend]:
+        """The request in as few parts as a log can hold whose segments' indexes reach only so far. More than
+        one where there are holes between the batches, so only of batches that have their offsets already."""
+        parts: list[list[tuple[int, BatchHeader]]] = []
+        for position, header in zip(self.positions, self.headers, strict=True):
+            if not parts or header.last_offset - parts[-1][0][1].base_offset > MAX_RELATIVE_OFFSET:
+                parts.append([])
+            parts[-1].append((position, header))
+        if len(parts) == 1:
+            return [self]
+        return [self._part(located) for located in parts]
+
+    def _part(self, located: Sequence[tuple[int, BatchHeader]]) -> ValidatedAppend:
+        """Some of the batches, that lie one behind the other."""
+        begin = located[0][0]
+        end = located[-1][0] + located[-1][1].size_in_bytes
+        return ValidatedAppend.of(
+            memoryview(self.buffer)[begin:end], [(position - begin, header) for position, header in located]
         )
 
     def verbatim(self) -> tuple[list[Buffer], list[AppendedBatch]]:

@@ -205,7 +205,8 @@ class UnifiedLog:
         """Append batches that already have their offsets and epochs, at or above the log's end. Durable after
         `flush`.
 
-        Raises CorruptRecordError, DataDirectoryError.
+        All of them or none, unless holes between them are so wide that they do not go into one segment: then
+        `log_end_offset` says how far it came. Raises CorruptRecordError, DataDirectoryError.
         """
         return self._appender.append_replica(batches, self.config)
 

@@ -175,6 +175,8 @@ class LogSegment:
         """
         indexes = self._growing()
         assert batches
+        # Before the bytes are in the file: behind them no index could be made of it any more.
+        assert self.fits(batches[-1].last_offset)
         with self._resources.files.use(self.path, for_writing=True) as file:
             size_before = file.size()
             if size_before != self.size_bytes:
@@ -484,6 +486,7 @@ class LogSegment:
         proven = ProvenBatches.of(self.batches(), self.base_offset)
         assert proven.size_bytes == self.size_bytes
         assert proven.end_offset <= self.end_offset
+        assert self.fits(proven.end_offset - 1)
         indexes = self.indexes()
         try:
             proven.check_indexes(indexes, self.end_offset)

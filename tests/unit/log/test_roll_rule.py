@@ -9,6 +9,8 @@ from bisect import bisect_left
 
 import pytest
 
+from stratalog.base.errors import CorruptRecordError
+from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.log.roll_rule import RollRule
 from stratalog.log.unified_log import UnifiedLog
@@ -24,9 +26,16 @@ UNLIMITED = LogConfig(segment_bytes=2**31 - 1, segment_ms=2**63 - 1, index_inter
 FAR = 2**31
 
 
-def batch(count: int = 1, *, timestamp_ms: int = 1000, value_bytes: int = 20, base_offset: int = 0) -> bytes:
+def batch(
+    count: int = 1,
+    *,
+    timestamp_ms: int = 1000,
+    value_bytes: int = 20,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
     record = Record(0, timestamp_ms, b"key", b"v" * value_bytes)
-    return encode_batch([record] * count, base_offset=base_offset)
+    return encode_batch([record] * count, base_offset=base_offset, leader_epoch=leader_epoch)
 
 
 def bases(log: UnifiedLog) -> list[int]:
@@ -146,6 +155,45 @@ def test_an_offset_that_no_index_takes_moves_an_empty_segment() -> None:
     log = LogMachine(config=UNLIMITED).start()
     log.append_as_follower(batch(base_offset=FAR))
     assert bases(log) == [FAR]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [
+        ([0, FAR - 1, FAR], [0, FAR]),
+        ([0, 1, FAR + 5, FAR + 6], [0, FAR + 5]),
+        ([0, FAR, 2 * FAR, 2 * FAR + 1], [0, 1, 2 * FAR]),
+        ([0, 3 * FAR, 3 * FAR + 1, 9 * FAR], [0, 3 * FAR, 9 * FAR]),
+        ([FAR, FAR + 1, 2 * FAR], [FAR, FAR + 2]),
+    ],
+    ids=str,
+)
+def test_an_offset_that_no_index_takes_ends_a_segment_inside_a_request(
+    offsets: list[int], expected: list[int]
+) -> None:
+    machine = LogMachine(config=UNLIMITED)
+    log = machine.start()
+    request = b"".join(batch(base_offset=offset) for offset in offsets)
+    assert log.append_as_follower(request) == AppendInfo(offsets[0], offsets[-1], len(request))
+    assert bases(log) == expected
+    machine.stop()
+    log = machine.start()
+    assert bases(log) == expected
+    found, offset = b"", offsets[0]
+    while offset < log.log_end_offset:
+        data = log.read(offset, 2**20)
+        found, offset = found + data.batches, data.next_offset
+    assert found == request
+
+
+def test_what_follows_a_refused_part_of_a_request_is_not_stored() -> None:
+    log = LogMachine(config=UNLIMITED).start()
+    epochs = {0: 3, FAR: 2, 2 * FAR: 3}
+    with pytest.raises(CorruptRecordError):
+        log.append_as_follower(
+            b"".join(batch(base_offset=offset, leader_epoch=epoch) for offset, epoch in epochs.items())
+        )
+    assert (bases(log), log.log_end_offset) == ([0, 1], 1)
 
 
 @pytest.mark.parametrize(
