@@ -2,6 +2,11 @@
 
 It knows nothing but files: no watermark, no other tier, no rule that says when to roll, to sync, or what may
 go. `segments` is replaced as a whole by whatever changes the list.
+
+Crash: whoever loads the log takes a segment for whole that lies below the recovery point and is followed by
+another one, and the recovery point may be at its end before it is sealed. So what cannot be told to be missing
+later is durable before the next segment has a file: the index of aborted transactions. The other index files
+are compared with the data, and the last segment is walked.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.log_segments import LogSegments
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
+from stratalog.segment.file_names import TRANSACTION_INDEX_SUFFIX, segment_path
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
 
@@ -85,6 +91,7 @@ class LocalLog:
             # Before the new file, so that a failure leaves nothing but index files, which mean nothing yet;
             # and so that the new one finds the space that this one did not need.
             old.save_indexes()
+            self._sync_aborted(old)
             self._trim_active()
         new = self._create(config, now_ms, base_offset)
         if old.size_bytes > 0:
@@ -115,6 +122,23 @@ class LocalLog:
         self._may_be_reserved = config.preallocate
         self._unsynced_directories.append(self.directory)
         return segment
+
+    def _sync_aborted(self, segment: LogSegment) -> None:
+        """Make its saved index of aborted transactions durable, name included. Raises DataDirectoryError: after
+        a sync that failed nobody knows what is on the disk, and the next one would not say so."""
+        if not segment.has_aborted:
+            return
+        path = segment_path(self.directory, segment.base_offset, TRANSACTION_INDEX_SUFFIX)
+        try:
+            with self.resources.files.use(path) as file:
+                file.sync()
+            self.resources.filesystem.sync_directory(self.directory)
+        except OSError as failure:
+            raise DataDirectoryError(
+                "a transaction index could not be synced; repair the disk and restart the server",
+                path=path,
+                reason=str(failure),
+            ) from failure
 
     def _trim_active(self) -> None:
         """Give back what the active segment did not need. Raises OSError."""
