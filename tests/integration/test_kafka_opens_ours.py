@@ -16,20 +16,27 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import lz4.frame  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]  # has no types
 import pytest
 from click.testing import CliRunner
+from crc32c import crc32c
 
 from stratalog.base.errors import DataDirectoryInUseError
+from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.cli.main import stratalog
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, format_checkpoint, parse_checkpoint
 from stratalog.log.partition_metadata import format_topic_id
+from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
+from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, LOG_OVERHEAD, parse_header
 from stratalog.record.record import Record
 from stratalog.testing.kafka_broker import KafkaBroker
 from stratalog.testing.kafka_distribution import KafkaDistribution, KafkaMissingError
+from stratalog.testing.log_machine import LogMachine
 from stratalog.testing.service_bench import ServiceBench, service_bench
 
 REPOSITORY = Path(__file__).parents[2]
+LZ4: Any = lz4.frame
 GOLDEN = REPOSITORY / "tests" / "golden" / "kafka-4.1.1"
 TOPICS = ("appendtime", "codecs", "compacted", "recompressed", "txn")
 OURS = "ours"
@@ -96,6 +103,23 @@ async def test_the_dump_tool_finds_nothing_wrong(tmp_path: Path, kafka: KafkaDis
         for text in (found, kafka.dump(indexes, "--index-sanity-check")):
             assert not re.search(r"isvalid: false|Mismatch|Found|Exception|not valid|Error", text), text
     assert len(list((tmp_path / "data" / f"{OURS}-0").glob("*.log"))) > 3
+
+
+def test_the_dump_tool_reads_lz4_batches_of_every_client(tmp_path: Path, kafka: KafkaDistribution) -> None:
+    """Kafka's reader knows no blocks that refer to each other, which other encoders write."""
+    plain = encode_batch([Record(0, 1000, b"k%d" % number, os.urandom(40)) for number in range(3000)])
+    section = LZ4.compress(plain[HEADER_SIZE:], block_size=LZ4.BLOCKSIZE_MAX64KB)
+    header = parse_header(plain)._replace(
+        attributes=Codec.LZ4, batch_length=HEADER_SIZE - LOG_OVERHEAD + len(section)
+    )
+    crc = crc32c(section, crc32c(header.pack()[ATTRIBUTES_POSITION:]))
+    machine = LogMachine(PosixFileSystem(), data_dir=str(tmp_path))
+    machine.start().append_as_leader(header._replace(crc=crc).pack() + section, 1)
+    machine.stop()
+    [log] = tmp_path.glob("*/*.log")
+    found = kafka.dump([log], "--deep-iteration", "--print-data-log")
+    assert "isvalid: true" in found
+    assert len(re.findall(r"^\| offset: ", found, re.MULTILINE)) == 3000
 
 
 async def test_what_was_replayed_is_dumped_as_kafkas_own(tmp_path: Path, kafka: KafkaDistribution) -> None:

@@ -2,9 +2,10 @@
 
 Validation looks at bytes only and needs no lock, so many appends are validated at once. Where the topic keeps
 its batches in a codec of its own (`compression.type`), the batches that came in another are compressed anew
-here as well; their records stay as they are, byte for byte. Afterwards, under the log's lock,
-`ValidatedAppend.stamp` gives the batches their offsets, without a copy of them: of each batch a new prefix is
-made, the rest is handed on as it lies in the caller's memory.
+here as well, and so are lz4 frames that Kafka's readers refuse; their records stay as they are, byte for
+byte. A highest timestamp that is not that of the records is put right, as in Kafka. Afterwards, under the
+log's lock, `ValidatedAppend.stamp` gives the batches their offsets, without a copy of them: of each batch a
+new prefix is made, the rest is handed on as it lies in the caller's memory.
 
     base_offset int64 | batch_length int32 | leader_epoch int32 | the rest, unchanged: CRC-32C and what it
     covers
@@ -37,8 +38,9 @@ from stratalog.log.append_rules import (
 )
 from stratalog.log.log_config import LogConfig
 from stratalog.log.timestamp_bounds import TimestampBounds
-from stratalog.record.batch import batches, records_payload, require_crc, verify, verify_records
+from stratalog.record.batch import batches, records_payload, require_crc, verify, verify_frames
 from stratalog.record.builder import rebuild_batch
+from stratalog.record.compression import Codec
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
@@ -50,6 +52,8 @@ from stratalog.record.header import (
     BatchHeader,
     parse_header,
 )
+from stratalog.record.lz4_frame import is_lz4_of_kafka
+from stratalog.record.records_summary import RecordsSummary
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 
@@ -151,8 +155,13 @@ def _header_at(
         attributes=header.attributes | TIMESTAMP_TYPE_BIT,
         max_timestamp=append_time_ms,
     )
-    crc = crc32c(records, crc32c(changed.pack()[ATTRIBUTES_POSITION:]))
-    return changed._replace(crc=crc).pack()
+    return _summed(changed, records)
+
+
+def _summed(header: BatchHeader, records: memoryview) -> bytes:
+    """The header of those records, with a checksum that fits."""
+    crc = crc32c(records, crc32c(header.pack()[ATTRIBUTES_POSITION:]))
+    return header._replace(crc=crc).pack()
 
 
 def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> ValidatedAppend:
@@ -163,21 +172,26 @@ def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> Validated
     UnsupportedOperationError, InvalidRequestError.
     """
     located = _located(buffer)
+    view = memoryview(buffer)
     require_one_producer_batch([header for _, header in located])
     bounds = TimestampBounds.at(now_ms, config)
     rebuilt: dict[int, bytes] = {}
-    for index, (position, header) in enumerate(located):
-        require_header_of_producer(header, config, index)
-        require_crc(buffer, position, header)
-        payload = _decompressed(buffer, position, header)
-        summary = verify_records(payload, header)
-        require_every_offset(header, summary, index)
+    for index, (position, sent) in enumerate(located):
+        require_header_of_producer(sent, config, index)
+        require_crc(buffer, position, sent)
+        payload = _decompressed(buffer, position, sent)
+        summary = verify_frames(payload, sent)
+        require_every_offset(sent, summary, index)
+        header = _redated(sent, summary)
         if config.is_compacted:
             require_keys(payload, header, summary, index)
         if bounds is not None:
             bounds.require_inside(payload, header, summary, index)
-        if config.compression_type.codec_for(header.codec) is not header.codec:
+        section = view[position + HEADER_SIZE : position + header.size_in_bytes]
+        if _needs_other_form(section, header.codec, config):
             rebuilt[position] = _recompressed(payload, header, config)
+        elif header is not sent:
+            rebuilt[position] = _summed(header, section) + section
     validated = (
         ValidatedAppend.of(buffer, located) if not rebuilt else _with_batches(buffer, located, rebuilt)
     )
@@ -230,9 +244,21 @@ def _decompressed(buffer: Buffer, position: int, header: BatchHeader) -> Buffer:
         raise
 
 
+def _redated(header: BatchHeader, summary: RecordsSummary) -> BatchHeader:
+    """The header with the highest timestamp of its records; the same object where it has that."""
+    latest_ms = header.base_timestamp + summary.max_timestamp_delta
+    return header if header.max_timestamp == latest_ms else header._replace(max_timestamp=latest_ms)
+
+
+def _needs_other_form(section: memoryview, codec: Codec, config: LogConfig) -> bool:
+    """The topic keeps another codec, or Kafka's readers would refuse what ours took."""
+    is_foreign = codec is Codec.LZ4 and not is_lz4_of_kafka(section)
+    return is_foreign or config.compression_type.codec_for(codec) is not codec
+
+
 def _recompressed(payload: Buffer, header: BatchHeader, config: LogConfig) -> bytes:
-    """The batch in the topic's codec. Its records stay as they are, byte for byte, and with them everything
-    that they or the header say."""
+    """The batch in the topic's codec, in our form. Its records stay as they are, byte for byte, and with them
+    everything that they or the header say."""
     codec = config.compression_type.codec_for(header.codec)
     batch = rebuild_batch(
         header._replace(attributes=header.attributes & ~CODEC_MASK | codec),

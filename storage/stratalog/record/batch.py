@@ -98,14 +98,8 @@ def require_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
 
 def verify_records(payload: Buffer, header: BatchHeader) -> RecordsSummary:
     """The other half, for a records section that is decompressed already. Raises CorruptRecordError."""
-    try:
-        summary = kernels.scan_records(payload, header.records_count, header.last_offset_delta)
-    except CorruptRecordError as failure:
-        raise (frame_fault(payload, header) or failure) from None
-    earliest = header.base_timestamp + summary.min_timestamp_delta
+    summary = verify_frames(payload, header)
     latest = header.base_timestamp + summary.max_timestamp_delta
-    if earliest < _MIN_INT64 or latest > _MAX_INT64:
-        raise CorruptRecordError("a record's timestamp is out of range", base_offset=header.base_offset)
     if header.append_time_ms is None and header.records_count > 0 and latest != header.max_timestamp:
         raise CorruptRecordError(
             "the batch's highest timestamp is not that of its records; look-ups by time would go wrong",
@@ -114,6 +108,19 @@ def verify_records(payload: Buffer, header: BatchHeader) -> RecordsSummary:
             base_offset=header.base_offset,
             records_max_timestamp=latest,
         )
+    return summary
+
+
+def verify_frames(payload: Buffer, header: BatchHeader) -> RecordsSummary:
+    """The same, whatever the header says the highest timestamp is. Raises CorruptRecordError."""
+    try:
+        summary = kernels.scan_records(payload, header.records_count, header.last_offset_delta)
+    except CorruptRecordError as failure:
+        raise (frame_fault(payload, header) or failure) from None
+    earliest = header.base_timestamp + summary.min_timestamp_delta
+    latest = header.base_timestamp + summary.max_timestamp_delta
+    if earliest < _MIN_INT64 or latest > _MAX_INT64:
+        raise CorruptRecordError("a record's timestamp is out of range", base_offset=header.base_offset)
     return summary
 
 

@@ -20,6 +20,9 @@ from stratalog.record.compression_fault import malformed, too_large
 _lz4: Any = lz4.frame
 _NAME = "LZ4"
 _MAGIC = b"\x04\x22\x4d\x18"
+# Of the byte behind the magic: version 01, independent blocks, and two bits of later versions.
+_FLAGS_MASK = 0b1110_0011
+_KAFKAS_FLAGS = 0b0110_0000
 _FAST_LEVEL = 0
 # A usual batch comes out in one piece, and a bomb in pieces that are small against its bound.
 _PIECE_FACTOR = 4
@@ -36,6 +39,11 @@ def compress_lz4(data: Buffer, level: int | None) -> bytes:
         store_size=False,
     )
     return frame
+
+
+def is_lz4_of_kafka(data: Buffer) -> bool:
+    """Java's reader takes the frame, too, which is a sound one."""
+    return data[len(_MAGIC)] & _FLAGS_MASK == _KAFKAS_FLAGS
 
 
 def decompress_lz4(data: Buffer, max_bytes: int) -> bytes:

@@ -238,13 +238,6 @@ REFUSED: list[tuple[str, bytes, LogConfig, type[LogStoreError], dict[str, object
     ("fewer records than it says", with_header(batch(), last_offset_delta=1), CONFIG, CorruptRecordError, {}),
     ("more records than it says", with_header(batch(), records_count=2), CONFIG, CorruptRecordError, {}),
     (
-        "another highest timestamp",
-        with_header(batch(), max_timestamp=5),
-        CONFIG,
-        CorruptRecordError,
-        {"field": "max_timestamp", "value": 5, "records_max_timestamp": 1002},
-    ),
-    (
         "too large",
         batch(),
         LogConfig(max_message_bytes=80),
