@@ -14,7 +14,7 @@ from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.cli.connection import json_option
 from stratalog.cli.int_ranges import COUNT, OFFSET
 from stratalog.cli.log_dump_entries import CorruptPlace, DumpEntry, DumpItem, DumpOptions
-from stratalog.cli.log_dump_files import FileKind, LogFile, log_file_of, log_files_in
+from stratalog.cli.log_dump_files import LogFile, log_file_of, log_files_in
 from stratalog.cli.log_dump_indexes import dump_index
 from stratalog.cli.log_dump_segment import dump_segment
 from stratalog.cli.log_dump_small_files import dump_small_file
@@ -55,8 +55,9 @@ def dump(
     as_json: bool,
 ) -> None:
     """Print what FILE holds: a segment (.log), an index (.index, .timeindex, .txnindex), a producer snapshot
-    (.snapshot), leader-epoch-checkpoint, partition.metadata, a checkpoint of a data directory or its
-    meta.properties; or all of these in a directory. Names tell what a file is; nothing is changed.
+    (.snapshot), a snapshot of Kafka's metadata log (OFFSET-EPOCH.checkpoint), leader-epoch-checkpoint,
+    partition.metadata, a checkpoint of a data directory or its meta.properties; or all of these in a
+    directory. Names tell what a file is; nothing is changed.
 
     Needs no server, but a running one may be writing: the last batch may be there in part, and index files of
     the active segment are not to be relied on.
@@ -143,7 +144,7 @@ def _print_file(
 
 
 def _items_of(filesystem: FileSystem, log: LogFile, options: DumpOptions) -> Iterator[DumpItem]:
-    if log.kind is FileKind.SEGMENT:
+    if log.kind.has_batches:
         return dump_segment(filesystem, log, options)
     if log.kind.is_index:
         return dump_index(filesystem, log, options)

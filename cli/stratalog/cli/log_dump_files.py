@@ -31,6 +31,8 @@ CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 
 _MAX_OFFSET = 2**63 - 1
 _OFFSET_NAME = re.compile(r"([0-9]{20})(\.[a-z]+)(\.deleted|\.swap|\.cleaned)?", re.ASCII)
+# Of Kafka's metadata log: where the snapshot ends, and in which epoch.
+_METADATA_SNAPSHOT_NAME = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint(\.part|\.deleted)?", re.ASCII)
 
 
 class FileKind(enum.Enum):
@@ -41,10 +43,16 @@ class FileKind(enum.Enum):
     TIME_INDEX = "time index"
     TRANSACTION_INDEX = "transaction index"
     PRODUCER_SNAPSHOT = "producer snapshot"
+    METADATA_SNAPSHOT = "metadata snapshot"
     LEADER_EPOCHS = "leader epochs"
     PARTITION_METADATA = "partition metadata"
     CHECKPOINT = "checkpoint"
     META_PROPERTIES = "properties of a data directory"
+
+    @property
+    def has_batches(self) -> bool:
+        """Is one batch after the other."""
+        return self in {FileKind.SEGMENT, FileKind.METADATA_SNAPSHOT}
 
     @property
     def is_index(self) -> bool:
@@ -100,6 +108,9 @@ def log_file_of(path: str) -> LogFile | None:
     name = os.path.basename(path)
     if name in _KINDS_BY_NAME:
         return LogFile(path, _KINDS_BY_NAME[name])
+    match = _METADATA_SNAPSHOT_NAME.fullmatch(name)
+    if match is not None and int(match[1]) <= _MAX_OFFSET:
+        return LogFile(path, FileKind.METADATA_SNAPSHOT, int(match[1]))
     match = _OFFSET_NAME.fullmatch(name)
     if match is None or match[2] not in _KINDS_BY_SUFFIX or int(match[1]) > _MAX_OFFSET:
         return None

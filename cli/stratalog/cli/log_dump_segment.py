@@ -1,4 +1,4 @@
-"""A segment as entries of a dump: its batches, and the records in them where they are wanted.
+"""A segment, or a snapshot of metadata, as entries of a dump: its batches, and their records where wanted.
 
 Batches are proved by their checksums as they come. Held is a control batch, or one whose records are wanted,
 and only up to a bound. Where the file is damaged so that no batch can begin, the offset index beside it, if
@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile, FileSystem
 from stratalog.cli.log_dump_entries import CorruptPlace, DumpEntry, DumpItem, DumpOptions
-from stratalog.cli.log_dump_files import LogFile
+from stratalog.cli.log_dump_files import FileKind, LogFile
 from stratalog.cli.record_json import JsonValue, bytes_to_json
 from stratalog.log.batch_inspection import InspectedBatch, inspect_batches, inspect_records
 from stratalog.log.producer_batch import ProducerBatch
-from stratalog.record.batch import DEFAULT_MAX_DECOMPRESSED
+from stratalog.record.batch import DEFAULT_MAX_DECOMPRESSED, decode
+from stratalog.record.control_key import ControlKey
 from stratalog.record.header import BatchHeader, TimestampType
 from stratalog.record.record import Record
 from stratalog.segment.file_names import OFFSET_INDEX_SUFFIX
@@ -37,7 +38,8 @@ def dump_segment(filesystem: FileSystem, log: LogFile, options: DumpOptions) -> 
         for found in inspect_batches(
             file,
             size_bytes,
-            log.name_offset,
+            # A snapshot is named after its end; its own offsets begin at 0.
+            log.name_offset if log.kind is FileKind.SEGMENT else 0,
             from_offset=options.from_offset,
             resume_positions=lambda: _indexed_positions(filesystem, log),
         ):
@@ -51,6 +53,8 @@ def dump_segment(filesystem: FileSystem, log: LogFile, options: DumpOptions) -> 
 
 def _indexed_positions(filesystem: FileSystem, log: LogFile) -> Iterator[int]:
     """Where the offset index says that batches begin; nothing where there is none that can be used."""
+    if log.kind is not FileKind.SEGMENT:
+        return
     path = log.beside(OFFSET_INDEX_SUFFIX)
     try:
         if filesystem.file_size(path) > _MAX_INDEX_BYTES:
@@ -69,16 +73,23 @@ def _dump_batch(file: AppendFile, found: InspectedBatch, options: DumpOptions) -
     problems = list(found.problems)
     if too_large:
         problems.append(f"it is larger than {MAX_BATCH_BYTES} bytes, so its records are not shown")
-    known = ProducerBatch(header)
+    known, control_type = ProducerBatch(header), None
     if batch is not None and header.is_control:
         try:
+            control_type = _control_types(batch)
             known = ProducerBatch.read(batch, 0, header)
         except CorruptRecordError as failure:
             problems.append(str(failure))
-    yield DumpEntry("batch", _batch_fields(position, known, crc_matches=found.crc_matches))
+    yield DumpEntry("batch", _batch_fields(position, known, control_type, crc_matches=found.crc_matches))
     yield from (CorruptPlace(position, problem) for problem in problems)
     if batch is not None and options.with_records:
         yield from _dump_records(batch, position, header)
+
+
+def _control_types(batch: bytes) -> str | None:
+    """What the records of a control batch are about, by name where there is one; None without a record."""
+    keys = [ControlKey.parse(record) for record in decode(batch, max_bytes=MAX_BATCH_BYTES)]
+    return ",".join(key.name for key in keys) or None
 
 
 def _dump_records(batch: bytes, position: int, header: BatchHeader) -> Iterator[DumpItem]:
@@ -89,7 +100,9 @@ def _dump_records(batch: bytes, position: int, header: BatchHeader) -> Iterator[
         yield CorruptPlace(position, str(failure))
 
 
-def _batch_fields(position: int, batch: ProducerBatch, *, crc_matches: bool) -> dict[str, JsonValue]:
+def _batch_fields(
+    position: int, batch: ProducerBatch, control_type: str | None, *, crc_matches: bool
+) -> dict[str, JsonValue]:
     header, marker = batch.header, batch.marker
     return {
         "position": position,
@@ -108,7 +121,7 @@ def _batch_fields(position: int, batch: ProducerBatch, *, crc_matches: bool) -> 
         "delete_horizon_ms": header.delete_horizon_ms,
         "is_transactional": header.is_transactional,
         "is_control": header.is_control,
-        "control_type": None if marker is None else marker.control_type.name.lower(),
+        "control_type": control_type,
         "coordinator_epoch": None if marker is None else marker.coordinator_epoch,
         "producer_id": header.producer_id,
         "producer_epoch": header.producer_epoch,

@@ -138,7 +138,9 @@ def _attributes(fields: _Fields) -> Cell:
     """What is not the same for nearly every batch."""
     words = [name for name in ("transactional", "control") if fields[f"is_{name}"]]
     if fields["control_type"] is not None:
-        words += [f"{fields['control_type']}", f"coordinator_epoch={fields['coordinator_epoch']}"]
+        words.append(str(fields["control_type"]))
+    if fields["coordinator_epoch"] is not None:
+        words.append(f"coordinator_epoch={fields['coordinator_epoch']}")
     horizon = _time("delete_horizon_ms")(fields)
     if horizon is not None:
         words.append(f"delete_horizon={horizon}")

@@ -4,9 +4,9 @@
     key           = version int16 = 0 | type int16: 0 abort, 1 commit
     value         = version int16 = 0 | coordinator_epoch int32
 
-Later versions may append fields; readers ignore what they do not know. (Kafka has more types, but only in its
-metadata log.) A compaction that drops a marker may leave its batch without a record, which keeps the
-producer's epoch.
+Later versions may append fields; readers ignore what they do not know. Control records of other types end no
+transaction (see `control_key`). A compaction that drops a marker may leave its batch without a record, which
+keeps the producer's epoch.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from stratalog.record.batch import decode
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import NO_LEADER_EPOCH, encode_batch
 from stratalog.record.compression import Codec
+from stratalog.record.control_key import ControlKey
 from stratalog.record.header import BatchHeader
 from stratalog.record.record import Record
 
 _VERSION = 0
-_KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
 
 
@@ -48,11 +48,10 @@ class EndTransactionMarker(NamedTuple):
     @staticmethod
     def parse(record: Record) -> EndTransactionMarker:
         """What a control record says. Raises CorruptRecordError."""
-        key, value = record.key or b"", record.value or b""
-        if len(key) >= _KEY.size and len(value) >= _VALUE.size:
-            key_version, control_type = _KEY.unpack_from(key)
+        control_type, value = ControlKey.parse(record).control_type, record.value or b""
+        if len(value) >= _VALUE.size and control_type in _CONTROL_TYPES:
             value_version, coordinator_epoch = _VALUE.unpack_from(value)
-            if key_version >= 0 and value_version >= 0 and control_type in _CONTROL_TYPES:
+            if value_version >= 0:
                 return EndTransactionMarker(ControlType(control_type), coordinator_epoch)
         raise CorruptRecordError(
             "a control record is not the end of a transaction; find out who wrote it", offset=record.offset
@@ -60,19 +59,21 @@ class EndTransactionMarker(NamedTuple):
 
     @staticmethod
     def read(buffer: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:
-        """What the control batch at `position` says; None where compaction has dropped the marker.
+        """What the control batch at `position` says; None where it ends no transaction, or where compaction
+        has dropped the marker.
 
         Raises CorruptRecordError.
         """
         assert header.is_control
-        if header.codec is not Codec.NONE or header.records_count > 1:
+        records = decode(buffer, position) if header.codec is Codec.NONE else []
+        is_marker = any(ControlKey.parse(record).control_type in _CONTROL_TYPES for record in records)
+        if header.codec is not Codec.NONE or (is_marker and len(records) > 1):
             raise CorruptRecordError(
-                "a control batch holds one marker, uncompressed; find out who wrote it",
+                "a control batch is uncompressed, and holds no more than one marker; find out who wrote it",
                 base_offset=header.base_offset,
                 records_count=header.records_count,
             )
-        records = decode(buffer, position)
-        return EndTransactionMarker.parse(records[0]) if records else None
+        return EndTransactionMarker.parse(records[0]) if is_marker else None
 
     def to_batch(
         self,
@@ -84,7 +85,7 @@ class EndTransactionMarker(NamedTuple):
         leader_epoch: int = NO_LEADER_EPOCH,
     ) -> bytes:
         """The control batch that ends the producer's transaction."""
-        key = _KEY.pack(_VERSION, self.control_type)
+        key = ControlKey(_VERSION, self.control_type).pack()
         value = _VALUE.pack(_VERSION, self.coordinator_epoch)
         return encode_batch(
             [Record(0, timestamp_ms, key, value)],

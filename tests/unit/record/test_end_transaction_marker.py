@@ -11,6 +11,7 @@ from stratalog.record.batch import decode, decode_all, verify
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.compression import Codec
+from stratalog.record.control_key import ControlKey
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import ATTRIBUTES_POSITION, parse_header
 from stratalog.record.record import Record
@@ -75,8 +76,26 @@ def test_a_control_batch_holds_one_marker() -> None:
     record = marker(COMMIT_KEY, bytes(6))
     for records, codec in (([record, record], Codec.NONE), ([record], Codec.GZIP)):
         batch = encode_batch(records, codec=codec, producer=TRANSACTION, is_control=True)
-        with pytest.raises(CorruptRecordError, match="one marker, uncompressed"):
+        with pytest.raises(CorruptRecordError, match="uncompressed, and holds no more than one marker"):
             EndTransactionMarker.read(batch, 0, parse_header(batch))
+
+
+@pytest.mark.parametrize("control_type", [2, 3, 4, 5, 6, 7, 2**15 - 1])
+@pytest.mark.parametrize("count", [1, 3])
+def test_control_records_of_other_types_end_no_transaction(control_type: int, count: int) -> None:
+    records = [marker(ControlKey(1, control_type).pack() + b"more", b"any")] * count
+    batch = encode_batch(records, is_control=True)
+    assert EndTransactionMarker.read(batch, 0, parse_header(batch)) is None
+    with_marker = encode_batch([*records, marker(COMMIT_KEY, bytes(6))], is_control=True)
+    with pytest.raises(CorruptRecordError, match="no more than one marker"):
+        EndTransactionMarker.read(with_marker, 0, parse_header(with_marker))
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\0\0\0", b"\xff\xff\0\x02", b"\0\0\xff\xff"])
+def test_a_control_record_has_a_type(key: bytes | None) -> None:
+    batch = encode_batch([marker(key, bytes(6))], is_control=True)
+    with pytest.raises(CorruptRecordError, match="key does not say"):
+        EndTransactionMarker.read(batch, 0, parse_header(batch))
 
 
 def test_compaction_may_leave_the_batch_without_its_marker() -> None:
