@@ -13,6 +13,7 @@ same directory.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -32,7 +33,9 @@ Result = TypeVar("Result")
 class LogAvailability:
     """Changes are guarded by UnifiedLog.lock; questions are thread-safe."""
 
-    def __init__(self, topic_partition: TopicPartition, local_log: LocalLog) -> None:
+    def __init__(self, lock: threading.RLock, topic_partition: TopicPartition, local_log: LocalLog) -> None:
+        """`lock` is `UnifiedLog.lock`."""
+        self._lock = lock
         self._topic_partition = topic_partition
         self._local = local_log
         self._offline_reason: str | None = None
@@ -82,7 +85,8 @@ class LogAvailability:
         """The result of a read that may meet a segment that is being dropped or cut: then it looks at the log
         again.
 
-        Raises what `read` raises, and DataDirectoryError where the disk fails.
+        No lock is taken, but for where a file is missing: whoever is at the files has renamed it, and may not
+        have replaced the list yet. Raises what `read` raises, and DataDirectoryError where the disk fails.
         """
         while True:
             segments = self._local.segments
@@ -93,7 +97,9 @@ class LogAvailability:
                     continue
                 raise
             except FileNotFoundError as failure:
-                if not self.is_closed and self._local.segments is not segments:
+                with self._lock:
+                    has_changed = self._local.segments is not segments
+                if not self.is_closed and has_changed:
                     continue
                 if self.is_closed:
                     self.require_online()

@@ -85,7 +85,7 @@ class UnifiedLog:
             recovery_point=loaded.local_log.segments.end_offset,
         )
         self._state.publish(self._offsets.high_watermark)
-        self._availability = LogAvailability(topic_partition, loaded.local_log)
+        self._availability = LogAvailability(self.lock, topic_partition, loaded.local_log)
         self._reader = LogReader(loaded.local_log, self._offsets, self._availability)
         self._flusher = LogFlusher(
             self._flush_lock, self.lock, clock, loaded, self._offsets, self._availability

@@ -10,12 +10,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+import pytest
+
 from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError
+from stratalog.base.filesystem import AppendFile
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import decode_all
 from stratalog.testing.log_ledger import LogLedger
-from stratalog.testing.log_machine import LogMachine
+from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)
 
@@ -111,3 +115,43 @@ def test_appends_of_many_threads_get_offsets_of_their_own() -> None:
         for record in decode_all(log.read(offset, 1).batches)
     ]
     assert stored == placed
+
+
+class RenamingDisk(MemoryFileSystem):
+    """Once it is `armed`, whoever has renamed a log's files waits until somebody has missed one. Thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed = threading.Event()
+        self.has_renamed = threading.Event()
+        self.is_missed = threading.Event()
+
+    def open_read(self, path: str) -> AppendFile:
+        try:
+            return super().open_read(path)
+        except FileNotFoundError:
+            self.is_missed.set()
+            raise
+
+    def sync_directory(self, path: str) -> None:
+        if path == PARTITION_DIR and self.armed.is_set():
+            self.has_renamed.set()
+            assert self.is_missed.wait(30)
+        super().sync_directory(path)
+
+
+def test_a_reader_that_misses_a_file_of_a_log_that_begins_anew_looks_again() -> None:
+    disk = RenamingDisk()
+    log = LogMachine(disk, LogConfig(segment_bytes=1024), max_open=1).start()
+    ledger = LogLedger()
+    for _ in range(4):
+        ledger.append(log, [ledger.batch(20)])
+    assert len(log.segments()) > 2
+    disk.armed.set()
+    with ThreadPoolExecutor(1) as pool:
+        truncation = pool.submit(log.truncate_fully_and_start_at, 500)
+        assert disk.has_renamed.wait(30)
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read(0, 500)
+        truncation.result()
+    assert log.log_end_offset == 500
