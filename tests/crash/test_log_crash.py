@@ -174,6 +174,12 @@ def transactional_work(machine: LogMachine, ledger: LogLedger) -> None:
     log.delete_old_segments()
     ledger.note_starts(log)
     ledger.append(log, [ledger.producer_batch(2, 1, is_transactional=True)])
+    ledger.end_transaction(log, 2, committed=False, now_ms=now_ms)
+    # The recovery point is the end of a segment that is sealed after that, and nothing is flushed any more.
+    ledger.flush(log)
+    machine.checkpoint()
+    log.roll()
+    ledger.append(log, [ledger.batch(3)])
 
 
 WORKS = pytest.mark.parametrize(
@@ -246,7 +252,8 @@ def test_dying_at_every_operation_loses_nothing_that_was_flushed(
         with pytest.raises(SimulatedCrash):
             work(new_machine(disk, config), ledger)
         verified: list[dict[str, bytes | None]] = []
-        for survival in SURVIVALS:
+        of_each = (Survival(Kept.EACH, names, seed=operation) for names in (Kept.ALL, Kept.EACH))
+        for survival in (*SURVIVALS, *of_each):
             if survival not in (NOTHING_KEPT, EVERYTHING_KEPT) and not sampling.one_in(2):
                 continue
             found = disk.reopened(survival)

@@ -217,7 +217,12 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         self._tell_what_the_store_knows(tiered_end_offset)
 
     @rule(
-        survival=st.builds(Survival, st.sampled_from(Kept), st.sampled_from([Kept.NONE, Kept.HALF, Kept.ALL]))
+        survival=st.builds(
+            Survival,
+            st.sampled_from(Kept),
+            st.sampled_from([Kept.NONE, Kept.HALF, Kept.ALL, Kept.EACH]),
+            st.integers(0, 2**32),
+        )
     )
     def crash(self, survival: Survival) -> None:
         self.disk = self.disk.after_crash(survival)

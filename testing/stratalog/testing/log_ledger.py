@@ -188,6 +188,7 @@ class LogLedger:
             end_offset -= self._indexes.get(self.acknowledged[end_offset].value, 0)
         self.durable_end_offset = min(self.durable_end_offset, end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
+        self.local_start_offset = min(self.local_start_offset, end_offset)
         assert log.truncate_to(offset) == end_offset
         self.acknowledged = {at: record for at, record in self.acknowledged.items() if at < end_offset}
         self.attempted = {at: records for at, records in self.attempted.items() if at < end_offset}

@@ -11,6 +11,9 @@ because a real disk may have written any of it on its own account:
   order, as journaling file systems replay them: none, half or all. Different directories owe each other no
   order.
 
+Files owe each other nothing either: with `Kept.EACH` every file has another one of these fates, and every
+directory another last change, drawn by the seed.
+
 A sync of a file says nothing about its name, and a synced name nothing about the contents.
 """
 
@@ -36,6 +39,7 @@ class Kept(enum.Enum):
     ALL = "all"
     ZEROS = "zeros"
     NOISE = "noise"
+    EACH = "each"
 
 
 class Survival(NamedTuple):
@@ -43,6 +47,11 @@ class Survival(NamedTuple):
 
     contents: Kept
     names: Kept
+    seed: int = 0
+    """Of the fates that are drawn for EACH."""
+
+
+_FATES = (Kept.NONE, Kept.HALF, Kept.ALL, Kept.ZEROS, Kept.NOISE)
 
 
 class _File:
@@ -78,6 +87,7 @@ class _File:
             return stable + loose[: (len(loose) + 1) // 2]
         if kept is Kept.ZEROS:
             return stable + bytes(len(loose))
+        assert kept is Kept.NOISE
         return stable + random.Random(len(loose)).randbytes(len(loose))
 
 
@@ -97,8 +107,10 @@ class _Directory:
         self.synced = dict(self.entries)
         self.changes.clear()
 
-    def survivor(self, kept: Kept) -> dict[str, _File | _Directory]:
+    def survivor(self, kept: Kept, draw: random.Random) -> dict[str, _File | _Directory]:
         count = {Kept.NONE: 0, Kept.HALF: (len(self.changes) + 1) // 2}.get(kept, len(self.changes))
+        if kept is Kept.EACH:
+            count = draw.randint(0, len(self.changes))
         entries = dict(self.synced)
         for change in self.changes[:count]:
             change(entries)
@@ -125,7 +137,7 @@ class MemoryFileSystem:
             found = MemoryFileSystem(
                 now_ms=self.now_ms, free_bytes=self._free_bytes, can_reserve=self.can_reserve
             )
-            found._root = self._survivor(self._root, survival)
+            found._root = self._survivor(self._root, survival, random.Random(survival.seed))
             return found
 
     def contents(self) -> dict[str, bytes | None]:
@@ -154,14 +166,16 @@ class MemoryFileSystem:
         with self.lock:
             self._locked.clear()
 
-    def _survivor(self, directory: _Directory, survival: Survival) -> _Directory:
+    def _survivor(self, directory: _Directory, survival: Survival, draw: random.Random) -> _Directory:
         found = _Directory()
-        for name, node in directory.survivor(survival.names).items():
+        for name, node in directory.survivor(survival.names, draw).items():
             if isinstance(node, _Directory):
-                found.entries[name] = self._survivor(node, survival)
+                found.entries[name] = self._survivor(node, survival, draw)
                 continue
             file = _File(node.modified_ms)
-            file.data += node.survivor(survival.contents)
+            file.data += node.survivor(
+                draw.choice(_FATES) if survival.contents is Kept.EACH else survival.contents
+            )
             file.reserved_bytes = node.reserved_bytes
             file.sync()
             found.entries[name] = file

@@ -96,6 +96,27 @@ def test_unsynced_bytes_are_forgotten_or_torn() -> None:
     assert left(Kept.NOISE) not in (b"safeloose!", b"safe" + bytes(6))
 
 
+def test_each_file_and_each_directory_may_have_a_fate_of_its_own() -> None:
+    disk = MemoryFileSystem()
+    disk.make_directories("/d")
+    disk.make_directories("/e")
+    disk.sync_directory("/")
+    for name in ("/d/a", "/d/b", "/e/a", "/e/b"):
+        disk.open_append(name).append([b"loose!"])
+
+    def left(seed: int) -> dict[str, bytes | None]:
+        return disk.after_crash(Survival(Kept.EACH, Kept.EACH, seed)).contents()
+
+    found = [left(seed) for seed in range(300)]
+    assert found == [left(seed) for seed in range(300)]
+    pairs = {(one["/d/a"], one["/d/b"]) for one in found if "/d/b" in one}
+    # Noise is the same for the same size.
+    assert len(pairs) == 5 * 5
+    names = {(one.keys() & {"/d/a", "/d/b"} == set(), "/d/b" in one, "/e/a" in one) for one in found}
+    assert len(names) == 3 * 2
+    assert all("/d/a" in one for one in found if "/d/b" in one)
+
+
 def test_an_unsynced_truncation_may_be_undone_or_mixed_with_what_followed() -> None:
     disk = MemoryFileSystem()
     file = disk.open_append("/a")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from stratalog.base.errors import (
@@ -425,3 +427,55 @@ def test_a_log_without_its_state_files_finds_the_state_again() -> None:
         log.check()
         found = log.producers(), [log.end_offset_for(epoch) for epoch in range(5)], committed_values(log)
         assert found == expected
+
+
+@pytest.mark.parametrize("rolls_by_append", [False, True])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_was_aborted_survives_a_roll_that_nobody_flushed(restarts: bool, rolls_by_append: bool) -> None:
+    """The recovery point is the end of the segment before that is sealed, so nobody walks it again."""
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk, SMALL)
+    log = machine.start()
+    log.append_as_leader(batch(1, 0, 5, txn=True), 1)
+    end(log, 1, committed=False)
+    log.append_as_leader(plain(5), 1)
+    expected = committed_values(log)
+    assert len(expected) == 5
+    log.flush()
+    machine.checkpoint()
+    if restarts:
+        machine.kill()
+        log = machine.start()
+    if rolls_by_append:
+        log.append_as_leader(plain(70), 1)
+    else:
+        log.roll()
+    assert log.active_base_offset == 11
+    for contents in Kept:
+        found = LogMachine(disk.after_crash(Survival(contents, Kept.ALL)), SMALL).start()
+        found.check()
+        assert committed_values(found)[:5] == expected
+        assert found.aborted_transactions(0, 11) == (AbortedTransaction(1, 0, 5, 6),)
+
+
+def test_a_transaction_index_that_cannot_be_synced_takes_the_log_offline() -> None:
+    """A second sync of the same file would succeed, and say nothing."""
+
+    def roll(disk: FaultyFileSystem) -> UnifiedLog:
+        log = LogMachine(disk, SMALL).start()
+        log.append_as_leader(batch(1, 0, 5, txn=True), 1)
+        end(log, 1, committed=False)
+        try:
+            log.roll()
+        except DataDirectoryError as failure:
+            assert "offline" in str(failure)
+        return log
+
+    whole = FaultyFileSystem()
+    assert roll(whole).active_base_offset == 6
+    [sync] = [number for number, name in enumerate(whole.trace) if re.match("sync .*txnindex", name)]
+    disk = FaultyFileSystem()
+    disk.fail_at(sync + 1)
+    log = roll(disk)
+    assert log.is_offline
+    assert log.active_base_offset == 0
