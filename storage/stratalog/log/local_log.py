@@ -4,9 +4,9 @@ It knows nothing but files: no watermark, no other tier, no rule that says when 
 go. `segments` is replaced as a whole by whatever changes the list.
 
 Crash: whoever loads the log takes a segment for whole that lies below the recovery point and is followed by
-another one, and the recovery point may be at its end before it is sealed. So what cannot be told to be missing
-later is durable before the next segment has a file: the index of aborted transactions. The other index files
-are compared with the data, and the last segment is walked.
+another one, and the recovery point may be at its end before it is sealed. So what nobody can tell to be
+missing, the index of aborted transactions, is durable before the next segment has a file. The other index
+files are compared with the data, a producer snapshot has a checksum, and the last segment is walked.
 """
 
 from __future__ import annotations
@@ -124,8 +124,11 @@ class LocalLog:
         return segment
 
     def _sync_aborted(self, segment: LogSegment) -> None:
-        """Make its saved index of aborted transactions durable, name included. Raises DataDirectoryError: after
-        a sync that failed nobody knows what is on the disk, and the next one would not say so."""
+        """Make its saved index of aborted transactions durable, name included.
+
+        Raises DataDirectoryError: after a sync that failed nobody knows what is on the disk, and the next one
+        would not say so.
+        """
         if not segment.has_aborted:
             return
         path = segment_path(self.directory, segment.base_offset, TRANSACTION_INDEX_SUFFIX)

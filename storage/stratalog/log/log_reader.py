@@ -1,8 +1,8 @@
 """Reading a log beside whatever changes it.
 
 No method takes a lock, unless a file is missing. Each takes the segments once, as the snapshot that they are,
-and answers from these; a segment that is dropped meanwhile makes it look at the log again. What an index file says is compared with the
-data, and made again where it is wrong, so a damaged index is no damage.
+and answers from these; a segment that is dropped meanwhile makes it look at the log again. What an index file
+says is compared with the data, and made again where it is wrong, so a damaged index is no damage.
 """
 
 from __future__ import annotations

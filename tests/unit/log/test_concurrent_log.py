@@ -118,7 +118,7 @@ def test_appends_of_many_threads_get_offsets_of_their_own() -> None:
 
 
 class RenamingDisk(MemoryFileSystem):
-    """Once it is `armed`, whoever has renamed a log's files waits until somebody has missed one. Thread-safe."""
+    """Once it is `armed`, whoever has renamed log files waits until somebody has missed one. Thread-safe."""
 
     def __init__(self) -> None:
         super().__init__()
