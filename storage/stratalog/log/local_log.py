@@ -184,7 +184,9 @@ class LocalLog:
         # Oldest first: a crash in between leaves a log without a gap.
         for segment in dropped:
             segment.mark_deleted()
-        self.resources.filesystem.sync_directory(self.directory)
+        # What begins where these end must be found there, be it the directory of a log that was never synced.
+        for directory in dict.fromkeys((self.directory, *self._unsynced_directories)):
+            self.resources.filesystem.sync_directory(directory)
         return dropped
 
     def before(self, offset: int) -> TruncatedLog:

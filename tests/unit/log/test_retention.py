@@ -12,7 +12,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
-from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 HOUR_MS = 3_600_000
 
@@ -160,6 +160,17 @@ def test_deleted_records_are_out_of_reach_at_once_and_after_a_restart() -> None:
         log.increment_log_start_offset(4)
     assert log.delete_old_segments() == 2
     machine.kill()
+    assert machine.start().log_start_offset == 2
+
+
+def test_a_log_that_was_never_flushed_keeps_its_start_in_a_power_loss() -> None:
+    """The name of its directory is not durable before the first flush, or the first segment that goes."""
+    machine, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
+    fill(log, 3)
+    assert log.delete_old_segments() == 2
+    assert isinstance(machine.disk, MemoryFileSystem)
+    machine.disk = machine.disk.after_crash(Survival(Kept.ALL, Kept.NONE))
+    machine.manager = None
     assert machine.start().log_start_offset == 2
 
 
