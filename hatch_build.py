@@ -43,6 +43,14 @@ class KernelBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and tell hatchling what to add. `version` is "standard" or "editable"."""
         self._scratch = Path(tempfile.mkdtemp(prefix="stratalog-build-"))
+        try:
+            self._compile(version, build_data)
+        except BaseException:
+            # Nobody calls `finalize` then.
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise
+
+    def _compile(self, version: str, build_data: dict[str, Any]) -> None:
         roots = [Path(self.root, name) for name in self.build_config.dev_mode_dirs]
         sources = [(root, source) for root in roots for source in sorted(root.rglob("*.pyx"))]
         if version == "editable":
