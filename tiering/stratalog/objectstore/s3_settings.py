@@ -69,7 +69,8 @@ class S3Settings:
                 "this is not the url of a bucket",
                 name="store",
                 value=shown,
-                allowed="s3://bucket/prefix?endpoint=URL",
+                allowed="s3://bucket/prefix?endpoint=URL, with a bucket name of 2 to 63 letters, "
+                "digits, dots, dashes and underscores",
             )
         query = _query_of(parts, shown)
         return cls(
