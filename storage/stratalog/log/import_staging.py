@@ -139,7 +139,9 @@ class ImportStaging:
             self._scheduler,
             self._ids,
             # Old producers are a part of what is imported: the server forgets them by its own setting.
-            LogManagerSettings(data_dir=self._path, producer_id_expiration_ms=LONG_MAX, epochs_may_lag=True),
+            LogManagerSettings(
+                data_dir=self._path, producer_id_expiration_ms=LONG_MAX, written_by_broker=True
+            ),
         )
         logs: list[UnifiedLog] = []
         try:

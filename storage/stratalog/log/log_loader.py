@@ -69,11 +69,11 @@ class LogLoader:
         now_ms: int,
         recovery_point: int,
         producer_id_expiration_ms: int,
-        epochs_may_lag: bool = False,
+        written_by_broker: bool = False,
         on_progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
         """`recovery_point`: everything below is known to have been fsynced. `producer_id_expiration_ms`: idle
-        producers are forgotten after it. `epochs_may_lag`: see LogManagerSettings. `on_progress` is told
+        producers are forgotten after it. `written_by_broker`: see LogManagerSettings. `on_progress` is told
         before each segment that has to be walked."""
         self._resources = resources
         self._filesystem = resources.filesystem
@@ -82,7 +82,7 @@ class LogLoader:
         self._now_ms = now_ms
         self._recovery_point = recovery_point
         self._producer_id_expiration_ms = producer_id_expiration_ms
-        self._epochs_may_lag = epochs_may_lag
+        self._written_by_broker = written_by_broker
         self._on_progress = on_progress
         self._leftovers: list[str] = []
 
@@ -175,7 +175,8 @@ class LogLoader:
             self._config,
             state,
             recovery_point=self._recovery_point,
-            epochs_may_lag=self._epochs_may_lag,
+            written_by_broker=self._written_by_broker,
+            was_clean=was_clean,
             on_progress=self._on_progress,
         )
         known = LeaderEpochCache(self._filesystem, self._directory, state.epochs.entries)
@@ -187,7 +188,7 @@ class LogLoader:
             return found
         if was_clean:
             self._require_closed_end(found.walked[-1].end_offset)
-        if self._epochs_may_lag:
+        if self._written_by_broker:
             known.replace(known_or_learnt(self._resources.files, found, known, state.epochs))
         require_lineage(self._resources.files, found, known, state.epochs)
         remains = keep_remains(self._filesystem, self._resources.files, self._directory, found)

@@ -71,10 +71,11 @@ class LogManagerSettings:
     client may retry: a batch that it sends again afterwards is stored again."""
     producer_id_expiration_check_interval_ms: int = 10 * 60 * 1000
     """How often such producers are looked for."""
-    epochs_may_lag: bool = False
-    """Somebody else wrote the logs, and the files of leader epochs, perhaps copied at another time, may be
-    older than the batches: what is newer is learnt from these, in a recovery. Our own files have each epoch
-    before a batch has it."""
+    written_by_broker: bool = False
+    """Kafka wrote the logs, and they were perhaps copied file by file. So the files of leader epochs may be
+    older than the batches: what is newer is learnt from these, in a recovery (our own files have each epoch
+    before a batch has it). And a hole between segments is one that compaction left, even above the recovery
+    point."""
 
 
 class LogManager:
@@ -274,7 +275,7 @@ class LogManager:
             now_ms=self._clock.now_ms(),
             recovery_point=self._recovery_points.get(partition, 0),
             producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
-            epochs_may_lag=self._settings.epochs_may_lag,
+            written_by_broker=self._settings.written_by_broker,
             on_progress=on_progress,
         )
         log_start_offset = self._start_offsets.get(partition, 0)

@@ -5,7 +5,7 @@ point on nothing is certain, and this is done:
 
 1. Walk every batch, in order, with its checksum. The first one that is torn, nonsense, out of order or
    altered ends the log; so does a segment that does not begin where the one before it ends, if what lay
-   between must have been lost. The file is cut there, and later segments are removed: their offsets would
+   between may have been lost. The file is cut there, and later segments are removed: their offsets would
    leave a hole.
 2. Make the indexes of these segments again; what is in their files is not looked at. Leader epochs and
    producers follow the walk, from what is known of them at its beginning.
@@ -95,18 +95,20 @@ class LogRecovery:
         state: LogState,
         *,
         recovery_point: int,
-        epochs_may_lag: bool = False,
+        written_by_broker: bool = False,
+        was_clean: bool = False,
         on_progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
         """`state`: with the leader epochs that are in their file, and its snapshots held back.
-        `epochs_may_lag`: the newest ones need not be in it."""
+        `written_by_broker`: see LogManagerSettings. `was_clean`: the former process closed the log."""
         self._resources = resources
         self._filesystem = resources.filesystem
         self._directory = directory
         self._config = config
         self._state = state
         self._recovery_point = recovery_point
-        self._epochs_may_lag = epochs_may_lag
+        self._written_by_broker = written_by_broker
+        self._holes_are_old = was_clean or written_by_broker
         self._on_progress = on_progress
 
     def walk(self, segments: Sequence[LogSegment], trusted_count: int, now_ms: int) -> WalkedLog | LogSegment:
@@ -119,7 +121,7 @@ class LogRecovery:
         durable_count = sum(segment.end_offset <= self._recovery_point for segment in segments[:-1])
         durable_count = min(durable_count, trusted_count)
         suspects = segments[durable_count:]
-        if self._epochs_may_lag or not self._state.epochs.entries:
+        if self._written_by_broker or not self._state.epochs.entries:
             self._state.learn_epochs(segments[:durable_count])
         self._state.epochs.truncate_from_end(suspects[0].base_offset)
         self._state.reload_producers(segments[:durable_count], suspects[0].base_offset, now_ms)
@@ -172,11 +174,13 @@ class LogRecovery:
     def _has_lost(self, before: WalkedSegment, base_offset: int) -> bool:
         """What lay between a segment and the one that begins there is lost, and not a hole of old.
 
-        Below the recovery point nothing was lost: there, compaction has left the hole. Nor can a segment have
-        reached over a distance that its indexes do not take.
+        Below the recovery point nothing was lost: there, compaction has left the hole. So it has wherever a
+        process closed the log, and anywhere in a broker's, whose recovery point may not have come with it.
+        Nor can a segment have reached over a distance that its indexes do not take.
         """
         return (
-            before.end_offset != base_offset
+            not self._holes_are_old
+            and before.end_offset != base_offset
             and base_offset > self._recovery_point
             and before.segment.fits(base_offset - 1)
         )

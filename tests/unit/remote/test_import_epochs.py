@@ -1,5 +1,8 @@
 """A broker's directory whose file of leader epochs is older than its batches, or gone: the newest epochs are
-learnt from these. Every other contradiction is refused, and of our own logs this one, too."""
+learnt from these. Every other contradiction is refused, and of our own logs this one, too.
+
+Holes that the broker's compaction left at the ends of segments are no loss, whatever the checkpoint says.
+"""
 
 from __future__ import annotations
 
@@ -80,6 +83,13 @@ class Broker:
         data[position : position + 4] = epoch.to_bytes(4, "big")
         self.write(path, bytes(data))
 
+    def leave_hole(self) -> None:
+        """Take the last two batches out of the first segment, as compaction does."""
+        path = self.logs[0]
+        self.write(path, self.disk.read_file(path)[: 3 * self.size])
+        for suffix in (".index", ".timeindex"):
+            self.disk.unlink(path.removesuffix(".log") + suffix)
+
     def run(self) -> UnifiedLog:
         """Import, and open what came of it as a server does: with nothing learnt any more."""
         settings = ImportSettings(log_dir="/kafka", data_dir="/data", config={}, owner="somebody")
@@ -105,6 +115,43 @@ def test_epochs_that_are_newer_than_their_file_are_learnt(known_count: int, reco
     broker = Broker(recovery_point=recovery_point)
     broker.know(EXPECTED[:known_count])
     require_whole(broker, broker.run())
+
+
+def offsets_of(log: UnifiedLog) -> list[int]:
+    offsets: list[int] = []
+    next_offset = log.log_start_offset
+    while next_offset < log.log_end_offset:
+        data = log.read(next_offset, 1 << 20, Isolation.LOG_END)
+        offsets += [record.offset for record in decode_all(data.batches)]
+        next_offset = data.next_offset
+    return offsets
+
+
+KEPT_OFFSETS = [offset for offset in range(len(EPOCHS)) if offset not in (3, 4)]
+
+
+@pytest.mark.parametrize("recovery_point", [0, 4, 10, 23])
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_hole_of_compaction_ends_no_broker_s_log(recovery_point: int, *, is_closed: bool) -> None:
+    broker = Broker(recovery_point=recovery_point)
+    broker.leave_hole()
+    if is_closed and recovery_point in (0, len(EPOCHS)):
+        broker.write("/kafka/.kafka_cleanshutdown", b"")
+    log = broker.run()
+    log.check()
+    assert offsets_of(log) == KEPT_OFFSETS
+
+
+def test_a_hole_ends_no_log_that_was_closed() -> None:
+    """Its checkpoint is gone, and its newest segment has to be walked for want of an index."""
+    broker = Broker()
+    broker.leave_hole()
+    broker.disk.unlink(f"{BROKERS}/{20:020d}.index")
+    broker.disk.unlink(f"/kafka/{RECOVERY_POINT_FILE}")
+    broker.write("/kafka/.kafka_cleanshutdown", b"")
+    log = broker.open("/kafka").open_log(ORDERS, TOPIC_ID, CONFIG)
+    log.check()
+    assert offsets_of(log) == KEPT_OFFSETS
 
 
 @pytest.mark.parametrize("recovery_point", [0, 10, 23])
