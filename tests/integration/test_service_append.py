@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from stratalog.client.partition_sender import ANSWER_ERRORS_METADATA
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_header
 from stratalog.record.record import Record
+from stratalog.server.partition_writer import PartitionWriter
+from stratalog.server.pending_append import PendingAppend
 from stratalog.testing.service_bench import HOUR_MS, ServiceBench, service_bench
 from stratalog.v1 import log_pb2
 
@@ -378,11 +381,13 @@ async def test_a_session_that_is_cancelled_leaves_whole_requests(tmp_path: Path)
 
 
 class SyncCountingFileSystem(PosixFileSystem):
-    """Counts the fsyncs of log files."""
+    """Counts the fsyncs of log files, each of which waits for `may_sync`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.log_syncs = 0
+        self.may_sync = threading.Event()
+        self.may_sync.set()
 
     def open_append(self, path: str) -> AppendFile:
         file = super().open_append(path)
@@ -404,37 +409,61 @@ class SyncCountingFile:
         self.close = file.close
 
     def sync(self) -> None:
+        assert self._filesystem.may_sync.wait(60)
         self._filesystem.log_syncs += 1
         self._file.sync()
 
 
-async def test_appends_that_wait_together_share_an_fsync(tmp_path: Path) -> None:
+def sync_once_all_wait(
+    monkeypatch: pytest.MonkeyPatch, filesystem: SyncCountingFileSystem, append_count: int
+) -> None:
+    """Let no fsync begin before so many appends have come to their partition's writer."""
+    submit = PartitionWriter.submit
+    filesystem.may_sync.clear()
+    submitted_count = 0
+
+    def counting(writer: PartitionWriter, append: PendingAppend) -> None:
+        nonlocal submitted_count
+        submit(writer, append)
+        submitted_count += 1
+        if submitted_count == append_count:
+            filesystem.may_sync.set()
+
+    monkeypatch.setattr(PartitionWriter, "submit", counting)
+
+
+async def test_appends_that_wait_together_share_an_fsync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     filesystem = SyncCountingFileSystem()
     async with service_bench(tmp_path, filesystem=filesystem) as bench:
         await bench.client.admin.create_topic("t")
         await bench.client.append_batches("t", 0, batch(b"warm"), acks=Durability.DISK)
         before = filesystem.log_syncs
         append_count = 200
+        sync_once_all_wait(monkeypatch, filesystem, append_count)
         await asyncio.gather(
             *(
                 bench.client.append_batches("t", 0, batch(b"x"), acks=Durability.DISK)
                 for _ in range(append_count)
             )
         )
-        assert 1 <= filesystem.log_syncs - before < append_count / 2
+        # One for those that were there first, one for all that came during it.
+        assert 1 <= filesystem.log_syncs - before <= 2
         [partition] = await bench.client.admin.describe_log("t")
         assert partition.recovery_point == append_count + 1
 
 
-async def test_a_pipelined_session_shares_fsyncs_too(tmp_path: Path) -> None:
+async def test_a_pipelined_session_shares_fsyncs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filesystem = SyncCountingFileSystem()
     async with service_bench(tmp_path, filesystem=filesystem) as bench:
         await bench.client.admin.create_topic("t")
         requests = [append_request(batch(b"x"), acks=Durability.DISK) for _ in range(200)]
+        sync_once_all_wait(monkeypatch, filesystem, len(requests))
         answers, error = await stream(bench, requests)
         assert error is None
         assert len(answers) == 200
-        assert 1 <= filesystem.log_syncs < 100
+        assert 1 <= filesystem.log_syncs <= 2
 
 
 async def test_appends_at_os_fsync_nothing(tmp_path: Path) -> None:
