@@ -33,6 +33,7 @@ from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_head
 from stratalog.record.record import Record
 from stratalog.server.partition_writer import PartitionWriter
 from stratalog.server.pending_append import PendingAppend
+from stratalog.testing.hooked_sync_file import HookedSyncFile
 from stratalog.testing.service_bench import HOUR_MS, ServiceBench, service_bench
 from stratalog.v1 import log_pb2
 
@@ -391,27 +392,11 @@ class SyncCountingFileSystem(PosixFileSystem):
 
     def open_append(self, path: str) -> AppendFile:
         file = super().open_append(path)
-        return SyncCountingFile(self, file) if path.endswith(".log") else file
+        return HookedSyncFile(file, self._count) if path.endswith(".log") else file
 
-
-class SyncCountingFile:
-    """A file of that file system; all else is the file's own."""
-
-    def __init__(self, filesystem: SyncCountingFileSystem, file: AppendFile) -> None:
-        self._filesystem = filesystem
-        self._file = file
-        self.path = file.path
-        self.append = file.append
-        self.read_at = file.read_at
-        self.size = file.size
-        self.truncate = file.truncate
-        self.reserve = file.reserve
-        self.close = file.close
-
-    def sync(self) -> None:
-        assert self._filesystem.may_sync.wait(60)
-        self._filesystem.log_syncs += 1
-        self._file.sync()
+    def _count(self) -> None:
+        assert self.may_sync.wait(60)
+        self.log_syncs += 1
 
 
 def sync_once_all_wait(

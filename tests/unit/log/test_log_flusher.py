@@ -17,6 +17,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.hooked_sync_file import HookedSyncFile
 from stratalog.testing.log_machine import PARTITION, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
@@ -126,28 +127,12 @@ class SlowDisk(MemoryFileSystem):
     def open_append(self, path: str) -> AppendFile:
         file = super().open_append(path)
         if f"/{PARTITION}/" in path and path.endswith(".log"):
-            return _SlowFile(self, file)
+            return HookedSyncFile(file, self._wait)
         return file
 
-
-class _SlowFile:
-    """Thread-safe, as the file is."""
-
-    def __init__(self, disk: SlowDisk, file: AppendFile) -> None:
-        self._disk = disk
-        self._file = file
-        self.path = file.path
-        self.append = file.append
-        self.read_at = file.read_at
-        self.size = file.size
-        self.truncate = file.truncate
-        self.reserve = file.reserve
-        self.close = file.close
-
-    def sync(self) -> None:
-        self._disk.is_syncing.set()
-        assert self._disk.may_finish.wait(30)
-        self._file.sync()
+    def _wait(self) -> None:
+        self.is_syncing.set()
+        assert self.may_finish.wait(30)
 
 
 def test_nobody_else_waits_for_a_flush() -> None:
