@@ -30,10 +30,10 @@ from stratalog.base.posix_filesystem import PosixFileSystem, open_file_limit
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.config_key import LONG_MAX
-from stratalog.log.data_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_manager import LogManager, LogManagerSettings
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.log_manager import LogManager, LogManagerSettings
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_header
 from stratalog.record.record import Record

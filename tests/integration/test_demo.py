@@ -28,7 +28,7 @@ from stratalog.client.client import Client
 from stratalog.client.partition_sender import Acknowledged
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
-from stratalog.log.data_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.testing.s3_servers import S3Server
 from stratalog.testing.server_process import ServerProcess
 

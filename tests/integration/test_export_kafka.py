@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.log.checkpoint import parse_checkpoint
-from stratalog.log.partition_metadata import format_topic_id, parse_partition_metadata
+from stratalog.manager.partition_metadata import format_topic_id, parse_partition_metadata
 from stratalog.record.record import Record
 from stratalog.testing.service_bench import ServiceBench, service_bench
 

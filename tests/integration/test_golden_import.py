@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.log.partition_metadata import parse_partition_metadata
+from stratalog.manager.partition_metadata import parse_partition_metadata
 from stratalog.record.header import parse_header
 from stratalog.record.record import Record
 from stratalog.testing.golden_records import golden_records

@@ -22,8 +22,8 @@ from stratalog.base.errors import (
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_manager import LogManager
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record

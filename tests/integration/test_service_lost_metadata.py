@@ -187,7 +187,7 @@ async def test_a_log_of_a_former_topic_of_the_name_is_set_aside_with_a_word(
     (tmp_path / "data/meta.properties").unlink()
     (tmp_path / "data/claims-0000").unlink()
     async with service_bench(tmp_path) as bench:
-        with caplog.at_level(logging.WARNING, "stratalog.log.log_manager"):
+        with caplog.at_level(logging.WARNING, "stratalog.manager.log_manager"):
             created = await bench.client.admin.create_topic("t")
     [stray] = (tmp_path / "data").glob("t-0.*-stray")
     [said] = [line for line in caplog.messages if "set aside" in line]

@@ -19,7 +19,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.posix_filesystem import PosixFileSystem
-from stratalog.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from stratalog.manager.partition_metadata import read_partition_metadata, write_partition_metadata
 from stratalog.testing.service_bench import service_bench
 
 

@@ -18,6 +18,10 @@ ROOTS: list[str] = TOOL["hatch"]["build"]["dev-mode-dirs"]
 
 PLANTED = {
     "imports go down only": ("storage/stratalog/log/planted.py", "import stratalog.remote.planted"),
+    "local logs know no object store": (
+        "storage/stratalog/manager/planted.py",
+        "import stratalog.objectstore.planted",
+    ),
     "the engine knows no wire": ("tiering/stratalog/remote/planted.py", "import grpc"),
     "the client knows the wire, records and the base": (
         "client/stratalog/client/planted.py",

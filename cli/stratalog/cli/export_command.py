@@ -19,12 +19,12 @@ from stratalog.cli.output import Cell, counted, print_json, print_table
 from stratalog.client.client import Client
 from stratalog.client.errors import error_of_info
 from stratalog.log.log_config import LogConfig
-from stratalog.log.partition_metadata import format_topic_id, parse_topic_id
+from stratalog.manager.partition_metadata import format_topic_id, parse_topic_id
 from stratalog.record.header import parse_header
 from stratalog.v1 import admin_pb2, log_pb2
 
 if TYPE_CHECKING:
-    from stratalog.log.log_export import ExportedLog, LogExport, PartitionExport
+    from stratalog.manager.log_export import ExportedLog, LogExport, PartitionExport
 
 _FETCH_BYTES = 8 << 20
 
@@ -65,7 +65,7 @@ def kafka(topics: tuple[str, ...], log_dir: str, topic_id: UUID | None, as_json:
     """
     if topic_id is not None and len(topics) > 1:
         raise click.UsageError("--topic-id goes with one topic")
-    from stratalog.log.log_export import LogExport
+    from stratalog.manager.log_export import LogExport
     from stratalog.server.thread_scheduler import ThreadScheduler
 
     scheduler = ThreadScheduler(1)

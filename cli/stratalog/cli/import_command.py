@@ -18,7 +18,7 @@ from stratalog.cli.output import Cell, counted, print_json, print_table
 from stratalog.cli.place_options import data_dir_option, store_option
 
 if TYPE_CHECKING:
-    from stratalog.log.kafka_log_directory import SourceTopic
+    from stratalog.manager.kafka_log_directory import SourceTopic
     from stratalog.remote.import_plan import ImportPlan
     from stratalog.remote.topic_importer import ImportedTopic, ImportReport
 

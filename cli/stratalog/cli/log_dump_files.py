@@ -15,9 +15,9 @@ from typing import NamedTuple
 from stratalog.base.filesystem import FileSystem
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
-from stratalog.log.meta_properties import META_FILE
-from stratalog.log.partition_metadata import PARTITION_METADATA_FILE
 from stratalog.log.producer_snapshot import SNAPSHOT_SUFFIX
+from stratalog.manager.meta_properties import META_FILE
+from stratalog.manager.partition_metadata import PARTITION_METADATA_FILE
 from stratalog.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,

@@ -15,10 +15,10 @@ from stratalog.cli.log_dump_files import FileKind, LogFile
 from stratalog.cli.record_json import JsonValue
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.leader_epoch_cache import parse_epochs
-from stratalog.log.meta_properties import parse_meta_properties
-from stratalog.log.partition_metadata import parse_partition_metadata
 from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.producer_state_entry import ProducerStateEntry
+from stratalog.manager.meta_properties import parse_meta_properties
+from stratalog.manager.partition_metadata import parse_partition_metadata
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """A snapshot of five million producers."""

@@ -26,8 +26,8 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_manager import LogManager
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager
 from stratalog.remote.ownership import reconcile_log
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.hosted_shard import HostedShard

@@ -38,7 +38,7 @@ from stratalog.base.errors import (
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_manager import LogManager
+from stratalog.manager.log_manager import LogManager
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.catalog_state import CatalogState
 from stratalog.remote.topic_entry import TopicEntry, require_partition_count, require_topic_name

@@ -1,1 +1,1 @@
-"""The log of one partition, its recovery, and the directory that holds the logs of all partitions."""
+"""The log of one partition, and its recovery."""

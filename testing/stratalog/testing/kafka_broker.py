@@ -22,7 +22,7 @@ from typing import Final
 from uuid import UUID
 
 from stratalog.base.clock import SystemClock
-from stratalog.log.partition_metadata import format_topic_id, parse_topic_id
+from stratalog.manager.partition_metadata import format_topic_id, parse_topic_id
 from stratalog.testing.kafka_distribution import KafkaDistribution
 
 START_TIMEOUT_S: Final = 90.0

@@ -7,8 +7,8 @@ from uuid import UUID
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_manager import LogManager, LogManagerSettings
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager, LogManagerSettings
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem

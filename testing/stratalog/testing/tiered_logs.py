@@ -15,8 +15,8 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_manager import LogManager, LogManagerSettings
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager, LogManagerSettings
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.record.batch import decode_all

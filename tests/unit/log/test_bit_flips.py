@@ -19,8 +19,8 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.log.isolation import Isolation
-from stratalog.log.partition_metadata import format_topic_id
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.partition_metadata import format_topic_id
 from stratalog.record.header import ATTRIBUTES_POSITION, BATCH_LENGTH_POSITION, LEADER_EPOCH_POSITION
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.testing.log_machine import DATA_DIR, PARTITION_DIR, TOPIC_ID, LogMachine

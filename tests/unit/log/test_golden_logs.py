@@ -17,9 +17,9 @@ import pytest
 from stratalog.base.types import TopicPartition
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_manager import LogManager, LogManagerSettings
 from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager, LogManagerSettings
 from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler

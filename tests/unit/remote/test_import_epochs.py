@@ -18,8 +18,8 @@ from stratalog.log.checkpoint import RECOVERY_POINT_FILE, format_checkpoint
 from stratalog.log.isolation import Isolation
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, EpochEntry, format_epochs, parse_epochs
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_manager import LogManager, LogManagerSettings
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager, LogManagerSettings
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch

@@ -23,8 +23,8 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.checkpoint import format_checkpoint
 from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_manager import LogManager, LogManagerSettings
-from stratalog.log.partition_metadata import write_partition_metadata
+from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.manager.partition_metadata import write_partition_metadata
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch

@@ -12,7 +12,7 @@ import pytest
 
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import format_checkpoint, parse_checkpoint
-from stratalog.log.partition_metadata import format_partition_metadata, parse_partition_metadata
+from stratalog.manager.partition_metadata import format_partition_metadata, parse_partition_metadata
 from stratalog.record.batch import batches
 from stratalog.record.header import BatchHeader
 from stratalog.segment.file_names import parse_segment_name

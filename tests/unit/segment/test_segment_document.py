@@ -9,9 +9,9 @@ from uuid import UUID
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import format_checkpoint
 from stratalog.log.leader_epoch_cache import EpochEntry, format_epochs
-from stratalog.log.partition_metadata import format_partition_metadata, parse_partition_metadata
 from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.producer_state_entry import BatchMetadata, ProducerStateEntry
+from stratalog.manager.partition_metadata import format_partition_metadata, parse_partition_metadata
 from stratalog.segment.offset_index import OffsetIndex
 from stratalog.segment.time_index import TimeIndex
 from stratalog.segment.timestamp_offset import TimestampOffset

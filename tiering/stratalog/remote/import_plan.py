@@ -13,8 +13,8 @@ from uuid import UUID
 
 from stratalog.base.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicIdPartition, TopicPartition
-from stratalog.log.kafka_log_directory import INTERNAL_TOPICS, KafkaLogDirectory, PassedOver, SourceTopic
 from stratalog.log.log_config import UNLIMITED, LogConfig
+from stratalog.manager.kafka_log_directory import INTERNAL_TOPICS, KafkaLogDirectory, PassedOver, SourceTopic
 from stratalog.remote.catalog_state import CatalogState
 from stratalog.remote.shard_state import ShardState
 from stratalog.remote.store_layout import shard_of

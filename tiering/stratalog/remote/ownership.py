@@ -41,8 +41,8 @@ from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
-from stratalog.log.log_manager import LogManager
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.partition_state import PartitionState
 from stratalog.remote.shard_state import ShardClaim

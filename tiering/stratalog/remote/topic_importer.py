@@ -39,12 +39,12 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicIdPartition, TopicPartition
-from stratalog.log.data_directory import DataDirectory, parse_partition_name
-from stratalog.log.import_mark import read_import_mark
-from stratalog.log.import_staging import ImportStaging, StagedLog
-from stratalog.log.kafka_log_directory import KafkaLogDirectory, SourceTopic
 from stratalog.log.log_config import LogConfig
-from stratalog.log.partition_metadata import read_partition_metadata
+from stratalog.manager.data_directory import DataDirectory, parse_partition_name
+from stratalog.manager.import_mark import read_import_mark
+from stratalog.manager.import_staging import ImportStaging, StagedLog
+from stratalog.manager.kafka_log_directory import KafkaLogDirectory, SourceTopic
+from stratalog.manager.partition_metadata import read_partition_metadata
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.catalog import Catalog

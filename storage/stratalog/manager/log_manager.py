@@ -31,18 +31,18 @@ from stratalog.base.randomness import IdGenerator, seeded_random
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
-from stratalog.log.data_directory import DELETE_REASON, DataDirectory
-from stratalog.log.import_mark import read_import_mark
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_loader import LogLoader
 from stratalog.log.log_recovery import LoadProgress
-from stratalog.log.partition_metadata import (
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.data_directory import DELETE_REASON, DataDirectory
+from stratalog.manager.import_mark import read_import_mark
+from stratalog.manager.partition_metadata import (
     is_of_topic,
     read_partition_metadata,
     write_partition_metadata,
 )
-from stratalog.log.unified_log import UnifiedLog
 from stratalog.segment.file_names import LOG_SUFFIX
 from stratalog.segment.index_page_cache import DEFAULT_MAX_BYTES
 from stratalog.segment.open_files import DEFAULT_MAX_OPEN

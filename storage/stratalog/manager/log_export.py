@@ -26,11 +26,11 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.log.checkpoint import HIGH_WATERMARK_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.config_key import LONG_MAX
-from stratalog.log.data_directory import LOCK_FILE
 from stratalog.log.log_config import UNLIMITED, LogConfig
-from stratalog.log.log_manager import LogManager, LogManagerSettings
-from stratalog.log.meta_properties import META_FILE
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.data_directory import LOCK_FILE
+from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.manager.meta_properties import META_FILE
 from stratalog.record.batch import batches
 from stratalog.segment.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_path
 

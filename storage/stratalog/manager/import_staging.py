@@ -36,15 +36,15 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.config_key import LONG_MAX
-from stratalog.log.data_directory import DataDirectory
-from stratalog.log.import_mark import write_import_mark
-from stratalog.log.kafka_log_directory import SourcePartition, SourceTopic
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_manager import LogManager, LogManagerSettings
 from stratalog.log.log_recovery import RecoveryReport
-from stratalog.log.partition_metadata import write_partition_metadata
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.data_directory import DataDirectory
+from stratalog.manager.import_mark import write_import_mark
+from stratalog.manager.kafka_log_directory import SourcePartition, SourceTopic
+from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.manager.partition_metadata import write_partition_metadata
 
 STAGING_DIRECTORY = "import"
 """No partition's name: these end with a number."""

@@ -16,10 +16,10 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import parse_checkpoint
-from stratalog.log.data_directory import parse_partition_name
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_manager import LogManager
-from stratalog.log.partition_metadata import format_topic_id
+from stratalog.manager.data_directory import parse_partition_name
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.partition_metadata import format_topic_id
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem

@@ -20,7 +20,7 @@ from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError, DataDirectoryInUseError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
-from stratalog.log.meta_properties import (
+from stratalog.manager.meta_properties import (
     DIRECTORY_ID,
     META_FILE,
     META_VERSION,

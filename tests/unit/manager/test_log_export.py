@@ -6,7 +6,7 @@ from uuid import UUID
 
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_export import LogExport
+from stratalog.manager.log_export import LogExport
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.log.meta_properties import format_meta_properties, parse_meta_properties
+from stratalog.manager.meta_properties import format_meta_properties, parse_meta_properties
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.1" / "data" / "meta.properties"
 

@@ -41,11 +41,11 @@ from stratalog.log.checkpoint import (
     OffsetCheckpoint,
     parse_checkpoint,
 )
-from stratalog.log.data_directory import CLEAN_SHUTDOWN_FILE, LOCK_FILE, parse_partition_name
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
-from stratalog.log.meta_properties import META_FILE, STORE_ID, parse_meta_properties
-from stratalog.log.partition_metadata import read_partition_metadata
 from stratalog.log.producer_snapshot import parse_snapshot_name
+from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE, LOCK_FILE, parse_partition_name
+from stratalog.manager.meta_properties import META_FILE, STORE_ID, parse_meta_properties
+from stratalog.manager.partition_metadata import read_partition_metadata
 from stratalog.record.header import MAGIC, MAGIC_POSITION
 from stratalog.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, parse_segment_name
 
