@@ -181,3 +181,40 @@ async def test_what_a_killed_broker_left_is_recovered(tmp_path: Path, is_whole: 
         [records] = await bench.read_all("g1-txn")
         assert records == expected_records("txn")
         assert await bench.append("g1-txn", [b"next"]) == (259 if is_whole else 258)
+
+
+@pytest.mark.parametrize("option", ["--json", ""])
+async def test_what_a_recovery_cut_off_is_told_with_where_it_is(tmp_path: Path, option: str) -> None:
+    shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
+    (tmp_path / "kafka" / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    (tmp_path / "kafka" / "recovery-point-offset-checkpoint").unlink()
+    path = tmp_path / "kafka" / "g1-codecs-0" / f"{0:020}.log"
+    data = bytearray(path.read_bytes())
+    first = parse_header(data)
+    second = parse_header(data, first.size_in_bytes)
+    data[first.size_in_bytes + second.size_in_bytes - 1] ^= 1
+    path.write_bytes(data)
+    arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data"]
+    arguments += ["--topic", "g1-codecs", "--topic", "g1-txn", *filter(None, [option])]
+    result = CliRunner().invoke(stratalog, arguments, catch_exceptions=False)
+    kept = tmp_path / "data" / "g1-codecs-0" / f"{first.next_offset:020}.cut"
+    if option:
+        topics = json.loads(result.stdout)["topics"]
+        remains = [partition["remains"] for topic in topics for partition in topic["partitions"]]
+        assert remains == [[str(kept)], []]
+    else:
+        [warning] = [line for line in result.stdout.splitlines() if line.startswith("warning: ")]
+        assert "g1-codecs-0" in warning
+        assert f"offset {first.next_offset}," in warning
+        assert warning.endswith(str(kept))
+    assert kept.read_bytes() == data[first.size_in_bytes :]
+
+
+def test_a_log_that_ends_below_its_start_is_told(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
+    (tmp_path / "kafka" / "log-start-offset-checkpoint").write_text("0\n1\ng1-codecs 0 500\n")
+    arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data"]
+    result = CliRunner().invoke(stratalog, [*arguments, "--topic", "g1-codecs"], catch_exceptions=False)
+    assert "warning: the log of g1-codecs-0 ended at offset 438, below its start: it begins anew at 500" in (
+        result.stdout
+    )

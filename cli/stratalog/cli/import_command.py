@@ -20,7 +20,7 @@ from stratalog.cli.place_options import data_dir_option, store_option
 if TYPE_CHECKING:
     from stratalog.manager.kafka_log_directory import SourceTopic
     from stratalog.remote.import_plan import ImportPlan
-    from stratalog.remote.topic_importer import ImportedTopic, ImportReport
+    from stratalog.remote.topic_importer import ImportedPartition, ImportedTopic, ImportReport
 
 
 @click.group(name="import")
@@ -144,12 +144,28 @@ def _print_report(report: ImportReport, as_json: bool) -> None:
     print_table(("PARTITION", "START", "END", "RECOVERED BYTES", "TRUNCATED BYTES"), rows)
     _print_remarks(report.plan)
     for partition in partitions:
-        if partition.uncertain_count:
-            click.echo(
-                f"note: {partition.topic_partition} has {counted(partition.uncertain_count, 'offset')} above"
-                " the broker's high watermark; they were kept, and other brokers may not have had them"
-            )
+        _print_partition_remarks(partition)
     click.echo(f"imported {counted(len(report.topics), 'topic')}")
+
+
+def _print_partition_remarks(partition: ImportedPartition) -> None:
+    name, log = partition.topic_partition, partition.log
+    if partition.uncertain_count:
+        click.echo(
+            f"note: {name} has {counted(partition.uncertain_count, 'offset')} above the broker's high"
+            " watermark; they were kept, and other brokers may not have had them"
+        )
+    if log.recovery.remains:
+        click.echo(
+            f"warning: the recovery of {name} ended at offset {log.log_end_offset}, before damage that sound"
+            " batches lie behind, and kept what it cut off for you to look at:"
+            f" {', '.join(log.recovery.remains)}"
+        )
+    if log.recovery.lost_end_offset is not None:
+        click.echo(
+            f"warning: the log of {name} ended at offset {log.recovery.lost_end_offset}, below its start: it"
+            f" begins anew at {log.log_start_offset}, empty"
+        )
 
 
 def _print_remarks(plan: ImportPlan) -> None:
@@ -210,6 +226,8 @@ def _imported_document(topic: ImportedTopic) -> dict[str, object]:
                 "leader_epoch": partition.log.latest_epoch,
                 "recovered_bytes": partition.log.recovery.recovered_bytes,
                 "truncated_bytes": partition.log.recovery.truncated_bytes,
+                "remains": partition.log.recovery.remains,
+                "lost_end_offset": partition.log.recovery.lost_end_offset,
             }
             for partition in topic.partitions
         ],

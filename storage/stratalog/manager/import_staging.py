@@ -25,6 +25,7 @@ for that.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -58,6 +59,7 @@ class StagedLog(NamedTuple):
     latest_epoch: int
     """Of its batches; -1 where there is none."""
     recovery: RecoveryReport
+    """Files that it kept have the names that they get in the data directory."""
 
 
 class ImportStaging:
@@ -160,12 +162,14 @@ class ImportStaging:
     def _described(self, log: UnifiedLog) -> StagedLog:
         # Closed, so that the file has them all.
         epochs = LeaderEpochCache.load(self._filesystem, log.directory)
+        path = self._directory.partition_path(log.topic_partition)
+        remains = tuple(f"{path}/{posixpath.basename(kept)}" for kept in log.recovery_report.remains)
         return StagedLog(
             # Of what lies below the first segment nobody has anything.
             log.local_log_start_offset,
             log.log_end_offset,
             -1 if epochs.latest_epoch is None else epochs.latest_epoch,
-            log.recovery_report,
+            log.recovery_report._replace(remains=remains),
         )
 
     def remove_leftovers(self, partitions: Collection[TopicPartition]) -> None:
