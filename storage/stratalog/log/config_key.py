@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -11,6 +12,10 @@ Value = TypeVar("Value")
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
+FLOAT_MAX = sys.float_info.max
+"""Java's Double.MAX_VALUE: Kafka's word for no limit."""
+
+_DECIMAL_CHARACTERS = frozenset("0123456789+-.eE")
 
 
 class ConfigKey(Generic[Value]):
@@ -49,6 +54,10 @@ class ConfigKey(Generic[Value]):
     def format(self, value: Value) -> str:
         return self._format(value)
 
+    def renamed(self, name: str) -> ConfigKey[Value]:
+        """A key of another name that takes the same."""
+        return ConfigKey(name, self.allowed, self._parse, self._format)
+
 
 def number_key(name: str, minimum: int, maximum: int = LONG_MAX) -> ConfigKey[int]:
     """A whole number in [minimum, maximum]."""
@@ -64,6 +73,28 @@ def number_key(name: str, minimum: int, maximum: int = LONG_MAX) -> ConfigKey[in
 
     upper = "" if maximum == LONG_MAX else f" and at most {maximum}"
     return ConfigKey(name, f"a whole number of at least {minimum}{upper}", parse)
+
+
+def ratio_key(name: str) -> ConfigKey[float]:
+    """A decimal number in [0, 1]."""
+    return decimal_key(name, 0.0, 1.0)
+
+
+def decimal_key(name: str, minimum: float, maximum: float | None = None) -> ConfigKey[float]:
+    """A decimal number in [minimum, maximum]."""
+
+    def parse(text: str) -> float:
+        # float() would also take "nan", "inf", "1_0" and other scripts' digits.
+        if not set(text) <= _DECIMAL_CHARACTERS:
+            raise ValueError(text)
+        value = float(text)
+        # Too many digits make an infinity.
+        if not (minimum <= value <= (FLOAT_MAX if maximum is None else maximum)):
+            raise ValueError(text)
+        return value
+
+    upper = "" if maximum is None else f" and at most {maximum:g}"
+    return ConfigKey(name, f"a decimal number of at least {minimum:g}{upper}", parse)
 
 
 def flag_key(name: str) -> ConfigKey[bool]:

@@ -7,6 +7,7 @@ that is accepted and does nothing is a promise that nobody keeps.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from stratalog.base.errors import InvalidConfigError
 from stratalog.base.types import Durability
 from stratalog.log.compression_type import CompressionType
-from stratalog.log.config_key import INT_MAX, LONG_MAX, ConfigKey, choice_of, flag_key, number_key
+from stratalog.log.config_key import INT_MAX, LONG_MAX, ConfigKey, choice_of, flag_key, number_key, ratio_key
 from stratalog.record.compression import Codec
 from stratalog.record.header import TimestampType
 
@@ -73,6 +74,9 @@ class LogConfig:
     """A producer's time may be so far behind the log's; without a limit, old data may be loaded."""
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
     """Whose time counts: the producer's (CreateTime) or that of the append (LogAppendTime)."""
+    min_cleanable_dirty_ratio: float = 0.5
+    """A log that is not tiered is compacted once this part of its bytes was not compacted yet. Less saves disk
+    space and copies more often."""
     min_compaction_lag_ms: int = 0
     """Records younger than this are not compacted."""
     min_durability: Durability = Durability.OS
@@ -132,20 +136,26 @@ class LogConfig:
         return self.retention_bytes if self.local_retention_bytes == AS_TOTAL else self.local_retention_bytes
 
     @staticmethod
-    def from_overrides(overrides: Mapping[str, str]) -> LogConfig:
-        """The configuration of a topic that sets these keys.
+    def from_overrides(overrides: Mapping[str, str], defaults: LogConfig | None = None) -> LogConfig:
+        """The configuration of a topic that sets these keys, on a server with these defaults.
 
         Raises InvalidConfigError (fields name, value, allowed) for a key that is unknown or not honoured by
         this version, a value that its key does not take, and values that contradict each other.
         """
-        values: dict[str, Any] = {}
-        for name, text in overrides.items():
-            key = _KEYS.get(name)
-            if key is None:
-                raise _unknown_key(name, text)
-            values[key.field_name] = key.parse(text)
-        config = LogConfig(**values)
-        _refuse_contradictions(config)
+        config = _with_overrides(overrides, defaults)
+        _refuse_contradictions(config, frozenset(_KEYS))
+        return config
+
+    @staticmethod
+    def in_force(overrides: Mapping[str, str], defaults: LogConfig) -> LogConfig:
+        """What the logs of a topic go by that was accepted, whatever the server's defaults were then.
+
+        As `from_overrides`, but values contradict each other only where the topic sets both: defaults that
+        were altered since never make a topic unusable. Of those the stronger one is kept: a local retention
+        ends with the whole one, and nothing is compacted before its time.
+        """
+        config = _with_overrides(overrides, defaults)
+        _refuse_contradictions(config, frozenset(overrides))
         return config
 
     def as_mapping(self) -> dict[str, str]:
@@ -210,6 +220,7 @@ _KEYS: dict[str, ConfigKey[Any]] = {
             lambda text: choice_of(_TIMESTAMP_TYPES, text),
             lambda value: next(name for name, type_ in _TIMESTAMP_TYPES.items() if type_ is value),
         ),
+        ratio_key("min.cleanable.dirty.ratio"),
         number_key("min.compaction.lag.ms", 0),
         ConfigKey(
             "min.durability",
@@ -238,7 +249,6 @@ _KAFKA_KEYS = frozenset(
         "errors.deadletterqueue.copy.record.enable",
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
-        "min.cleanable.dirty.ratio",
         "min.insync.replicas",
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
@@ -257,8 +267,24 @@ def _unknown_key(name: str, text: str) -> InvalidConfigError:
     return InvalidConfigError(f"`{name}` {reason}; leave it out", name=name, value=text, allowed=allowed)
 
 
-def _refuse_contradictions(config: LogConfig) -> None:
-    """Raises InvalidConfigError where two keys, each right by itself, cannot both be kept."""
+def _with_overrides(overrides: Mapping[str, str], defaults: LogConfig | None) -> LogConfig:
+    values: dict[str, Any] = {}
+    for name, text in overrides.items():
+        key = topic_key(name, text)
+        values[key.field_name] = key.parse(text)
+    return dataclasses.replace(defaults or LogConfig(), **values)
+
+
+def topic_key(name: str, text: str = "") -> ConfigKey[Any]:
+    """The key of that name. Raises InvalidConfigError."""
+    key = _KEYS.get(name)
+    if key is None:
+        raise _unknown_key(name, text)
+    return key
+
+
+def _refuse_contradictions(config: LogConfig, names: frozenset[str]) -> None:
+    """Raises InvalidConfigError where two of these keys, each right by itself, cannot both be kept."""
     for local_name, total_name in (
         ("local.retention.ms", "retention.ms"),
         ("local.retention.bytes", "retention.bytes"),
@@ -266,9 +292,10 @@ def _refuse_contradictions(config: LogConfig) -> None:
         local: int = getattr(config, _KEYS[local_name].field_name)
         total: int = getattr(config, _KEYS[total_name].field_name)
         keeps_more = local == UNLIMITED or local > total
-        if local != AS_TOTAL and total != UNLIMITED and keeps_more:
+        if {local_name, total_name} <= names and local != AS_TOTAL and total != UNLIMITED and keeps_more:
             raise _contradiction(local_name, local, f"at most {total_name}, which is {total}, or {AS_TOTAL}")
-    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+    lags = {"min.compaction.lag.ms", "max.compaction.lag.ms"}
+    if lags <= names and config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         allowed = f"at most max.compaction.lag.ms, which is {config.max_compaction_lag_ms}"
         raise _contradiction("min.compaction.lag.ms", config.min_compaction_lag_ms, allowed)
 

@@ -33,6 +33,7 @@ KAFKA_DEFAULTS = {
     "message.timestamp.after.max.ms": "3600000",
     "message.timestamp.before.max.ms": "9223372036854775807",
     "message.timestamp.type": "CreateTime",
+    "min.cleanable.dirty.ratio": "0.5",
     "min.compaction.lag.ms": "0",
     "preallocate": "false",
     "retention.bytes": "-1",
@@ -114,6 +115,11 @@ def test_every_field_is_documented_and_immutable() -> None:
         ("segment.index.bytes", "12"),
         ("local.retention.ms", "-3"),
         ("max.compaction.lag.ms", "0"),
+        ("min.cleanable.dirty.ratio", "1.01"),
+        ("min.cleanable.dirty.ratio", "-0.1"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("min.cleanable.dirty.ratio", "0_1"),
+        ("min.cleanable.dirty.ratio", "half"),
         ("message.timestamp.type", "createtime"),
         ("min.durability", "object"),
         ("preallocate", "1"),
@@ -128,7 +134,7 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(name: str, text: str) -> 
     assert str(failure.value.fields["allowed"]) in failure.value.message
 
 
-@pytest.mark.parametrize("name", ["min.cleanable.dirty.ratio", "min.insync.replicas"])
+@pytest.mark.parametrize("name", ["remote.log.copy.disable", "min.insync.replicas"])
 def test_kafkas_other_keys_are_refused_as_not_yet_honoured(name: str) -> None:
     with pytest.raises(InvalidConfigError, match="does not honour") as failure:
         LogConfig.from_overrides({name: "1"})
@@ -153,6 +159,23 @@ def test_an_unknown_key_is_refused_with_the_known_ones() -> None:
 def test_keys_that_contradict_each_other_are_refused(overrides: dict[str, str]) -> None:
     with pytest.raises(InvalidConfigError, match="contradicts"):
         LogConfig.from_overrides(overrides)
+
+
+def test_what_a_topic_does_not_set_is_the_servers_default() -> None:
+    defaults = LogConfig(retention_ms=5, segment_bytes=4096, min_cleanable_dirty_ratio=0.25)
+    config = LogConfig.from_overrides({"segment.bytes": "2048"}, defaults)
+    assert (config.retention_ms, config.segment_bytes) == (5, 2048)
+    assert config.as_mapping()["min.cleanable.dirty.ratio"] == "0.25"
+    assert LogConfig.from_overrides(config.as_mapping()) == config
+
+
+def test_a_topic_that_was_accepted_stays_usable_when_the_servers_defaults_are_altered() -> None:
+    overrides, defaults = {"local.retention.ms": "2"}, LogConfig(retention_ms=1)
+    with pytest.raises(InvalidConfigError, match="contradicts"):
+        LogConfig.from_overrides(overrides, defaults)
+    assert LogConfig.in_force(overrides, defaults).effective_local_retention_ms == 2
+    with pytest.raises(InvalidConfigError, match="contradicts"):
+        LogConfig.in_force({"local.retention.ms": "2", "retention.ms": "1"}, LogConfig())
 
 
 def test_local_retention_may_be_unlimited_where_the_total_is() -> None:
