@@ -218,3 +218,20 @@ def test_a_log_that_ends_below_its_start_is_told(tmp_path: Path) -> None:
     assert "warning: the log of g1-codecs-0 ended at offset 438, below its start: it begins anew at 500" in (
         result.stdout
     )
+
+
+@pytest.mark.parametrize("was_clean", [True, False])
+async def test_without_its_transaction_indexes_no_aborted_record_is_read(
+    tmp_path: Path, was_clean: bool
+) -> None:
+    shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
+    for path in (tmp_path / "kafka" / "g1-txn-0").glob("*.txnindex"):
+        path.unlink()
+    if not was_clean:
+        (tmp_path / "kafka" / ".kafka_cleanshutdown").unlink()
+    arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data"]
+    CliRunner().invoke(stratalog, arguments, catch_exceptions=False)
+    async with service_bench(tmp_path) as bench:
+        await require_all_as_expected(bench)
+        await bench.client.admin.upload([], delete_local=True)
+        await require_all_as_expected(bench)

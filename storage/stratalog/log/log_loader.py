@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
-from stratalog.log.aborted_evidence import is_contradicted
+from stratalog.log.aborted_evidence import AbortedWitness, is_contradicted
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.cut_remains import keep_remains
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
@@ -218,15 +218,18 @@ class LogLoader:
 
     def _trusted_count(self, segments: list[LogSegment]) -> int:
         """How many segments from the first on may be what they say: their offsets go into indexes, and their
-        transaction index can be one."""
+        transaction index can be one. A broker's has all that their batches have, too."""
+        witness = AbortedWitness(self._resources.files) if self._written_by_broker else None
         for count, segment in enumerate(segments):
             if not segment.fits(segment.end_offset - 1) and self._overflows(segment):
                 return count
-            if not segment.has_aborted:
+            if not segment.has_aborted and witness is None:
                 continue
             try:
                 index = TransactionIndex.load(self._filesystem, self._directory, segment.base_offset)
             except CorruptRecordError:
+                return count
+            if witness is not None and witness.misses_entry(index, segment):
                 return count
             segment.has_aborted = index.last is not None
             is_sealed = segment is not segments[-1]

@@ -14,16 +14,18 @@ from uuid import UUID
 
 import pytest
 
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.record.header import MAGIC_POSITION, parse_header
 from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
-from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.producer_ledger import read_as_consumer
 from stratalog.testing.sequential_ids import SequentialIds
 
@@ -62,10 +64,12 @@ def copied() -> MemoryFileSystem:
     return disk
 
 
-def opened(disk: MemoryFileSystem) -> Broker:
+def opened(disk: MemoryFileSystem, *, is_import: bool = False) -> Broker:
     clock = ManualClock()
     # The records are of 2023, and so are most producers.
-    settings = LogManagerSettings(data_dir="/data", producer_id_expiration_ms=2**60)
+    settings = LogManagerSettings(
+        data_dir="/data", producer_id_expiration_ms=2**60, written_by_broker=is_import
+    )
     manager = LogManager.open(disk, clock, ManualScheduler(clock), SequentialIds(), settings)
     found = manager.partitions_on_disk()
     assert [str(partition) for partition, _ in found] == [f"g1-{name}-0" for name in TOPICS]
@@ -185,3 +189,56 @@ def test_aborted_transactions_and_producers_are_those_that_kafkas_tool_prints(
     last_snapshot = GOLDEN / "data" / f"g1-{name}-0" / f"{log.log_end_offset:020d}.snapshot"
     known = ProducerSnapshot.from_bytes(log.log_end_offset, last_snapshot.read_bytes())
     assert ProducerSnapshot(log.log_end_offset, log.producers()).to_bytes() == known.to_bytes()
+
+
+def transaction_indexes() -> list[str]:
+    return [path for path in copied().contents() if path.endswith(".txnindex")]
+
+
+@pytest.mark.parametrize("make_disk", [copied, without_shutdown_marker], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("kept_count", [0, 1])
+@pytest.mark.parametrize("paths", [*([path] for path in transaction_indexes()), transaction_indexes()])
+def test_an_import_makes_what_is_missing_of_a_transaction_index_again(
+    make_disk: MakeDisk, kept_count: int, paths: list[str]
+) -> None:
+    disk = make_disk()
+    whole = copied().contents()
+    for path in paths:
+        disk.unlink(path)
+        if kept_count:
+            file = disk.open_append(path)
+            file.append([(GOLDEN / path[1:]).read_bytes()[:34]])
+            file.close()
+    broker = opened(disk, is_import=True)
+    lines = (GOLDEN / "expected" / "txn.read_committed.jsonl").read_text().splitlines()
+    expected = [json.loads(line)["offset"] for line in lines]
+    found = [record.offset for record in read_as_consumer(broker.log("txn"), Isolation.TXN_COMMITTED, 2000)]
+    assert found == expected
+    broker.manager.close()
+    for path, data in whole.items():
+        if path.endswith((".log", ".txnindex", ".index", ".timeindex")):
+            assert disk.read_file(path) == data, path
+
+
+def test_an_import_walks_nothing_where_no_transaction_index_is_missing() -> None:
+    broker = opened(copied(), is_import=True)
+    assert all(broker.log(name).recovery_report.was_clean for name in TOPICS)
+
+
+def test_without_its_index_a_segment_with_a_damaged_header_is_not_imported() -> None:
+    """What lies behind the damage may be aborted, and nothing says so."""
+    path = f"/data/g1-txn-0/{86:020}.log"
+    disk = copied()
+    file = disk.open_append(path)
+    data = bytearray(disk.read_file(path))
+    # The magic of the second batch.
+    data[parse_header(data).size_in_bytes + MAGIC_POSITION] ^= 1
+    file.truncate(0)
+    file.append([bytes(data)])
+    file.close()
+    # With its index it is: `check` finds the damage, as whoever reads it does.
+    with pytest.raises(CorruptRecordError, match="magic"):
+        opened(disk.after_crash(Survival(Kept.ALL, Kept.ALL)), is_import=True)
+    disk.unlink(path.replace(".log", ".txnindex"))
+    with pytest.raises(DataDirectoryError, match="damaged"):
+        opened(disk, is_import=True)
