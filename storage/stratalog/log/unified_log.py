@@ -40,6 +40,7 @@ from stratalog.log.log_flusher import LogFlusher
 from stratalog.log.log_loader import LoadedLog
 from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.log_reader import LogReader
+from stratalog.log.log_segments import LogSegments
 from stratalog.log.producer_state_entry import ProducerStateEntry
 from stratalog.log.segment_info import SegmentInfo, SegmentSource
 from stratalog.log.state_transfer import StateTransfer
@@ -151,6 +152,11 @@ class UnifiedLog:
     def active_base_offset(self) -> int:
         """Where the active segment begins; what lies below is sealed."""
         return self._local.segments.active.base_offset
+
+    @property
+    def local_segments(self) -> LogSegments:
+        """The segments as they are now: a snapshot, for whoever copies them or looks at all of them."""
+        return self._local.segments
 
     @property
     def size_bytes(self) -> int:
