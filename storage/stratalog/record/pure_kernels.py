@@ -141,7 +141,7 @@ def copy_records(
             tombstone_count += 1
         deltas.append(frame.offset_delta)
         timestamp_deltas.append(frame.timestamp_delta + timestamp_shift)
-        _append_shifted(copied, data, frame, timestamp_shift)
+        append_shifted(copied, data, frame, timestamp_shift)
     return CopiedRecords(
         bytes(copied),
         len(deltas),
@@ -270,8 +270,11 @@ def _append_column(
             validity.append(part is not None)
 
 
-def _append_shifted(target: bytearray, data: bytes, frame: RecordFrame, timestamp_shift: int) -> None:
-    """Copy a record; all of it stays as it is but the timestamp delta and, with it, the size."""
+def append_shifted(target: bytearray, data: bytes, frame: RecordFrame, timestamp_shift: int) -> None:
+    """Copy a record; all of it stays as it is but the timestamp delta and, with it, the size.
+
+    Raises CorruptRecordError where either is out of range then.
+    """
     if timestamp_shift == 0:
         target += data[frame.start : frame.end]
         return

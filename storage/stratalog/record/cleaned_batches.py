@@ -1,0 +1,52 @@
+"""What a cleaning kernel left of batches or of records."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stratalog.base.filesystem import Buffer
+from stratalog.record.batch_row import BatchRow
+
+
+class CleanedBatches(NamedTuple):
+    """What is left of consecutive batches."""
+
+    data: Buffer
+    """The batches that stay or were made anew; part of the input itself where that is one piece of it."""
+    end_position: int
+    """In the input, behind the last batch that was taken. Where it is the position that was asked for, there
+    was none."""
+    next_offset: int
+    """Exclusive end of the offsets of that batch; -1 where there is none."""
+    rows: list[BatchRow]
+    """One for each batch in `data`, with its place in the new file, as ``index_rows`` takes them.
+    `is_noted` says that it has a producer; leader epochs are not compared."""
+    records_in: int
+    records_kept: int
+    null_key_count: int
+    """Records without a key, which were dropped."""
+    dropped_tombstone_count: int
+    """Tombstones that were the last of their keys and whose horizon had come."""
+    max_timestamp_ms: int
+    """The highest of the batches in `data`, as their headers say; -1 without batches."""
+    max_timestamp_offset: int
+    """Last offset of the first batch that has it; -1 without batches."""
+    last_offset: int
+    """Of the last batch in `data`; -1 without batches."""
+    bytes_in: int
+    """Those of the batches that were taken."""
+
+
+class CleanedRecords(NamedTuple):
+    """What is left of the records of one batch."""
+
+    payload: bytes
+    """The new records section, uncompressed."""
+    records_kept: int
+    max_timestamp_delta: int
+    """Relative to the new base timestamp, after the shift; 0 without records."""
+    tombstone_count: int
+    """Of the records that stay."""
+    dropped_tombstone_count: int
+    null_key_count: int
+    """Records without a key, which were dropped."""

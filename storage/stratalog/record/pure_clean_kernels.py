@@ -1,0 +1,226 @@
+"""The kernels of a log cleaner's second pass in plain Python: the native ones' reference and stand-in.
+
+See ``offset_map``.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Protocol
+
+from stratalog.base.errors import CorruptRecordError, InvalidRequestError
+from stratalog.base.filesystem import Buffer
+from stratalog.record.batch_row import MAX_ROW_COUNT, BatchRow
+from stratalog.record.builder import rebuild_batch
+from stratalog.record.clean_rule import CleanRule
+from stratalog.record.clean_walk import taken_batch
+from stratalog.record.cleaned_batches import CleanedBatches, CleanedRecords
+from stratalog.record.header import (
+    CODEC_MASK,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    MAX_OFFSET,
+    NO_TIMESTAMP,
+    BatchHeader,
+)
+from stratalog.record.pure_kernels import append_shifted
+from stratalog.record.record_frame import record_frames
+
+_MAX_DELTA = 2**31 - 1
+_INT64 = range(-(2**63), 2**63)
+
+
+class KnownOffsets(Protocol):
+    """What the second pass asks of an offset map."""
+
+    @property
+    def latest_offset(self) -> int: ...
+
+    def get(self, key: Buffer) -> int | None: ...
+
+
+def clean_records(
+    payload: Buffer,
+    records_count: int,
+    base_offset: int,
+    offset_map: KnownOffsets,
+    *,
+    drop_tombstones: bool,
+    timestamp_shift: int,
+) -> CleanedRecords:
+    """See ``offset_map.clean_records``."""
+    assert base_offset >= 0, "offsets are not negative"
+    return _clean_records(
+        bytes(payload),
+        records_count,
+        base_offset,
+        offset_map,
+        last_offset_delta=_MAX_DELTA,
+        drop_tombstones=drop_tombstones,
+        timestamp_shift=timestamp_shift,
+    )
+
+
+def clean_batches(
+    data: Buffer, position: int, offset_map: KnownOffsets, rule: CleanRule, output_position: int = 0
+) -> CleanedBatches:
+    """See ``offset_map.clean_batches``."""
+    assert 0 <= position <= len(data), "positions lie in the data"
+    cleaned = _Cleaned(output_position)
+    begin, next_offset = position, -1
+    while len(cleaned.rows) < MAX_ROW_COUNT:
+        header = taken_batch(data, position, rule.stop_offset, takes_transactional=rule.takes_transactional)
+        if header is None:
+            break
+        end_position = position + header.size_in_bytes
+        try:
+            _clean(memoryview(data)[position:end_position], header, offset_map, rule, cleaned)
+        except (CorruptRecordError, InvalidRequestError, struct.error):
+            break
+        position, next_offset = end_position, header.next_offset
+    return CleanedBatches(
+        b"".join(cleaned.parts),
+        position,
+        next_offset,
+        cleaned.rows,
+        cleaned.records_in,
+        cleaned.records_kept,
+        cleaned.null_key_count,
+        cleaned.dropped_tombstone_count,
+        cleaned.max_timestamp_ms,
+        cleaned.max_timestamp_offset,
+        cleaned.last_offset,
+        position - begin,
+    )
+
+
+class _Cleaned:
+    """What one call of `clean_batches` keeps. Not thread-safe."""
+
+    def __init__(self, output_position: int) -> None:
+        self.parts: list[Buffer] = []
+        self.rows: list[BatchRow] = []
+        self.records_in = self.records_kept = self.null_key_count = self.dropped_tombstone_count = 0
+        self.max_timestamp_ms = self.max_timestamp_offset = self.last_offset = -1
+        self._position = output_position
+
+    def add(self, batch: Buffer, header: BatchHeader, max_timestamp: int) -> None:
+        """A batch that stays. `header` is what it was before; the timestamp and the records may be others."""
+        is_noted = header.has_producer_id or header.is_transactional
+        self.rows.append(BatchRow(self._position, len(batch), header.last_offset, max_timestamp, is_noted))
+        self.parts.append(batch)
+        self._position += len(batch)
+        if self.last_offset < 0 or max_timestamp > self.max_timestamp_ms:
+            self.max_timestamp_ms, self.max_timestamp_offset = max_timestamp, header.last_offset
+        self.last_offset = header.last_offset
+
+    def count(self, header: BatchHeader, records: CleanedRecords) -> None:
+        self.records_in += header.records_count
+        self.records_kept += records.records_kept
+        self.null_key_count += records.null_key_count
+        self.dropped_tombstone_count += records.dropped_tombstone_count
+
+
+def _clean(
+    batch: memoryview, header: BatchHeader, offset_map: KnownOffsets, rule: CleanRule, cleaned: _Cleaned
+) -> None:
+    if header.base_offset > offset_map.latest_offset or header.records_count == 0:
+        if header.records_count > 0 or header.last_offset in rule.kept_empty:
+            cleaned.add(batch, header, header.max_timestamp)
+        cleaned.count(header, CleanedRecords(b"", header.records_count, 0, 0, 0, 0))
+        return
+    horizon_ms = header.delete_horizon_ms
+    payload = bytes(batch[HEADER_SIZE:])
+
+    def cleaned_with(timestamp_shift: int) -> CleanedRecords:
+        return _clean_records(
+            payload,
+            header.records_count,
+            header.base_offset,
+            offset_map,
+            last_offset_delta=header.last_offset_delta,
+            drop_tombstones=horizon_ms is not None and horizon_ms <= rule.now_ms,
+            timestamp_shift=timestamp_shift,
+        )
+
+    records = cleaned_with(0)
+    is_due = horizon_ms is None and header.last_offset <= offset_map.latest_offset
+    if is_due and records.tombstone_count:
+        shift = header.base_timestamp - rule.horizon_ms
+        if shift not in _INT64:
+            raise CorruptRecordError("a timestamp is out of range", base_offset=header.base_offset)
+        _add_rebuilt(header, cleaned_with(shift), rule.horizon_ms, cleaned)
+    elif records.records_kept == header.records_count:
+        cleaned.add(batch, header, header.max_timestamp)
+    elif records.records_kept:
+        _add_rebuilt(header, records, None, cleaned)
+    elif header.last_offset in rule.kept_empty:
+        cleaned.add(_emptied(header), header, header.max_timestamp)
+    cleaned.count(header, records)
+
+
+def _add_rebuilt(
+    header: BatchHeader, records: CleanedRecords, horizon_ms: int | None, cleaned: _Cleaned
+) -> None:
+    base_timestamp = header.base_timestamp if horizon_ms is None else horizon_ms
+    max_timestamp = header.append_time_ms
+    if max_timestamp is None:
+        max_timestamp = base_timestamp + records.max_timestamp_delta
+    batch = rebuild_batch(
+        header,
+        records.payload,
+        records_count=records.records_kept,
+        max_timestamp=max_timestamp,
+        delete_horizon_ms=horizon_ms,
+    )
+    cleaned.add(batch, header, max_timestamp)
+
+
+def _emptied(header: BatchHeader) -> bytes:
+    """The header alone, as Kafka leaves it: neither a codec nor a horizon, but when its records were."""
+    emptied = header._replace(
+        attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT), base_timestamp=NO_TIMESTAMP
+    )
+    return rebuild_batch(emptied, b"", records_count=0, max_timestamp=header.max_timestamp)
+
+
+def _clean_records(
+    payload: bytes,
+    records_count: int,
+    base_offset: int,
+    offset_map: KnownOffsets,
+    *,
+    last_offset_delta: int,
+    drop_tombstones: bool,
+    timestamp_shift: int,
+) -> CleanedRecords:
+    kept = bytearray()
+    timestamp_deltas: list[int] = []
+    tombstone_count = dropped_tombstone_count = null_key_count = 0
+    for frame in record_frames(payload, records_count):
+        offset = base_offset + frame.offset_delta
+        if frame.offset_delta > last_offset_delta or offset > MAX_OFFSET:
+            raise CorruptRecordError(
+                "a record lies behind the last offset of its batch", base_offset=base_offset
+            )
+        if offset <= offset_map.latest_offset:
+            if frame.key_size < 0:
+                null_key_count += 1
+                continue
+            newest = offset_map.get(payload[frame.key_position : frame.key_position + frame.key_size])
+            if newest is not None and newest > offset:
+                continue
+            if frame.value_size < 0 and drop_tombstones:
+                dropped_tombstone_count += 1
+                continue
+        tombstone_count += frame.value_size < 0
+        timestamp_deltas.append(frame.timestamp_delta + timestamp_shift)
+        append_shifted(kept, payload, frame, timestamp_shift)
+    return CleanedRecords(
+        bytes(kept),
+        len(timestamp_deltas),
+        max(timestamp_deltas, default=0),
+        tombstone_count,
+        dropped_tombstone_count,
+        null_key_count,
+    )
