@@ -43,7 +43,6 @@ from stratalog.manager.partition_metadata import (
     read_partition_metadata,
     write_partition_metadata,
 )
-from stratalog.segment.file_names import LOG_SUFFIX
 from stratalog.segment.index_page_cache import DEFAULT_MAX_BYTES
 from stratalog.segment.open_files import DEFAULT_MAX_OPEN
 from stratalog.segment.segment_resources import SegmentResources
@@ -216,7 +215,7 @@ class LogManager:
 
         A directory that belongs to another topic of the same name is set aside. `on_progress` is told how far
         a recovery is. Raises DataDirectoryError with a path in the partition's directory, or that of it, also
-        where the file that says whose it is has been damaged.
+        where the file that says whose it is has been damaged or lost.
         """
         with self._guard:
             assert not self._is_closed
@@ -252,7 +251,7 @@ class LogManager:
         on_progress: Callable[[LoadProgress], None] | None,
     ) -> UnifiedLog:
         path = self._directory.partition_path(partition)
-        if self._filesystem.exists(path) and not self._belongs_to(path, topic_id):
+        if self._filesystem.exists(path) and not is_of_topic(self._filesystem, path, topic_id):
             with self._guard:
                 stray_path = self._directory.move_aside(partition, self._ids.uuid(), STRAY_REASON)
             logger.warning(
@@ -302,14 +301,6 @@ class LogManager:
             topic_id,
             config,
         )
-
-    def _belongs_to(self, path: str, topic_id: UUID) -> bool:
-        """The directory is that of the topic, or was left by a creation that a crash cut off before the first
-        record."""
-        belongs = is_of_topic(self._filesystem, path, topic_id)
-        if belongs is not None:
-            return belongs
-        return not any(name.endswith(LOG_SUFFIX) for name in self._filesystem.list_directory(path))
 
     def log(self, partition: TopicPartition) -> UnifiedLog:
         """Raises UnknownTopicOrPartitionError where it is not open."""

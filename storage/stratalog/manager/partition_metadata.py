@@ -19,6 +19,7 @@ from uuid import UUID
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
+from stratalog.segment.file_names import LOG_SUFFIX
 
 PARTITION_METADATA_FILE = "partition.metadata"
 _VERSION = 0
@@ -71,20 +72,30 @@ def read_partition_metadata(filesystem: FileSystem, directory: str) -> UUID | No
         ) from failure
 
 
-def is_of_topic(filesystem: FileSystem, directory: str, topic_id: UUID) -> bool | None:
-    """The directory is that of the topic, and not of another one of its name; None where the file is missing.
+def is_of_topic(filesystem: FileSystem, directory: str, topic_id: UUID) -> bool:
+    """The directory is that of the topic, and not of another one of its name; or it has no segment yet,
+    because a crash cut its creation off.
 
-    Raises DataDirectoryError where the file is damaged, OSError.
+    Raises DataDirectoryError where the file is damaged, or missing beside segments: it was durable before the
+    first of them, so somebody has lost it. Raises OSError.
     """
+    path, expected = f"{directory}/{PARTITION_METADATA_FILE}", format_topic_id(topic_id)
     found_id = read_partition_metadata(filesystem, directory)
     if found_id is None:
-        return None
-    found, expected = format_topic_id(found_id), format_topic_id(topic_id)
+        if any(name.endswith(LOG_SUFFIX) for name in filesystem.list_directory(directory)):
+            raise DataDirectoryError(
+                "a partition's directory has segments, and lost the file that says whose they are; restore"
+                " it, write it with the expected id if they are this topic's, or move the directory away",
+                path=path,
+                expected_topic_id=expected,
+            )
+        return True
+    found = format_topic_id(found_id)
     if sum(one != other for one, other in zip(found, expected, strict=True)) == 1:
         raise DataDirectoryError(
             "the id of a partition's topic differs from the catalog's in a single character, so it has been"
             " damaged; write the expected one in its place, or move the directory away",
-            path=f"{directory}/{PARTITION_METADATA_FILE}",
+            path=path,
             topic_id=found,
             expected_topic_id=expected,
         )

@@ -29,6 +29,7 @@ from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
 CONFIG = LogConfig()
 SECOND = TopicPartition("orders", 1)
+METADATA = f"{PARTITION_DIR}/partition.metadata"
 
 
 def append(manager: LogManager, partition: TopicPartition, count: int = 1, topic_id: UUID = TOPIC_ID) -> None:
@@ -160,16 +161,35 @@ def test_the_directory_of_an_older_topic_is_set_aside() -> None:
     assert parse_checkpoint(text) == {PARTITION: 0}
 
 
-def test_a_directory_without_metadata_is_adopted_only_if_it_is_empty() -> None:
+def test_a_directory_without_metadata_is_adopted_if_it_has_no_segment() -> None:
+    machine = LogMachine()
+    machine.disk.make_directories(PARTITION_DIR)
+    assert machine.start().log_end_offset == 0
+    assert machine.disk.exists(METADATA)
+
+
+def test_a_log_that_lost_its_metadata_is_refused_until_somebody_says_whose_it_is() -> None:
     disk = MemoryFileSystem()
     machine = LogMachine(disk)
-    disk.make_directories(PARTITION_DIR)
-    log = machine.start()
-    log.append_as_leader(BATCH, 1)
+    append(machine.open(), PARTITION, 5)
     machine.stop()
-    disk.unlink(f"{PARTITION_DIR}/partition.metadata")
-    assert machine.start().log_end_offset == 0
-    assert [name for name in disk.list_directory(DATA_DIR) if name.endswith("-stray")]
+    whole = disk.read_file(METADATA)
+    disk.unlink(METADATA)
+    before = disk.list_directory(DATA_DIR)
+    for _ in range(2):
+        with pytest.raises(
+            DataDirectoryError, match=r"lost the file.*write it with the expected id"
+        ) as failure:
+            machine.open().open_log(PARTITION, TOPIC_ID, CONFIG)
+        machine.stop()
+        assert failure.value.fields == {"path": METADATA, "expected_topic_id": format_topic_id(TOPIC_ID)}
+        assert disk.list_directory(DATA_DIR) == before
+        assert not disk.exists(METADATA)
+    # As docs/operating.md says that it is written.
+    text = f"version: 0\ntopic_id: {failure.value.fields['expected_topic_id']}".encode()
+    assert text == whole
+    replace_file(disk, METADATA, text)
+    assert machine.start().log_end_offset == 5
 
 
 def test_an_id_that_differs_in_a_single_character_is_damage_and_not_another_topics() -> None:
@@ -183,7 +203,7 @@ def test_an_id_that_differs_in_a_single_character_is_damage_and_not_another_topi
         machine.open().open_log(PARTITION, misprint, CONFIG)
     machine.stop()
     assert failure.value.fields == {
-        "path": f"{PARTITION_DIR}/partition.metadata",
+        "path": METADATA,
         "topic_id": format_topic_id(TOPIC_ID),
         "expected_topic_id": format_topic_id(misprint),
     }
@@ -199,12 +219,12 @@ def test_a_directory_of_which_nobody_knows_whose_it_is_stays_where_it_is(content
     append(manager, PARTITION, 5)
     append(manager, SECOND)
     machine.stop()
-    replace_file(disk, f"{PARTITION_DIR}/partition.metadata", contents)
+    replace_file(disk, METADATA, contents)
     before = disk.list_directory(DATA_DIR)
     manager = machine.open()
     with pytest.raises(DataDirectoryError, match="damaged") as failure:
         manager.open_log(PARTITION, TOPIC_ID, CONFIG)
-    assert failure.value.fields["path"] == f"{PARTITION_DIR}/partition.metadata"
+    assert failure.value.fields["path"] == METADATA
     assert manager.partitions_on_disk() == ((PARTITION, None), (SECOND, TOPIC_ID))
     machine.stop()
     assert disk.list_directory(DATA_DIR) == before
