@@ -6,9 +6,10 @@
        \\                     |
         +------close---------+--> closed
 
-Offline is for failures after which nobody knows what is on the disk: reads go on, changes are refused until a
-restart has recovered the log. There is no way back from either state; the next process makes a new log of the
-same directory.
+Offline is for failures after which nobody knows what is on the disk: changes are refused until a restart has
+recovered the log. Where it is the log alone, reads go on; where its disk has failed (`DirectoryHealth`), they
+are refused as well. There is no way back from either state; the next process makes a new log of the same
+directory.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import TopicPartition
+from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.local_log import LocalLog
 
 Result = TypeVar("Result")
@@ -33,17 +35,24 @@ Result = TypeVar("Result")
 class LogAvailability:
     """Changes are guarded by UnifiedLog.lock; questions are thread-safe."""
 
-    def __init__(self, lock: threading.RLock, topic_partition: TopicPartition, local_log: LocalLog) -> None:
-        """`lock` is `UnifiedLog.lock`."""
+    def __init__(
+        self,
+        lock: threading.RLock,
+        topic_partition: TopicPartition,
+        local_log: LocalLog,
+        health: DirectoryHealth,
+    ) -> None:
+        """`lock` is `UnifiedLog.lock`. `health`: of the log directory that the log is in."""
         self._lock = lock
         self._topic_partition = topic_partition
         self._local = local_log
+        self.health = health
         self._offline_reason: str | None = None
         self.is_closed = False
 
     @property
     def is_offline(self) -> bool:
-        return self._offline_reason is not None
+        return self._offline_reason is not None or self.health.reason is not None
 
     def refusal(self) -> LogStoreError | None:
         """Why the log takes no changes, or None."""
@@ -53,7 +62,10 @@ class LogAvailability:
                 topic=self._topic_partition.topic,
                 partition=self._topic_partition.partition,
             )
-        return None if self._offline_reason is None else self._offline_error(self._offline_reason)
+        refusal = self.health.refusal()
+        if refusal is None and self._offline_reason is not None:
+            refusal = self._offline_error(self._offline_reason)
+        return refusal
 
     def require_online(self) -> None:
         refusal = self.refusal()
@@ -89,6 +101,8 @@ class LogAvailability:
         have replaced the list yet. Raises what `read` raises, and DataDirectoryError where the disk fails.
         """
         while True:
+            if self.health.reason is not None:
+                self.require_online()
             segments = self._local.segments
             try:
                 result = read()
@@ -101,13 +115,16 @@ class LogAvailability:
                     has_changed = self._local.segments is not segments
                 if not self.is_closed and has_changed:
                     continue
-                if self.is_closed:
-                    self.require_online()
+                # A change that failed half-way has renamed files that are still in the list.
+                self.require_online()
                 raise DataDirectoryError(
                     "a log file is missing; restore it, or move the partition's directory away",
                     path=str(failure.filename),
                 ) from failure
             except OSError as failure:
+                refusal = self.health.refusal()
+                if refusal is not None:
+                    raise refusal from failure
                 raise DataDirectoryError(
                     "the local disk refused a read; repair it",
                     path=self._local.directory,

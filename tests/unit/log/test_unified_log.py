@@ -305,3 +305,30 @@ def test_a_missing_file_is_a_matter_for_a_human() -> None:
     disk.unlink(f"{PARTITION_DIR}/{0:020d}.log")
     with pytest.raises(DataDirectoryError, match="missing"):
         log.read(0, 1000)
+
+
+def test_readers_of_a_log_that_could_not_begin_anew_hear_why() -> None:
+    offsets = range(0, 24, 3)
+    told: list[str] = []
+    ordinal = 0
+    while True:
+        ordinal += 1
+        disk = FaultyFileSystem()
+        log = LogMachine(disk, SMALL, max_open=1).start()
+        for _ in range(8):
+            log.append_as_leader(batch(3, value_bytes=100), 1)
+        whole = {offset: log.read(offset, 1) for offset in offsets}
+        disk.fail_at(disk.operation_count + ordinal)
+        try:
+            log.truncate_fully_and_start_at(500)
+        except DataDirectoryError:
+            pass
+        else:
+            break
+        for offset in offsets:
+            try:
+                assert log.read(offset, 1, Isolation.LOG_END) == whole[offset]
+            except DataDirectoryError as failure:
+                told.append(failure.message)
+    assert ordinal > 5
+    assert set(told) == {"the log is offline after its disk failed; repair the disk and restart the server"}
