@@ -1,0 +1,377 @@
+"""Which log is cleaned next, and how everybody else keeps the cleaner away from one: Kafka's
+`LogCleanerManager`.
+
+Who truncates a log, deletes it, moves it, or alters its configuration pauses its partition meanwhile: a clean
+that runs is told to end and has ended, with nothing changed or with all of it, when the pause begins.
+`CleaningState` has the rules.
+
+Locks: `_changed` is held for single steps, and nothing is called under it. So these methods may be called
+under any lock, but for those which wait for a clean to end (`pause`, `paused`, `abort`, `stop`): a clean
+takes the locks of its log, and those of the checkpoints, so that whoever holds one of them while it waits
+would wait for ever.
+
+Crash: nothing is kept but the checkpoints, see `CleanerCheckpoints`. States and failures begin anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from os.path import dirname
+from typing import NamedTuple
+
+from stratalog.base.clock import Clock
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.cleaner.cleaner_checkpoints import CleanerCheckpoints
+from stratalog.cleaner.cleaner_failures import CleanerFailures, CleaningFailure
+from stratalog.cleaner.cleaning_state import IDLE, CleaningAbortedError, CleaningState
+from stratalog.cleaner.failure_kind import FailureKind, kind_of, reason_of
+from stratalog.cleaner.log_to_clean import (
+    LogToClean,
+    dirty_bytes,
+    first_dirty_offset,
+    first_ms_on,
+    is_cleaned_here,
+    log_to_clean,
+)
+from stratalog.cleaner.throttler import Throttler
+from stratalog.log.retention import newest_ms_on
+from stratalog.log.unified_log import UnifiedLog
+
+logger = logging.getLogger(__name__)
+
+
+class CleanerSurvey(NamedTuple):
+    """A look at all logs that nobody had."""
+
+    at_s: float
+    """In monotonic time; the beginning of the process before the first one."""
+    max_compaction_delay_ms: int
+    """The longest of `LogToClean.compaction_delay_ms`."""
+    max_cleanable_ratio: float
+
+
+class CleanerManager:
+    """Thread-safe: `_changed` guards the states."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        clock: Clock,
+        random_source: random.Random,
+        logs: Callable[[], Sequence[UnifiedLog]],
+    ) -> None:
+        """`logs`: all open logs; called under no lock of this class. Their directories: `add_directory`."""
+        self._clock = clock
+        self._logs = logs
+        self._newest_ms = newest_ms_on(filesystem)
+        self._first_ms = first_ms_on(filesystem)
+        self._checkpoints = CleanerCheckpoints(filesystem)
+        self._failures = CleanerFailures(clock, random_source)
+        self.throttler = Throttler(clock)
+        """What all cleans together may move; unlimited until somebody says otherwise."""
+        self._changed = threading.Condition()
+        self._states: dict[TopicPartition, CleaningState] = {}
+        self._workers: dict[TopicPartition, int] = {}
+        self._is_stopping = False
+        self._last_survey = CleanerSurvey(clock.monotonic_s(), 0, 0.0)
+
+    # What the log manager calls.
+
+    def add_directory(self, directory: str) -> None:
+        """Logs in this directory are cleaned from now on. Raises OSError where its checkpoint cannot be
+        read."""
+        self._checkpoints.add_directory(directory)
+
+    def directory_failed(self, directory: str) -> None:
+        """Leave the directory alone from now on: cleans in it end, nothing is written to it. Waits for
+        nothing, and may be called under any lock; another call is fine."""
+        self._checkpoints.drop_directory(directory)
+        self.throttler.interrupt()
+
+    @contextmanager
+    def paused(self, *partitions: TopicPartition) -> Iterator[None]:
+        """Keep the cleaner away from the partitions, see `pause`."""
+        with ExitStack() as resumed:
+            for partition in partitions:
+                self.pause(partition)
+                resumed.callback(self.resume, partition)
+            yield
+
+    def pause(self, partition: TopicPartition) -> None:
+        """Keep the cleaner away from the partition until `resume` was called as often; a clean that runs has
+        ended when this returns. Need not be a partition that is cleaned, or is there.
+
+        Not for a caller who holds a lock of a log or of the log manager, nor for a worker.
+        """
+        with self._changed:
+            assert self._workers.get(partition) != threading.get_ident(), "a worker would wait for itself"
+            state = self._states[partition] = self._states.get(partition, IDLE).pause()
+        if not state.is_running:
+            return
+        try:
+            self.throttler.interrupt()
+            with self._changed:
+                while self._states[partition].is_running:
+                    self._clock.wait(self._changed, None)
+        except BaseException:
+            self.resume(partition)
+            raise
+
+    def resume(self, partition: TopicPartition) -> None:
+        """Take one pause back."""
+        with self._changed:
+            self._set_state(partition, self._states.get(partition, IDLE).resume())
+
+    def abort(self, partition: TopicPartition) -> None:
+        """End a clean that runs; the next one may begin at once. As `pause` otherwise."""
+        with self.paused(partition):
+            pass
+
+    def lower(self, partition: TopicPartition, offset: int) -> None:
+        """The log will end at `offset`, so nothing above it counts as cleaned. Durable when it returns.
+
+        In a pause, and before the log is truncated: what is written to the log afterwards must never count as
+        cleaned. Raises OSError; the log must not be truncated then.
+        """
+        self._checkpoints.lower(partition, offset)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition is deleted, or another log takes its name. Durable when it returns.
+
+        In a pause. Raises OSError; no other log may take the name then.
+        """
+        self._failures.reset(partition)
+        self._checkpoints.forget(partition)
+
+    def moved(self, partition: TopicPartition, source: str, target: str) -> None:
+        """The partition is in the log directory `target` now, and was in `source`. Durable when it returns.
+
+        In a pause. A move that a crash cut off before this cleans the log from its beginning. Raises OSError.
+        """
+        self._checkpoints.move(partition, source, target)
+
+    # What operators see and do.
+
+    def failures(self) -> tuple[CleaningFailure, ...]:
+        """The partitions that are not cleaned for now, and why."""
+        return self._failures.all()
+
+    def reset(self, partition: TopicPartition) -> bool:
+        """Let the partition be tried again at once; False where it had not failed."""
+        return self._failures.reset(partition)
+
+    @property
+    def last_survey(self) -> CleanerSurvey:
+        """What the last look at all logs found."""
+        return self._last_survey
+
+    # What workers call.
+
+    def take_filthiest(self) -> LogToClean | None:
+        """The log that has the most to gain, for the caller alone until `done`, `failed` or `release`; None
+        where none is due."""
+        for candidate in sorted(self._survey(), key=lambda found: found.cleanable_ratio, reverse=True):
+            may_try = self._failures.may_try(candidate.partition)
+            if not (candidate.is_due and may_try and self._try_begin(candidate.log)):
+                continue
+            try:
+                # Somebody may have changed the log since it was looked at; from here on nobody does.
+                found = self._look_at(candidate.log)
+            except BaseException:
+                self.release(candidate.partition)
+                raise
+            if found is not None and found.is_due:
+                return found
+            self.release(candidate.partition)
+        return None
+
+    def check_done(self, log: UnifiedLog) -> None:
+        """Raises CleaningAbortedError where the clean of this log shall end."""
+        state = self._states.get(log.topic_partition, IDLE)
+        if self._is_stopping or state.pause_count or not self._is_cleanable(log):
+            raise CleaningAbortedError(f"the clean of {log.topic_partition} was told to end")
+
+    def done(self, cleaned: LogToClean, end_offset: int) -> None:
+        """The clean has ended: everything below `end_offset` is clean now. Others may have the log again."""
+        log = cleaned.log
+        try:
+            if end_offset > cleaned.first_dirty_offset:
+                # Whoever pauses the partition waits for this, too, so nothing is written behind its back.
+                self._checkpoints.put(cleaned.partition, dirname(log.directory), end_offset)
+                self._failures.reset(cleaned.partition)
+            else:
+                self._note_no_progress(cleaned)
+        except OSError as failure:
+            self._note_failure(log, failure)
+        finally:
+            self.release(cleaned.partition)
+
+    def failed(self, log: UnifiedLog, failure: Exception) -> None:
+        """The clean has ended by an error: it is tried again later. Others may have the log again."""
+        try:
+            self._note_failure(log, failure)
+        finally:
+            self.release(log.topic_partition)
+
+    def release(self, partition: TopicPartition) -> None:
+        """The clean has ended with nothing changed, or the log was only held. Others may have it again."""
+        with self._changed:
+            self._workers.pop(partition, None)
+            self._set_state(partition, self._states.get(partition, IDLE).end())
+            self._changed.notify_all()
+
+    @contextmanager
+    def held(self, log: UnifiedLog) -> Iterator[bool]:
+        """Have the log alone, as for a clean; False where somebody else has it, or it is not cleaned here.
+        Waits for nobody."""
+        if not self._try_begin(log):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self.release(log.topic_partition)
+
+    def cleaned_logs(self) -> tuple[UnifiedLog, ...]:
+        """The open logs that are compacted here, and can be."""
+        return tuple(log for log in self._logs() if self._is_cleanable(log))
+
+    def stop(self) -> None:
+        """End all cleans, and begin none any more. Nothing runs when it returns. As `pause` otherwise."""
+        self._is_stopping = True
+        self.throttler.interrupt()
+        with self._changed:
+            while any(state.is_running for state in self._states.values()):
+                self._clock.wait(self._changed, None)
+
+    def check(self) -> None:
+        """Prove that exactly those that run have a worker, and that no state is kept of those left alone."""
+        with self._changed:
+            assert IDLE not in self._states.values()
+            running = {partition for partition, state in self._states.items() if state.is_running}
+            assert running == self._workers.keys()
+        self._failures.check()
+
+    # How it is done.
+
+    def _is_cleanable(self, log: UnifiedLog) -> bool:
+        if log.is_closed or log.is_offline or not is_cleaned_here(log.config):
+            return False
+        return self._checkpoints.has_directory(dirname(log.directory))
+
+    def _try_begin(self, log: UnifiedLog) -> bool:
+        partition = log.topic_partition
+        with self._changed:
+            state = self._states.get(partition, IDLE)
+            if self._is_stopping or state != IDLE:
+                return False
+            self._states[partition] = state.begin()
+            self._workers[partition] = threading.get_ident()
+        # Only now: whoever closed it, or altered its policy, had paused it, and may be through with it.
+        if self._is_cleanable(log):
+            return True
+        self.release(partition)
+        return False
+
+    def _set_state(self, partition: TopicPartition, state: CleaningState) -> None:
+        if state == IDLE:
+            del self._states[partition]
+        else:
+            self._states[partition] = state
+
+    def _survey(self) -> list[LogToClean]:
+        """What there is to clean in each log that nobody has. Logs that cannot be looked at have failed."""
+        logs = self.cleaned_logs()
+        self._failures.keep_only(frozenset(log.topic_partition for log in logs))
+        surveyed: list[LogToClean] = []
+        for log in logs:
+            if log.topic_partition in self._states:
+                continue
+            self._heal(log)
+            found = self._look_at(log)
+            if found is not None:
+                surveyed.append(found)
+        self._last_survey = CleanerSurvey(
+            self._clock.monotonic_s(),
+            max((found.compaction_delay_ms for found in surveyed), default=0),
+            max((found.cleanable_ratio for found in surveyed), default=0.0),
+        )
+        return surveyed
+
+    def _checkpoint_of(self, log: UnifiedLog) -> int | None:
+        return self._checkpoints.offset_of(log.topic_partition, dirname(log.directory))
+
+    def _heal(self, log: UnifiedLog) -> None:
+        """Correct a checkpoint that the log does not reach, before the log grows and it would seem right."""
+        offset = self._checkpoint_of(log)
+        if offset is None or first_dirty_offset(log, offset) == offset:
+            return
+        with self.held(log) as is_held:
+            if not is_held:
+                return
+            offset = self._checkpoint_of(log)
+            right_offset = first_dirty_offset(log, offset)
+            if offset is None or right_offset == offset:
+                return
+            logger.warning(
+                "%s was cleaned up to an offset that its log does not have, and is cleaned from its start,"
+                " checkpoint=`%d` log_start_offset=`%d` log_end_offset=`%d`",
+                log.topic_partition,
+                offset,
+                log.log_start_offset,
+                log.log_end_offset,
+            )
+            try:
+                self._checkpoints.put(log.topic_partition, dirname(log.directory), right_offset)
+            except OSError as failure:
+                self._note_failure(log, failure)
+
+    def _look_at(self, log: UnifiedLog) -> LogToClean | None:
+        """None where the log cannot be looked at."""
+        segments = log.local_segments
+        dirty_offset = first_dirty_offset(log, self._checkpoint_of(log))
+        self._failures.note_dirty_bytes(log.topic_partition, dirty_bytes(log, dirty_offset))
+        try:
+            return log_to_clean(log, dirty_offset, self._newest_ms, self._first_ms, self._clock.now_ms())
+        except Exception as failure:  # noqa: BLE001 - one log must not keep the others from being cleaned
+            # One that was dropped or truncated meanwhile is looked at again the next time.
+            if log.local_segments is segments and self._is_cleanable(log):
+                self._note_failure(log, failure)
+            return None
+
+    def _note_failure(self, log: UnifiedLog, failure: Exception) -> None:
+        kind = kind_of(failure)
+        if kind is FailureKind.UNEXPECTED:
+            logger.error("the clean of %s failed unexpectedly", log.topic_partition, exc_info=failure)
+        self._record(log, kind, reason_of(failure))
+
+    def _note_no_progress(self, cleaned: LogToClean) -> None:
+        reason = (
+            f"a clean of [{cleaned.first_dirty_offset}, {cleaned.first_uncleanable_offset})"
+            " ended where it had begun"
+        )
+        self._record(cleaned.log, FailureKind.NO_PROGRESS, reason)
+
+    def _record(self, log: UnifiedLog, kind: FailureKind, reason: str) -> None:
+        failure = self._failures.record(
+            log.topic_partition,
+            dirname(log.directory),
+            kind,
+            reason,
+            dirty_bytes(log, first_dirty_offset(log, self._checkpoint_of(log))),
+        )
+        logger.log(
+            logging.ERROR if failure.is_alarm else logging.WARNING,
+            "%s is not cleaned for now and will be tried again, kind=`%s` reason=`%s` failure_count=`%d`"
+            " next_try_ms=`%d`",
+            log.topic_partition,
+            kind.value,
+            reason,
+            failure.failure_count,
+            failure.next_try_ms,
+        )

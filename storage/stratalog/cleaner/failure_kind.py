@@ -1,0 +1,48 @@
+"""What keeps a partition from being cleaned, by what there is to do."""
+
+from __future__ import annotations
+
+import enum
+import errno
+
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+MAX_REASON_LENGTH = 500
+"""A reason is for people, and may quote what somebody else wrote."""
+
+
+class FailureKind(enum.Enum):
+    """Why a clean failed."""
+
+    DAMAGE = "damage"
+    """The segment that the reason names does not hold what was written."""
+    DISK = "disk"
+    """The disk refused an operation."""
+    FULL_DISK = "full disk"
+    """There was no space for the copy. Nothing is damaged."""
+    NO_PROGRESS = "no progress"
+    """A clean ended where it had begun."""
+    UNEXPECTED = "unexpected"
+    """An error that nobody foresaw: the server's log has its trace."""
+
+
+def kind_of(failure: BaseException) -> FailureKind:
+    """By the error that the engine raised, and the disk's behind it."""
+    if isinstance(failure, CorruptRecordError):
+        return FailureKind.DAMAGE
+    cause: BaseException | None = failure
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__
+    if cause is not None and cause.errno in FULL_DISK:
+        return FailureKind.FULL_DISK
+    is_of_disk = isinstance(failure, DataDirectoryError | OSError)
+    return FailureKind.DISK if is_of_disk else FailureKind.UNEXPECTED
+
+
+def reason_of(failure: BaseException) -> str:
+    """What is said about the failure, in one line of bounded length."""
+    text = " ".join(str(failure).split())
+    if kind_of(failure) is FailureKind.UNEXPECTED:
+        text = f"{type(failure).__name__}: {text}"
+    return text if len(text) <= MAX_REASON_LENGTH else text[: MAX_REASON_LENGTH - 3] + "..."

@@ -1,0 +1,65 @@
+"""A bound on what all workers together read and write, as bytes a second.
+
+Whoever moves bytes says so, and waits until what was moved before is paid for by time. So one request may be
+as large as it likes, and those behind it wait the longer. Time in which nothing is moved pays for a tenth of
+a second ahead, not more: it makes up for waits that last a little too long, and lets no burst through.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from stratalog.base.clock import Clock
+from stratalog.log.config_key import FLOAT_MAX
+
+AHEAD_S = 0.1
+"""So much time may be paid in advance."""
+_LEAST_WAIT_S = 0.001
+
+
+class Throttler:
+    """Thread-safe: `_changed` guards all fields."""
+
+    def __init__(self, clock: Clock, max_bytes_per_s: float = FLOAT_MAX) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._max_bytes_per_s = max_bytes_per_s
+        self._owed_bytes = 0.0
+        self._as_of_s = clock.monotonic_s()
+
+    @property
+    def max_bytes_per_s(self) -> float:
+        return self._max_bytes_per_s
+
+    def set_max_bytes_per_s(self, max_bytes_per_s: float) -> None:
+        """Holds at once, also for those who wait."""
+        with self._changed:
+            self._settle()
+            self._max_bytes_per_s = max_bytes_per_s
+            self._owed_bytes = max(self._owed_bytes, -AHEAD_S * max_bytes_per_s)
+            self._changed.notify_all()
+
+    def take(self, size_bytes: int, check_done: Callable[[], None]) -> None:
+        """Wait until `size_bytes` may be moved. Raises what `check_done` does, which is asked before each
+        wait and whenever somebody interrupts it; it takes no lock under which this class is called."""
+        with self._changed:
+            while True:
+                self._settle()
+                wait_s = self._owed_bytes / self._max_bytes_per_s
+                if wait_s < _LEAST_WAIT_S / 2:
+                    break
+                check_done()
+                self._clock.wait(self._changed, max(wait_s, _LEAST_WAIT_S))
+            self._owed_bytes += size_bytes
+
+    def interrupt(self) -> None:
+        """Have those who wait ask whether they shall go on."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _settle(self) -> None:
+        now_s = self._clock.monotonic_s()
+        paid_bytes = (now_s - self._as_of_s) * self._max_bytes_per_s
+        self._owed_bytes = max(self._owed_bytes - paid_bytes, -AHEAD_S * self._max_bytes_per_s)
+        self._as_of_s = now_s
