@@ -1,0 +1,38 @@
+"""What a clean is given, and what it says when it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class CleanLimits(NamedTuple):
+    """What one clean may take, and how it is told to end."""
+
+    map_bytes: int
+    """Memory for the map of keys, at most; logs with little to clean take less."""
+    map_load_factor: float
+    io_buffer_bytes: int
+    """Bytes that are read or written at once; a batch that is larger gets what it needs."""
+    check_done: Callable[[], None]
+    """Raises CleaningAbortedError when the clean shall end. Asked often, and under no lock but the log's."""
+    throttle: Callable[[int], None]
+    """Waits until so many bytes may be read or written. Raises as `check_done` does; called under no lock."""
+
+
+class CleanStats(NamedTuple):
+    """What a clean has read and left, of the segments that it replaced."""
+
+    record_count: int = 0
+    kept_record_count: int = 0
+    null_key_count: int = 0
+    """Records without a key, which a compacted log does not keep."""
+    size_bytes: int = 0
+    kept_bytes: int = 0
+
+
+class CleanResult(NamedTuple):
+    """Everything below `end_offset` is clean now."""
+
+    end_offset: int
+    stats: CleanStats
