@@ -33,7 +33,8 @@ from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE
-from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_header
 from stratalog.record.record import Record
@@ -100,7 +101,7 @@ def opened(directory: Path, *, index_cache_bytes: int = DEFAULT_MAX_BYTES) -> Ge
         ManualScheduler(clock),
         SequentialIds(),
         LogManagerSettings(
-            data_dir=str(directory),
+            data_dirs=(str(directory),),
             max_open_files=max_open_below(open_file_limit()),
             index_cache_bytes=index_cache_bytes,
         ),

@@ -113,7 +113,7 @@ def test_the_dump_tool_reads_lz4_batches_of_every_client(tmp_path: Path, kafka: 
         attributes=Codec.LZ4, batch_length=HEADER_SIZE - LOG_OVERHEAD + len(section)
     )
     crc = crc32c(section, crc32c(header.pack()[ATTRIBUTES_POSITION:]))
-    machine = LogMachine(PosixFileSystem(), data_dir=str(tmp_path))
+    machine = LogMachine(PosixFileSystem(), data_dirs=(str(tmp_path),))
     machine.start().append_as_leader(header._replace(crc=crc).pack() + section, 1)
     machine.stop()
     [log] = tmp_path.glob("*/*.log")

@@ -88,7 +88,7 @@ class PartitionOpener:
         self, topic_partition: TopicPartition, topic_id_partition: TopicIdPartition, failure: LogStoreError
     ) -> OfflinePartition:
         """Do not open the partition, because of this."""
-        path = f"{self._logs.data_dir}/{topic_partition}"
+        path = self._logs.path_of(topic_partition)
         shard = self._shards.of(topic_id_partition)
         return OfflinePartition(topic_partition, topic_id_partition, shard, path, failure)
 

@@ -36,7 +36,8 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
-from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.stoppable import StoppableObjectStore
@@ -135,7 +136,7 @@ class StorageEngineBuilder:
         with ExitStack() as undo:
             undo.callback(self._store.close)
             settings = LogManagerSettings(
-                data_dir=self._data_dir,
+                data_dirs=(self._data_dir,),
                 max_open_files=max_open_below(open_file_limit()),
                 producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
                 producer_id_expiration_check_interval_ms=(

@@ -76,9 +76,18 @@ class FileSystem(Protocol):
 
     def is_directory(self, path: str) -> bool: ...
 
+    def real_path(self, path: str) -> str:
+        """The one path of what this path leads to: without links and dots. What is missing may be named."""
+        ...
+
     def file_size(self, path: str) -> int: ...
 
     def modified_ms(self, path: str) -> int: ...
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Let the file count as written last at that time; durable with the file's next sync. For a file that
+        takes the place of older ones."""
+        ...
 
     def make_directories(self, path: str) -> None:
         """Create the directory and its parents where missing."""

@@ -18,6 +18,7 @@ import fcntl
 import os
 import resource
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Sequence
 
@@ -98,6 +99,14 @@ def _clone(source: int, target: int) -> bool:
             # Some file systems answer so for every file.
             return copied_bytes == os.fstat(source).st_size
         copied_bytes += count
+
+
+def _status(path: str) -> os.stat_result | None:
+    """None where nothing is there. Raises OSError where nobody can tell."""
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 class PosixAppendFile:
@@ -205,16 +214,24 @@ class PosixFileSystem:
         return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        # Python's own answer to a disk that fails is that nothing is there.
+        return _status(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(path)
+        status = _status(path)
+        return status is not None and stat.S_ISDIR(status.st_mode)
+
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)
 
     def file_size(self, path: str) -> int:
         return os.stat(path).st_size
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def make_directories(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)

@@ -66,6 +66,8 @@ class LocalLog:
         self.resources = resources
         self.directory = directory
         self.segments = LogSegments(segments)
+        self.is_changed = False
+        """Something was done to the files since the log was loaded."""
         self._unsynced_sealed: list[LogSegment] = []
         self._unsynced_directories = list(unsynced)
         self._may_be_reserved = may_be_reserved
@@ -74,6 +76,7 @@ class LocalLog:
 
     def append(self, parts: Sequence[Buffer], batches: Sequence[AppendedBatch]) -> None:
         """Raises as LogSegment.append does."""
+        self.is_changed = True
         self.segments.active.append(parts, batches)
 
     def roll(self, config: LogConfig, now_ms: int, base_offset: int | None = None) -> None:
@@ -87,6 +90,7 @@ class LocalLog:
         assert base_offset >= self.segments.end_offset
         if old.size_bytes == 0 and old.base_offset == base_offset:
             return
+        self.is_changed = True
         if old.size_bytes > 0:
             # Before the new file, so that a failure leaves nothing but index files, which mean nothing yet;
             # and so that the new one finds the space that this one did not need.
@@ -179,6 +183,7 @@ class LocalLog:
         The caller unlinks them later.
         """
         assert 0 < count < len(self.segments), "a log always keeps its active segment"
+        self.is_changed = True
         dropped, self.segments = self.segments[:count], LogSegments(self.segments[count:])
         self._unsynced_sealed = [segment for segment in self._unsynced_sealed if segment not in dropped]
         # Oldest first: a crash in between leaves a log without a gap.
@@ -209,6 +214,7 @@ class LocalLog:
         # Newest first, so that a crash in between leaves a beginning of the log.
         for segment in reversed(truncated.dropped):
             segment.mark_deleted()
+        self.is_changed = True
         if truncated.dropped:
             self.resources.filesystem.sync_directory(self.directory)
         # At once, and for good: what is appended next must not meet what was here.
@@ -226,6 +232,7 @@ class LocalLog:
         for segment in reversed(dropped):
             segment.mark_deleted()
         self.resources.filesystem.sync_directory(self.directory)
+        self.is_changed = True
         self.segments = LogSegments((self._create(config, now_ms, offset),))
         self.resources.filesystem.sync_directory(self.directory)
         return dropped

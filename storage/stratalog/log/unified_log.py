@@ -30,6 +30,8 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.log import retention
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.append_request import AppendRequest
+from stratalog.log.cleaned_segment import CleanedSegment
+from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.leader_epoch_cache import EpochEnd
@@ -65,7 +67,9 @@ class UnifiedLog:
         topic_id: UUID,
         config: LogConfig,
     ) -> None:
-        """`checkpoint` makes recovery point and start offset durable as they are; called under `lock`."""
+        """`checkpoint` makes recovery point and start offset durable as they are; called under `lock`.
+        `health`: of the log directory that the log is in."""
+        health: DirectoryHealth,
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.config = config
@@ -86,7 +90,7 @@ class UnifiedLog:
             recovery_point=loaded.local_log.segments.end_offset,
         )
         self._state.publish(self._offsets.high_watermark)
-        self._availability = LogAvailability(self.lock, topic_partition, loaded.local_log)
+        self._availability = LogAvailability(self.lock, topic_partition, loaded.local_log, health)
         self._reader = LogReader(loaded.local_log, self._offsets, self._availability)
         self._flusher = LogFlusher(
             self._flush_lock, self.lock, clock, loaded, self._offsets, self._availability
@@ -177,6 +181,11 @@ class UnifiedLog:
         return only(self.append_group([batches], leader_epoch))
 
     def append_group(self, requests: Sequence[Buffer], leader_epoch: int) -> list[AppendInfo | LogStoreError]:
+    @property
+    def is_changed(self) -> bool:
+        """Its files are not what they were when it was loaded."""
+        return self._local.is_changed
+
         """Append many producers' requests, in order, with one write for all of them (one more for each roll).
 
         Each request stands for itself: where it is not valid, or its producer may not send it now, its place

@@ -8,6 +8,7 @@ Besides one directory for each partition it has::
     log-start-offset-checkpoint
     .kafka_cleanshutdown                there if the last process closed every log; removed before any change
     TOPIC-N.UUID-delete                 a deleted partition, to be removed
+    TOPIC-N.UUID-future                 a copy of a partition that is to move here, see `log_move`
     TOPIC-N.UUID-REASON                 set aside, for a human: `stray`, `fenced`
 """
 
@@ -33,6 +34,7 @@ from stratalog.manager.meta_properties import (
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 DELETE_REASON = "delete"
+FUTURE_REASON = "future"
 # The longest name that all usual file systems take.
 _MAX_NAME_BYTES = 255
 
@@ -55,7 +57,7 @@ class DataDirectory:
             )
         self._lock = lock
         try:
-            self._properties = self._read_properties()
+            self._properties = read_properties(filesystem, path)
             if not self._properties:
                 self._write_properties({VERSION: META_VERSION, DIRECTORY_ID: str(directory_id)})
         except BaseException:
@@ -64,6 +66,11 @@ class DataDirectory:
 
     def release(self) -> None:
         self._lock.release()
+
+    @property
+    def directory_id(self) -> str:
+        """Nobody else's, unless the directory was copied."""
+        return self._properties[DIRECTORY_ID]
 
     @property
     def bound_store_id(self) -> str | None:
@@ -116,31 +123,45 @@ class DataDirectory:
     def move_aside(self, partition: TopicPartition, unique: UUID, reason: str) -> str:
         """Give the partition's directory a name that no partition has; durable. Returns the path. Raises
         OSError."""
-        suffix = f".{unique.hex}-{reason}"
-        target = f"{self.path}/{str(partition)[: _MAX_NAME_BYTES - len(suffix)]}{suffix}"
+        target = self.path_beside(partition, unique, reason)
         self._filesystem.rename(self.partition_path(partition), target)
         self._filesystem.sync_directory(self.path)
         return target
+
+    def path_beside(self, partition: TopicPartition, unique: UUID, reason: str) -> str:
+        """A name that no partition has, for a directory that has to do with this one."""
+        suffix = f".{unique.hex}-{reason}"
+        return f"{self.path}/{str(partition)[: _MAX_NAME_BYTES - len(suffix)]}{suffix}"
+
+    def futures(self) -> list[str]:
+        """Paths of copies of partitions that were to move here. Raises OSError."""
+        suffix = f"-{FUTURE_REASON}"
+        return [
+            f"{self.path}/{name}" for name in self._directory_names() if name.endswith(suffix) and "." in name
+        ]
 
     def _directory_names(self) -> list[str]:
         names = self._filesystem.list_directory(self.path)
         return [name for name in names if self._filesystem.is_directory(f"{self.path}/{name}")]
 
-    def _read_properties(self) -> dict[str, str]:
-        try:
-            return parse_meta_properties(self._filesystem.read_file(f"{self.path}/{META_FILE}").decode())
-        except FileNotFoundError:
-            return {}
-        except (UnicodeDecodeError, CorruptRecordError):
-            raise DataDirectoryError(
-                f"{META_FILE} is damaged or of another version; restore it, or use another directory",
-                path=self.path,
-            ) from None
-
     def _write_properties(self, properties: dict[str, str]) -> None:
         text = format_meta_properties(properties)
         replace_file(self._filesystem, f"{self.path}/{META_FILE}", text.encode())
         self._properties = properties
+
+
+def read_properties(filesystem: FileSystem, path: str) -> dict[str, str]:
+    """The properties of a data directory, none where it is new. Raises DataDirectoryError where they are
+    damaged, OSError."""
+    try:
+        return parse_meta_properties(filesystem.read_file(f"{path}/{META_FILE}").decode())
+    except FileNotFoundError:
+        return {}
+    except (UnicodeDecodeError, CorruptRecordError):
+        raise DataDirectoryError(
+            f"{META_FILE} is damaged or of another version; restore it, or use another directory",
+            path=path,
+        ) from None
 
 
 def _make_durable_directory(filesystem: FileSystem, path: str) -> None:

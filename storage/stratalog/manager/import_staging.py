@@ -44,7 +44,8 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import DataDirectory
 from stratalog.manager.import_mark import write_import_mark
 from stratalog.manager.kafka_log_directory import SourcePartition, SourceTopic
-from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.partition_metadata import write_partition_metadata
 
 STAGING_DIRECTORY = "import"
@@ -142,7 +143,7 @@ class ImportStaging:
             self._ids,
             # Old producers are a part of what is imported: the server forgets them by its own setting.
             LogManagerSettings(
-                data_dir=self._path, producer_id_expiration_ms=LONG_MAX, written_by_broker=True
+                data_dirs=(self._path,), producer_id_expiration_ms=LONG_MAX, written_by_broker=True
             ),
         )
         logs: list[UnifiedLog] = []

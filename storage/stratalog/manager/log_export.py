@@ -29,7 +29,8 @@ from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import LOCK_FILE
-from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.meta_properties import META_FILE
 from stratalog.record.batch import batches
 from stratalog.segment.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_path
@@ -120,7 +121,7 @@ class LogExport:
             scheduler,
             ids,
             # Old producers are a part of what is exported: a broker forgets them by its own clock.
-            LogManagerSettings(data_dir=self._path, producer_id_expiration_ms=LONG_MAX),
+            LogManagerSettings(data_dirs=(self._path,), producer_id_expiration_ms=LONG_MAX),
         )
 
     def begin(

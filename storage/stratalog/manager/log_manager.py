@@ -1,22 +1,23 @@
-"""All logs of a data directory.
+"""All logs of a process: which are open, in which directories, and how they come and go.
 
 A log is created or loaded when it is asked for, by `open_log`. What is known to be durable about the logs is
-kept in two checkpoint files; they are written by `checkpoint` (call it now and then: it bounds the work of a
-recovery), and at once where a log must not go on before they are right. Checkpoints of partitions that were
-not opened yet are carried over. Many logs can be loaded at a time, by as many threads of the caller.
+kept in checkpoint files of each directory; they are written by `checkpoint` (call it now and then: it bounds
+the work of a recovery), and at once where a log must not go on before they are right. Many logs can be loaded
+at a time, by as many threads of the caller.
 
-A crash finds the logs as `log_loader` describes it. A clean stop leaves a marker, written last; it is there
-only if every log was closed and none was left in a state that still needs recovery. Threads: any; one
-partition is opened, deleted or set aside by one thread at a time, which is the caller's duty. Lock order: a
-log's locks before this class's.
+Where a disk fails, its whole directory goes offline, and the logs in it refuse everything; all others go on.
+
+A crash finds the logs as `log_loader` describes it. A clean stop leaves a marker in each directory, written
+last; it is there only if every log in it was closed and none was left in a state that still needs recovery.
+Threads: any; one partition is opened, deleted or set aside by one thread at a time, which is the caller's
+duty. Lock order: a log's locks before those of this package.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import Executor
+from functools import partial
 from uuid import UUID
 
 from stratalog.base.clock import Clock
@@ -30,51 +31,20 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator, seeded_random
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicIdPartition, TopicPartition
-from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_loader import LogLoader
 from stratalog.log.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.data_directory import DELETE_REASON, DataDirectory
+from stratalog.manager.data_directory import DELETE_REASON
 from stratalog.manager.import_mark import read_import_mark
-from stratalog.manager.partition_metadata import (
-    is_of_topic,
-    read_partition_metadata,
-    write_partition_metadata,
-)
-from stratalog.segment.index_page_cache import DEFAULT_MAX_BYTES
-from stratalog.segment.open_files import DEFAULT_MAX_OPEN
+from stratalog.manager.log_closing import close_logs
+from stratalog.manager.log_directories import LogDirectories
+from stratalog.manager.log_directory import LogDirectory, LogDirectoryStatus
+from stratalog.manager.log_loading import LogLoading, WantedLog, disk_error
+from stratalog.manager.log_manager_settings import LogManagerSettings
+from stratalog.manager.partition_metadata import read_partition_metadata
+from stratalog.manager.recovery_progress import RecoveryProgress
 from stratalog.segment.segment_resources import SegmentResources
-
-logger = logging.getLogger(__name__)
-
-STRAY_REASON = "stray"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogManagerSettings:
-    """Immutable, hence thread-safe."""
-
-    data_dir: str
-    """Where the logs are; absolute. Created where it is missing."""
-    max_open_files: int = DEFAULT_MAX_OPEN
-    """Log files that are kept open at most; more descriptors are needed only while more are in use at
-    once."""
-    index_cache_bytes: int = DEFAULT_MAX_BYTES
-    """Memory for pages of index files that were read."""
-    file_delete_delay_ms: int = 60 * 1000
-    """Directories of deleted partitions are removed after this long."""
-    producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
-    """A log forgets a producer that has sent nothing for this long and has no open transaction. Longer than a
-    client may retry: a batch that it sends again afterwards is stored again."""
-    producer_id_expiration_check_interval_ms: int = 10 * 60 * 1000
-    """How often such producers are looked for."""
-    written_by_broker: bool = False
-    """Kafka wrote the logs, and they were perhaps copied file by file. So the files of leader epochs may be
-    older than the batches: what is newer is learnt from these, in a recovery (our own files have each epoch
-    before a batch has it). And a hole between segments is one that compaction left, even above the recovery
-    point."""
 
 
 class LogManager:
@@ -82,37 +52,37 @@ class LogManager:
 
     def __init__(
         self,
-        filesystem: FileSystem,
         clock: Clock,
         scheduler: Scheduler,
         ids: IdGenerator,
-        directory: DataDirectory,
+        directories: LogDirectories,
         settings: LogManagerSettings,
     ) -> None:
         """Use `open`."""
-        self._filesystem = filesystem
-        self._clock = clock
+        self._filesystem = directories.filesystem
         self._scheduler = scheduler
         self._ids = ids
-        self._random = seeded_random(ids)
-        self._directory = directory
+        self._directories = directories
         self._settings = settings
         self._resources = SegmentResources.over(
-            filesystem,
+            directories.filesystem,
             max_open_files=settings.max_open_files,
             index_cache_bytes=settings.index_cache_bytes,
         )
-        self._guard = threading.RLock()
-        self._checkpoint_lock = threading.Lock()
+        self._guard = directories.guard
         self._logs: dict[TopicPartition, UnifiedLog] = {}
         self._loading: set[TopicPartition] = set()
-        self._recovery_checkpoint = OffsetCheckpoint(filesystem, f"{settings.data_dir}/{RECOVERY_POINT_FILE}")
-        self._start_checkpoint = OffsetCheckpoint(filesystem, f"{settings.data_dir}/{LOG_START_OFFSET_FILE}")
-        self._recovery_points = self._recovery_checkpoint.read()
-        self._start_offsets = self._start_checkpoint.read()
-        # Found in the directory and not opened yet: these are as the former process left them.
-        self._unopened = set(directory.partitions())
-        self._was_clean = directory.take_clean_shutdown()
+        self._progress = RecoveryProgress()
+        self._loader = LogLoading(
+            clock,
+            scheduler,
+            ids,
+            seeded_random(ids),
+            directories,
+            self._resources,
+            settings,
+            self._checkpoint_of,
+        )
         self._is_closed = False
         self._expiry = scheduler.every(
             "expire producers",
@@ -128,63 +98,103 @@ class LogManager:
         scheduler: Scheduler,
         ids: IdGenerator,
         settings: LogManagerSettings,
+        on_all_failed: Callable[[], None] = lambda: None,
     ) -> LogManager:
-        """Lock the data directory and read what is known about its logs.
+        """Lock the directories and read what is known about their logs. `on_all_failed` is called, once and
+        under any lock, when the last directory has gone offline: nothing can be served then.
 
         Raises DataDirectoryInUseError, DataDirectoryError.
         """
-        try:
-            directory = DataDirectory(filesystem, settings.data_dir, ids.uuid())
+        directories = LogDirectories.open(
+            filesystem, ids, settings.data_dirs, settings.cordoned_dirs, on_all_failed
+        )
+        manager = LogManager(clock, scheduler, ids, directories, settings)
+        for directory in directories.online():
             try:
-                manager = LogManager(filesystem, clock, scheduler, ids, directory, settings)
-                for path in directory.leftovers():
-                    manager._remove_later(path)
-            except BaseException:
-                directory.release()
-                raise
-        except OSError as failure:
-            raise DataDirectoryError(
-                "the data directory cannot be used; it must be a directory that this user may write to",
-                path=settings.data_dir,
-                reason=str(failure),
-            ) from failure
+                leftovers = directory.files.leftovers()
+            except OSError:
+                # It is offline then, or the next start finds them.
+                continue
+            for path in leftovers:
+                manager._remove_later(path)
         return manager
 
     @property
-    def data_dir(self) -> str:
-        return self._settings.data_dir
+    def data_dirs(self) -> tuple[str, ...]:
+        """In the order of the settings."""
+        return self._settings.data_dirs
 
     @property
     def was_clean(self) -> bool:
         """The former process closed all logs, so that none has to be recovered."""
-        return self._was_clean
+        return all(directory.was_clean for directory in self._directories)
 
     @property
     def bound_store_id(self) -> str | None:
-        """The object store that the data directory is tied to."""
-        return self._directory.bound_store_id
+        """The object store that the directories are tied to."""
+        return self._directories.bound_store_id
 
     def bind_store(self, store_id: str) -> None:
-        """Tie the data directory to an object store. Raises DataDirectoryError where it is tied to another
+        """Tie the directories to an object store. Raises DataDirectoryError where one is tied to another
         one."""
+        try:
+            self._directories.bind_store(store_id)
+        except OSError as failure:
+            raise disk_error(failure, self._settings.data_dirs[0]) from failure
+
+    def directories(self) -> tuple[LogDirectoryStatus, ...]:
+        """How each of them is, in the order of the settings."""
         with self._guard:
-            try:
-                self._directory.bind_store(store_id)
-            except OSError as failure:
-                raise self._disk_error(failure) from failure
+            return tuple(directory.status for directory in self._directories)
+
+    def cordon(self, path: str, *, is_cordoned: bool = True) -> None:
+        """No new partition goes to that directory from now on, or may again. Raises DataDirectoryError where
+        there is no such directory."""
+        self._directories.cordon(path, is_cordoned=is_cordoned)
+
+    def path_of(self, partition: TopicPartition) -> str:
+        """The partition's directory, or the one that it would have."""
+        holder = self._directories.holder(partition)
+        return f"{self.data_dirs[0]}/{partition}" if holder is None else holder.partition_path(partition)
+
+    def directory_of(self, partition: TopicPartition) -> str | None:
+        """The log directory that the partition is in; None where it has none yet. Logs of different
+        directories are best opened beside each other."""
+        holder = self._directories.holder(partition)
+        return None if holder is None else holder.path
+
+    @property
+    def remaining_segment_counts(self) -> dict[str, int]:
+        """By thread that opens logs, the segments of its log that it has not walked yet."""
+        return self._progress.remaining_segment_counts
+
+    def end_start(self) -> None:
+        """All logs that somebody wants were opened: what remains belongs to nobody."""
+        with self._guard:
+            for directory in self._directories:
+                directory.note_start_over()
 
     def partitions_on_disk(self) -> tuple[tuple[TopicPartition, UUID | None], ...]:
-        """Partitions that have a directory, opened or not, with their topic ids where these can be read."""
-        with self._guard:
-            try:
-                partitions = self._directory.partitions()
-            except OSError as failure:
-                raise self._disk_error(failure) from failure
-            return tuple((partition, self._topic_id_of(partition)) for partition in partitions)
+        """Partitions that have a directory, opened or not, with their topic ids where these can be read;
+        those in directories that are offline are left out."""
+        return tuple(
+            (partition, self._topic_id_of(directory, partition))
+            for partition, directory in self._found_on_disk()
+        )
 
-    def _topic_id_of(self, partition: TopicPartition) -> UUID | None:
+    def _found_on_disk(self) -> list[tuple[TopicPartition, LogDirectory]]:
+        found: list[tuple[TopicPartition, LogDirectory]] = []
+        for directory in self._directories.online():
+            try:
+                found += [(partition, directory) for partition in directory.files.partitions()]
+            except OSError as failure:
+                if directory.is_online:
+                    raise disk_error(failure, directory.path) from failure
+        return sorted(found, key=lambda one: one[0])
+
+    def _topic_id_of(self, directory: LogDirectory, partition: TopicPartition) -> UUID | None:
         try:
-            return read_partition_metadata(self._filesystem, self._directory.partition_path(partition))
+            return read_partition_metadata(self._filesystem, directory.partition_path(partition))
         except (DataDirectoryError, OSError):
             # Whoever opens the partition is told.
             return None
@@ -192,9 +202,10 @@ class LogManager:
     def epochs_on_disk(self) -> Iterator[tuple[TopicIdPartition, int]]:
         """The newest leader epoch of each partition that has a directory, as far as both can be read. Raises
         DataDirectoryError."""
-        for partition, topic_id in self.partitions_on_disk():
-            path = self._directory.partition_path(partition)
+        for partition, directory in self._found_on_disk():
+            topic_id = self._topic_id_of(directory, partition)
             try:
+                path = directory.partition_path(partition)
                 epoch = LeaderEpochCache.load(self._filesystem, path).latest_epoch
             except (CorruptRecordError, OSError):
                 # Whoever opens the partition is told, or takes them from its batches.
@@ -209,31 +220,35 @@ class LogManager:
         config: LogConfig,
         *,
         start_offset: int = 0,
+        is_first_opening: bool = False,
         on_progress: Callable[[LoadProgress], None] | None = None,
     ) -> UnifiedLog:
         """The partition's log, loaded and recovered, or created, empty, at `start_offset`.
 
-        A directory that belongs to another topic of the same name is set aside. `on_progress` is told how far
-        a recovery is. Raises DataDirectoryError with a path in the partition's directory, or that of it, also
-        where the file that says whose it is has been damaged or lost.
+        A directory that belongs to another topic of the same name is set aside. `is_first_opening`: the
+        caller knows that nobody has had a log of this partition before; otherwise none is created while a
+        directory that may hold it cannot be read. `on_progress` is told how far a recovery is. Raises
+        DataDirectoryError with a path in the partition's directory, or that of it, also where the file that
+        says whose it is has been damaged or lost.
         """
         with self._guard:
             assert not self._is_closed
             assert partition not in self._logs, f"{partition} is open already"
             assert partition not in self._loading, f"{partition} is being opened"
             self._loading.add(partition)
+        wanted = WantedLog(partition, topic_id, config, start_offset, is_first_opening)
         try:
-            log = self._load(partition, topic_id, config, start_offset, on_progress)
-        except OSError as failure:
-            raise self._disk_error(failure, self._directory.partition_path(partition)) from failure
-        else:
+            log = self._loader.load(wanted, self._progress.told_by(on_progress))
             with self._guard:
                 assert not self._is_closed
-                self._unopened.discard(partition)
+                self._directories.of(log).note_opened(partition)
                 self._logs[partition] = log
         finally:
             with self._guard:
                 self._loading.discard(partition)
+                for directory in self._directories:
+                    directory.note_tried(partition)
+            self._progress.finished()
         if log.log_end_offset < log.log_start_offset:
             # Records were deleted up to an offset that the log, which had not been flushed, has lost. Offsets
             # below it are spent all the same.
@@ -241,66 +256,6 @@ class LogManager:
             log.truncate_fully_and_start_at(log.log_start_offset)
             log.recovery_report = log.recovery_report._replace(lost_end_offset=lost_end_offset)
         return log
-
-    def _load(
-        self,
-        partition: TopicPartition,
-        topic_id: UUID,
-        config: LogConfig,
-        start_offset: int,
-        on_progress: Callable[[LoadProgress], None] | None,
-    ) -> UnifiedLog:
-        path = self._directory.partition_path(partition)
-        if self._filesystem.exists(path) and not is_of_topic(self._filesystem, path, topic_id):
-            with self._guard:
-                stray_path = self._directory.move_aside(partition, self._ids.uuid(), STRAY_REASON)
-            logger.warning(
-                "the local log of %s is not that of the topic which has this name now, and was set aside for"
-                " you to look at, path=`%s` topic_id=`%s`",
-                partition,
-                stray_path,
-                topic_id,
-            )
-        is_new = not self._filesystem.exists(path)
-        if is_new:
-            self._forget(partition)
-            self._filesystem.make_directories(path)
-        if read_partition_metadata(self._filesystem, path) is None:
-            write_partition_metadata(self._filesystem, path, topic_id)
-        loader = LogLoader(
-            self._resources,
-            path,
-            config,
-            now_ms=self._clock.now_ms(),
-            recovery_point=self._recovery_points.get(partition, 0),
-            producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
-            written_by_broker=self._settings.written_by_broker,
-            on_progress=on_progress,
-        )
-        log_start_offset = self._start_offsets.get(partition, 0)
-        loaded = loader.load(
-            is_new=is_new,
-            was_clean=self._was_clean and partition in self._unopened,
-            first_offset=max(start_offset, log_start_offset),
-            log_start_offset=log_start_offset,
-        )
-        end_offset = loaded.local_log.segments.end_offset
-        if end_offset < self._recovery_points.get(partition, 0):
-            # The files that the checkpoint spoke of are gone; it must not be believed of what is written
-            # next.
-            with self._checkpoint_lock:
-                self._recovery_points[partition] = end_offset
-                self._write_checkpoints()
-        return UnifiedLog(
-            self._clock,
-            self._scheduler,
-            self._random,
-            loaded,
-            self._checkpoint_of,
-            partition,
-            topic_id,
-            config,
-        )
 
     def log(self, partition: TopicPartition) -> UnifiedLog:
         """Raises UnknownTopicOrPartitionError where it is not open."""
@@ -316,14 +271,14 @@ class LogManager:
     def import_epoch(self, partition: TopicPartition) -> int | None:
         """The epoch under which the partition's directory was taken over from a broker; None where it was
         not. Raises DataDirectoryError."""
-        path = self._directory.partition_path(partition)
+        path = self.path_of(partition)
         try:
             return read_import_mark(self._filesystem, path)
         except OSError as failure:
-            raise self._disk_error(failure, path) from failure
+            raise disk_error(failure, path) from failure
 
     def logs(self) -> tuple[UnifiedLog, ...]:
-        """All open logs, in order."""
+        """All open logs, in order, those that are offline among them."""
         with self._guard:
             return tuple(self._logs[partition] for partition in sorted(self._logs))
 
@@ -349,7 +304,9 @@ class LogManager:
             log = self._logs.pop(partition, None)
             if log is None:
                 return
-            self._unopened.add(partition)
+            # One that was changed is like one that a crash has left.
+            is_clean = log.recovery_report.was_clean and not log.is_changed
+            self._directories.of(log).note_let_go(partition, is_clean=is_clean)
         log.close(flush=False)
 
     def _take_out(self, partition: TopicPartition, reason: str, *, flush: bool) -> str | None:
@@ -363,31 +320,26 @@ class LogManager:
                 pass
         with self._guard:
             self._logs.pop(partition, None)
-            self._unopened.discard(partition)
-            path = self._directory.partition_path(partition)
+            directory = self._directories.holder(partition)
+            if directory is None:
+                return None
+            path = directory.partition_path(partition)
             try:
                 moved_to = None
                 if self._filesystem.exists(path):
-                    moved_to = self._directory.move_aside(partition, self._ids.uuid(), reason)
+                    moved_to = directory.files.move_aside(partition, self._ids.uuid(), reason)
+                directory.note_gone(partition)
                 # A reader may have opened a file again after the log let go of it.
                 self._resources.files.forget_below(path)
-                self._forget(partition)
+                directory.checkpoints.forget(partition)
             except OSError as failure:
-                raise self._disk_error(failure) from failure
+                raise disk_error(failure, path) from failure
             return moved_to
 
     def _remove_later(self, path: str) -> None:
         self._scheduler.once(
             f"remove {path}", lambda: self._filesystem.remove_tree(path), self._settings.file_delete_delay_ms
         )
-
-    def _forget(self, partition: TopicPartition) -> None:
-        """What the checkpoints say about the partition must not be believed of a later one of the same
-        name."""
-        with self._checkpoint_lock:
-            known = self._recovery_points.pop(partition, None), self._start_offsets.pop(partition, None)
-            if known != (None, None):
-                self._write_checkpoints()
 
     def _remove_expired_producers(self) -> None:
         for log in self.logs():
@@ -411,75 +363,92 @@ class LogManager:
 
     def checkpoint(self) -> None:
         """Write recovery points and start offsets of all logs. Raises DataDirectoryError."""
+        self.checkpoint_recovery_points()
+        self.checkpoint_starts()
+
+    def checkpoint_recovery_points(self) -> None:
+        """Write down, in each directory that works, up to where its logs are durable. Raises the first
+        DataDirectoryError, when all were tried."""
         logs = self.logs()
-        with self._checkpoint_lock:
-            try:
-                for log in logs:
-                    # One that was deleted since must not come back: its name may belong to another log by
-                    # now.
-                    if self._logs.get(log.topic_partition) is log:
-                        self._note(log)
-                self._write_checkpoints()
-            except OSError as failure:
-                raise self._disk_error(failure) from failure
-
-    def _checkpoint_of(self, log: UnifiedLog) -> None:
-        with self._checkpoint_lock:
-            self._note(log)
-            self._write_checkpoints()
-
-    def _note(self, log: UnifiedLog) -> None:
-        self._recovery_points[log.topic_partition] = log.recovery_point
-        self._start_offsets[log.topic_partition] = log.log_start_offset
-
-    def _write_checkpoints(self) -> None:
-        self._recovery_checkpoint.write(self._recovery_points)
-        self._start_checkpoint.write(
-            {key: offset for key, offset in self._start_offsets.items() if offset > 0}
+        self._write_each(
+            lambda directory: directory.checkpoints.write_recovery_points(
+                logs, partial(self._is_in, directory)
+            )
         )
 
-    def close(self) -> None:
-        """Flush and close all logs, write the checkpoints, leave the marker, release the directory.
+    def checkpoint_starts(self) -> None:
+        """The same for where the logs start."""
+        logs = self.logs()
+        self._write_each(
+            lambda directory: directory.checkpoints.write_starts(logs, partial(self._is_in, directory))
+        )
 
-        Raises the first error that a log or the directory gave; everything else is closed all the same, and
-        the next process recovers.
+    def _write_each(self, write: Callable[[LogDirectory], None]) -> None:
+        failures: list[DataDirectoryError] = []
+        for directory in self._directories.online():
+            try:
+                write(directory)
+            except OSError as failure:
+                failures.append(disk_error(failure, directory.path))
+            except DataDirectoryError as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+    def _is_in(self, directory: LogDirectory, log: UnifiedLog) -> bool:
+        return self._logs.get(log.topic_partition) is log and self._directories.of(log) is directory
+
+    def _checkpoint_of(self, log: UnifiedLog) -> None:
+        self._directories.of(log).checkpoints.write_for(log)
+
+    def close(self, executor: Executor | None = None) -> None:
+        """Flush and close all logs, write the checkpoints, leave the markers, release the directories. Logs
+        are closed on the threads of `executor`, if there is one, beside each other.
+
+        Raises the first error that a log or a directory gave; everything else is closed all the same, and
+        the next process recovers. What was offline before gives none.
         """
-        failures: list[LogStoreError] = []
         with self._guard:
             if self._is_closed:
                 return
             self._is_closed = True
         self._expiry.cancel()
-        for log in self.logs():
-            try:
-                log.close()
-            except LogStoreError as failure:
-                failures.append(failure)
+        failures: list[LogStoreError] = []
+        online = self._directories.online()
         try:
-            self.checkpoint()
-            # A log that was not opened is as it was found: clean only if all were.
-            if not failures and (self._was_clean or not self._unopened):
-                self._directory.mark_clean_shutdown()
-        except DataDirectoryError as failure:
-            failures.append(failure)
-        except OSError as failure:
-            failures.append(self._disk_error(failure))
+            failed = close_logs(self.logs(), self._is_on_working_disk, executor)
+            failures += failed.values()
+            for directory in online:
+                try:
+                    self._close_directory(
+                        directory, has_failed=any(map(partial(self._is_in, directory), failed))
+                    )
+                except LogStoreError as failure:
+                    failures.append(failure)
         finally:
             self._resources.files.close()
-            self._directory.release()
+            self._directories.release()
         if failures:
             raise failures[0]
 
+    def _is_on_working_disk(self, log: UnifiedLog) -> bool:
+        return self._directories.of(log).is_online
+
+    def _close_directory(self, directory: LogDirectory, *, has_failed: bool) -> None:
+        logs = self.logs()
+        is_here = partial(self._is_in, directory)
+        try:
+            directory.checkpoints.write_recovery_points(logs, is_here)
+            directory.checkpoints.write_starts(logs, is_here)
+            if not has_failed:
+                directory.mark_clean_shutdown()
+        except OSError as failure:
+            raise disk_error(failure, directory.path) from failure
+
     def check(self) -> None:
-        """Prove every log and the shared resources."""
+        """Prove every log that is not offline, and the shared resources."""
         for log in self.logs():
-            log.check()
+            if not log.is_offline:
+                log.check()
         self._resources.files.check()
         self._resources.index_pages.check()
-
-    def _disk_error(self, failure: OSError, path: str | None = None) -> DataDirectoryError:
-        return DataDirectoryError(
-            "the local disk failed; repair it and restart the server",
-            path=path or self.data_dir,
-            reason=str(failure),
-        )

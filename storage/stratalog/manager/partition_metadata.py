@@ -72,15 +72,14 @@ def read_partition_metadata(filesystem: FileSystem, directory: str) -> UUID | No
         ) from failure
 
 
-def is_of_topic(filesystem: FileSystem, directory: str, topic_id: UUID) -> bool:
-    """The directory is that of the topic, and not of another one of its name; or it has no segment yet,
-    because a crash cut its creation off.
+def is_of_topic(filesystem: FileSystem, directory: str, found_id: UUID | None, topic_id: UUID) -> bool:
+    """The directory, in which `read_partition_metadata` has found this, is that of the topic, and not of
+    another one of its name; or it has no segment yet, because a crash cut its creation off.
 
     Raises DataDirectoryError where the file is damaged, or missing beside segments: it was durable before the
     first of them, so somebody has lost it. Raises OSError.
     """
     path, expected = f"{directory}/{PARTITION_METADATA_FILE}", format_topic_id(topic_id)
-    found_id = read_partition_metadata(filesystem, directory)
     if found_id is None:
         if any(name.endswith(LOG_SUFFIX) for name in filesystem.list_directory(directory)):
             raise DataDirectoryError(

@@ -115,11 +115,17 @@ class FaultyFileSystem:
     def is_directory(self, path: str) -> bool:
         return self.run("is_directory", path, lambda: self.inner.is_directory(path))
 
+    def real_path(self, path: str) -> str:
+        return self.run("real_path", path, lambda: self.inner.real_path(path))
+
     def file_size(self, path: str) -> int:
         return self.run("file_size", path, lambda: self.inner.file_size(path))
 
     def modified_ms(self, path: str) -> int:
         return self.run("modified_ms", path, lambda: self.inner.modified_ms(path))
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        self.run("set_modified_ms", path, lambda: self.inner.set_modified_ms(path, modified_ms))
 
     def make_directories(self, path: str) -> None:
         self.run("make_directories", path, lambda: self.inner.make_directories(path))

@@ -154,6 +154,10 @@ class FileSystemContract:
         filesystem.sync_directory(root)
         assert filesystem.file_size(f"{root}/a") == 3
         assert filesystem.modified_ms(f"{root}/a") >= 0
+        filesystem.set_modified_ms(f"{root}/a", 1_700_000_000_123)
+        assert filesystem.modified_ms(f"{root}/a") == 1_700_000_000_123
+        with pytest.raises(FileNotFoundError):
+            filesystem.set_modified_ms(f"{root}/missing", 1)
         assert filesystem.free_bytes(root) > 0
 
     def test_a_lock_has_one_holder(self, filesystem: FileSystem, root: str) -> None:

@@ -8,7 +8,8 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -30,7 +31,8 @@ class LogMachine:
         *,
         max_open: int = 8,
         producer_id_expiration_ms: int = 24 * 60 * 60 * 1000,
-        data_dir: str = DATA_DIR,
+        data_dirs: tuple[str, ...] = (DATA_DIR,),
+        cordoned_dirs: tuple[str, ...] = (),
     ) -> None:
         self.disk: FileSystem = disk if disk is not None else MemoryFileSystem()
         self.config = config if config is not None else LogConfig()
@@ -38,21 +40,30 @@ class LogMachine:
         self.scheduler = ManualScheduler(self.clock, collect_failures=True)
         self.manager: LogManager | None = None
         self._max_open = max_open
-        self._data_dir = data_dir
+        self.all_failed_count = 0
+        """How often the manager has said that no directory is left."""
+        self._data_dirs = data_dirs
+        self._cordoned_dirs = cordoned_dirs
         self._producer_id_expiration_ms = producer_id_expiration_ms
 
     def open(self) -> LogManager:
         """Start a process, without its log."""
         # Small bounds, so that tests meet files that were closed and indexes that were forgotten.
         settings = LogManagerSettings(
-            data_dir=self._data_dir,
+            data_dirs=self._data_dirs,
+            cordoned_dirs=self._cordoned_dirs,
             max_open_files=self._max_open,
             index_cache_bytes=4 * 1024,
             file_delete_delay_ms=1000,
             producer_id_expiration_ms=self._producer_id_expiration_ms,
         )
-        self.manager = LogManager.open(self.disk, self.clock, self.scheduler, SequentialIds(), settings)
+        self.manager = LogManager.open(
+            self.disk, self.clock, self.scheduler, SequentialIds(), settings, self._note_all_failed
+        )
         return self.manager
+
+    def _note_all_failed(self) -> None:
+        self.all_failed_count += 1
 
     def start(self, *, start_offset: int = 0) -> UnifiedLog:
         """Start a process and open the log."""

@@ -210,6 +210,9 @@ class MemoryFileSystem:
         with self.lock:
             return isinstance(self._find(path), _Directory)
 
+    def real_path(self, path: str) -> str:
+        return posixpath.normpath(path)
+
     def file_size(self, path: str) -> int:
         with self.lock:
             return len(self._file(path).data)
@@ -220,6 +223,10 @@ class MemoryFileSystem:
             if node is None:
                 raise _os_error(errno.ENOENT, path)
             return node.modified_ms if isinstance(node, _File) else 0
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        with self.lock:
+            self._file(path).modified_ms = modified_ms
 
     def make_directories(self, path: str) -> None:
         with self.lock:

@@ -16,7 +16,8 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.record.batch import decode_all
@@ -77,7 +78,7 @@ class TieredLogs:
             self._load_directory,
             settings=commit_settings,
         )
-        settings = LogManagerSettings(data_dir="/data")
+        settings = LogManagerSettings(data_dirs=("/data",))
         self.manager = LogManager.open(filesystem, clock, ManualScheduler(clock), ids, settings)
         self.claimed = claim_shard(filesystem, ids, self.metadata, "/data", shard=0, owner=owner)
         stop = stop or StopSignal()

@@ -20,7 +20,8 @@ from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.record.header import MAGIC_POSITION, parse_header
 from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.testing.manual_clock import ManualClock
@@ -68,7 +69,7 @@ def opened(disk: MemoryFileSystem, *, is_import: bool = False) -> Broker:
     clock = ManualClock()
     # The records are of 2023, and so are most producers.
     settings = LogManagerSettings(
-        data_dir="/data", producer_id_expiration_ms=2**60, written_by_broker=is_import
+        data_dirs=("/data",), producer_id_expiration_ms=2**60, written_by_broker=is_import
     )
     manager = LogManager.open(disk, clock, ManualScheduler(clock), SequentialIds(), settings)
     found = manager.partitions_on_disk()

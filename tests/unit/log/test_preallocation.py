@@ -236,7 +236,7 @@ def test_the_operating_systems_files_reserve_and_give_back(directory: str) -> No
 def test_a_log_on_the_operating_systems_files(directory: str) -> None:
     config = LogConfig(segment_bytes=1 << 20, preallocate=True)
     disk = PosixFileSystem()
-    machine = LogMachine(disk, config, data_dir=directory)
+    machine = LogMachine(disk, config, data_dirs=(directory,))
     log = machine.start()
     for _ in range(3):
         log.append_as_leader(batch(400_000), 1)

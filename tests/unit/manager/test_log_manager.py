@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
@@ -324,7 +325,7 @@ def test_a_stale_recovery_point_is_not_believed_of_a_new_log() -> None:
 
 def test_a_disk_that_does_not_work_is_a_clear_error() -> None:
     disk = FaultyFileSystem()
-    disk.fail_at(1)
+    disk.fail_at(2)
     with pytest.raises(DataDirectoryError, match="cannot be used"):
         LogMachine(disk).open()
 
@@ -424,7 +425,7 @@ def test_a_log_that_cannot_be_loaded_is_named_and_can_be_tried_again() -> None:
     manager = machine.open()
     append(manager, PARTITION)
     disk.make_directories(f"{DATA_DIR}/orders-1")
-    disk.fail_at(disk.operation_count + 1)
+    disk.fail_at(disk.operation_count + 1, number=errno.EACCES)
     with pytest.raises(DataDirectoryError) as failure:
         manager.open_log(SECOND, TOPIC_ID, CONFIG)
     assert failure.value.fields["path"] == f"{DATA_DIR}/orders-1"

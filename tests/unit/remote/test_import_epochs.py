@@ -19,7 +19,8 @@ from stratalog.log.isolation import Isolation
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, EpochEntry, format_epochs, parse_epochs
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
@@ -62,7 +63,7 @@ class Broker:
         self.write(f"/kafka/{RECOVERY_POINT_FILE}", format_checkpoint({ORDERS: recovery_point}).encode())
 
     def open(self, data_dir: str) -> LogManager:
-        settings = LogManagerSettings(data_dir=data_dir)
+        settings = LogManagerSettings(data_dirs=(data_dir,))
         return LogManager.open(self.disk, self.clock, ManualScheduler(self.clock), SequentialIds(3), settings)
 
     @property

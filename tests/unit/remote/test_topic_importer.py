@@ -23,7 +23,8 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.checkpoint import format_checkpoint
 from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.partition_metadata import write_partition_metadata
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch_producer import BatchProducer
@@ -62,7 +63,7 @@ class World:
 
     def broker(self) -> LogManager:
         """Our own engine: it writes what a broker writes."""
-        settings = LogManagerSettings(data_dir="/kafka")
+        settings = LogManagerSettings(data_dirs=("/kafka",))
         return LogManager.open(self.disk, self.clock, self.scheduler, self.ids, settings)
 
     def importer(self, **settings: Any) -> TopicImporter:
@@ -307,7 +308,7 @@ def test_a_producer_that_has_been_idle_for_long_comes_along(world: World) -> Non
     world.disk.unlink("/kafka/.kafka_cleanshutdown")
     world.clock.advance(7 * 24 * 60 * 60 * 1000)
     world.run("payments")
-    patient = LogManagerSettings(data_dir="/data", producer_id_expiration_ms=LONG_MAX)
+    patient = LogManagerSettings(data_dirs=("/data",), producer_id_expiration_ms=LONG_MAX)
     logs = LogManager.open(world.disk, world.clock, world.scheduler, world.ids, patient)
     opened = logs.open_log(TopicPartition("payments", 0), PAYMENTS, SMALL_SEGMENTS)
     assert [entry.producer_id for entry in opened.producers()] == [7]

@@ -1,0 +1,81 @@
+"""Whether the disk of a log directory still works: one answer for all logs that are in it.
+
+A disk that fails in one file is not trusted with any other: the whole directory goes offline, once, with the
+first reason, and stays so until a restart. Its logs then refuse reads and changes alike, and nothing is
+written below it any more, checkpoints included: the next process finds what the failure left.
+
+Not every error is of the disk. A file that is missing or of which the rights are wrong concerns one log; a
+full disk refuses what needs space, and everything else goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable
+
+from stratalog.base.errors import DataDirectoryError
+
+logger = logging.getLogger(__name__)
+
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a disk that works and has no space for this, or none for this user."""
+
+_OF_DEVICE = ("EIO", "ENXIO", "ENODEV", "ENOMEDIUM", "EREMOTEIO")
+# A file system that was taken away, went read-only, or finds itself damaged.
+_OF_FILE_SYSTEM = ("EROFS", "ESTALE", "EUCLEAN", "EFSCORRUPTED", "ESHUTDOWN")
+# One that another process or another machine serves.
+_OF_CONNECTION = ("ENOTCONN", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EHOSTDOWN", "ETIMEDOUT")
+DISK_FAILURES = frozenset(
+    number
+    for name in (*_OF_DEVICE, *_OF_FILE_SYSTEM, *_OF_CONNECTION)
+    if (number := getattr(errno, name, None)) is not None
+)
+"""Errors after which nothing below the same directory is trusted. Some systems do not have all of them."""
+
+
+class DirectoryHealth:
+    """Thread-safe: `reason` is set once, and may be looked at without a lock."""
+
+    def __init__(self, path: str, on_failed: Callable[[DirectoryHealth], None] | None = None) -> None:
+        """`on_failed` is told once, by whichever thread met the failure, under whatever locks it holds."""
+        self.path = path
+        self.reason: str | None = None
+        """Why the directory is offline; None while it is not."""
+        self._on_failed = on_failed
+        self._guard = threading.Lock()
+
+    def observe(self, error: OSError) -> None:
+        """An operation below the directory gave this error: go offline, if it is of the disk."""
+        if error.errno in DISK_FAILURES:
+            self.fail(str(error))
+
+    def fail(self, reason: str) -> None:
+        """Go offline. The first reason is kept."""
+        with self._guard:
+            if self.reason is not None:
+                return
+            self.reason = reason
+        logger.error(
+            "a log directory is offline until the server is started again, with all logs in it, path=`%s`"
+            " reason=`%s`",
+            self.path,
+            reason,
+        )
+        if self._on_failed is not None:
+            self._on_failed(self)
+
+    def refusal(self) -> DataDirectoryError | None:
+        """Why nothing below the directory can be used, or None."""
+        if self.reason is None:
+            return None
+        return DataDirectoryError(
+            "the log directory is offline after its disk failed; repair the disk and restart the server",
+            path=self.path,
+            reason=self.reason,
+        )
+
+    def os_error(self, path: str) -> OSError:
+        """The same, as whoever works with files expects it."""
+        return OSError(errno.EIO, f"the log directory {self.path} is offline", path)

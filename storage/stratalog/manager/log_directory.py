@@ -1,0 +1,195 @@
+"""One of the directories that hold logs: which ones, what is known of them, and whether its disk works.
+
+::
+
+    live <--cordon, uncordon--> cordoned
+      \\                           |
+       +--------- failure --------+--> offline
+
+A cordoned directory serves the logs that it has and gets no new ones. Offline is for good: see
+`DirectoryHealth`. A directory that cannot be used when the process starts is offline from the beginning, and
+nobody knows then which partitions are in it.
+
+Of every log that is not open it is known whether the next process may take it for closed: one that the former
+process closed and that nobody has touched since, or touched only to close it in order.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.log.directory_health import DirectoryHealth
+from stratalog.manager.data_directory import DataDirectory
+from stratalog.manager.directory_checkpoints import DirectoryCheckpoints
+
+
+class DirectoryState(enum.Enum):
+    """See the module's description."""
+
+    LIVE = "live"
+    CORDONED = "cordoned"
+    OFFLINE = "offline"
+
+
+class LogDirectoryStatus(NamedTuple):
+    """What an operator should know of a log directory."""
+
+    path: str
+    directory_id: str
+    """Of its meta.properties; empty where they could not be read."""
+    state: DirectoryState
+    reason: str
+    """Why it is offline; empty where it is not."""
+    partition_count: int
+    remaining_log_count: int
+    """Logs that were found at the start and have not been opened yet."""
+
+
+class OpenedDirectory(NamedTuple):
+    """What a start found in a directory that can be used."""
+
+    files: DataDirectory
+    checkpoints: DirectoryCheckpoints
+    partitions: tuple[TopicPartition, ...]
+    was_clean: bool
+
+    @staticmethod
+    def open(filesystem: FileSystem, path: str, new_id: UUID) -> OpenedDirectory:
+        """Lock it, and read all that is known. From now on a crash counts as a crash.
+
+        Raises DataDirectoryInUseError, DataDirectoryError, OSError.
+        """
+        files = DataDirectory(filesystem, path, new_id)
+        try:
+            checkpoints = DirectoryCheckpoints(filesystem, path)
+            partitions = tuple(files.partitions())
+            return OpenedDirectory(files, checkpoints, partitions, files.take_clean_shutdown())
+        except BaseException:
+            files.release()
+            raise
+
+
+class LogDirectory:
+    """Guarded by LogDirectories.guard, but for `health` and `checkpoints`, which are thread-safe."""
+
+    def __init__(
+        self, health: DirectoryHealth, opened: OpenedDirectory | None, *, is_cordoned: bool = False
+    ) -> None:
+        """`opened`: None where the directory cannot be used."""
+        self.health = health
+        self.is_cordoned = is_cordoned
+        self.partitions = set(opened.partitions if opened is not None else ())
+        """Those that have a directory here, or are about to get one."""
+        self.was_clean = opened is not None and opened.was_clean
+        """The former process closed all logs here."""
+        self._opened = opened
+        # Not open now: closed in order by whoever had them last, or not.
+        self._clean = set(self.partitions if self.was_clean else ())
+        self._unclean = self.partitions - self._clean
+        self._awaited = set(self.partitions)
+
+    @property
+    def path(self) -> str:
+        return self.health.path
+
+    @property
+    def is_online(self) -> bool:
+        return self.health.reason is None
+
+    @property
+    def is_known(self) -> bool:
+        """It could be used at the start, so that it is known which partitions are in it."""
+        return self._opened is not None
+
+    @property
+    def files(self) -> DataDirectory:
+        """The directory itself. Raises DataDirectoryError where it is offline."""
+        self.require_online()
+        assert self._opened is not None
+        return self._opened.files
+
+    @property
+    def checkpoints(self) -> DirectoryCheckpoints:
+        """Raises DataDirectoryError where the directory is offline."""
+        self.require_online()
+        assert self._opened is not None
+        return self._opened.checkpoints
+
+    def require_online(self) -> None:
+        """Raises DataDirectoryError."""
+        refusal = self.health.refusal()
+        if refusal is not None:
+            raise refusal
+
+    def partition_path(self, partition: TopicPartition) -> str:
+        return f"{self.path}/{partition}"
+
+    @property
+    def status(self) -> LogDirectoryStatus:
+        """As it is now."""
+        state = DirectoryState.CORDONED if self.is_cordoned else DirectoryState.LIVE
+        return LogDirectoryStatus(
+            self.path,
+            "" if self._opened is None else self._opened.files.directory_id,
+            state if self.is_online else DirectoryState.OFFLINE,
+            self.health.reason or "",
+            len(self.partitions),
+            len(self._awaited),
+        )
+
+    def is_clean(self, partition: TopicPartition) -> bool:
+        """The partition's log is not open, and was closed in order by whoever had it last."""
+        return partition in self._clean
+
+    def note_tried(self, partition: TopicPartition) -> None:
+        """Somebody has tried to open the log."""
+        self._awaited.discard(partition)
+
+    def note_opened(self, partition: TopicPartition) -> None:
+        """The log is open."""
+        self.partitions.add(partition)
+        self._clean.discard(partition)
+        self._unclean.discard(partition)
+
+    def note_let_go(self, partition: TopicPartition, *, is_clean: bool) -> None:
+        """The log is not open any more, and stays here."""
+        (self._clean if is_clean else self._unclean).add(partition)
+
+    def note_gone(self, partition: TopicPartition) -> None:
+        """The partition has no directory here any more."""
+        for known in (self.partitions, self._clean, self._unclean, self._awaited):
+            known.discard(partition)
+
+    def note_start_over(self) -> None:
+        """Whatever was not opened until now belongs to no topic."""
+        self._awaited.clear()
+
+    @property
+    def awaited(self) -> Iterable[TopicPartition]:
+        """Found at the start, and nobody has tried to open them."""
+        return tuple(self._awaited)
+
+    def mark_clean_shutdown(self) -> None:
+        """All open logs were closed in order: say so, unless others were not. Raises OSError."""
+        if not self._unclean:
+            self.files.mark_clean_shutdown()
+
+    def release(self) -> None:
+        """Let another process have it. What is offline is released as well."""
+        if self._opened is not None:
+            self._opened.files.release()
+
+
+def unusable(path: str, failure: OSError) -> DataDirectoryError:
+    """What whoever configured the directory is told."""
+    return DataDirectoryError(
+        "the data directory cannot be used; it must be a directory that this user may write to",
+        path=path,
+        reason=str(failure),
+    )

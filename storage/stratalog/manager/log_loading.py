@@ -1,0 +1,227 @@
+"""Finds the directory of a partition, or gives it one, and loads or creates the log in it.
+
+A directory that has the partition's name may be that of an older topic, or what a creation left that a crash
+cut off. The topic's id in `partition.metadata` tells: what is not the topic's is set aside, and what holds
+nothing gives way to what holds something. Two that hold something are for a human.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.scheduler import Scheduler
+from stratalog.base.types import TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_loader import LogLoader
+from stratalog.log.log_recovery import LoadProgress
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_directories import LogDirectories
+from stratalog.manager.log_directory import LogDirectory
+from stratalog.manager.log_manager_settings import LogManagerSettings
+from stratalog.manager.partition_metadata import (
+    is_of_topic,
+    read_partition_metadata,
+    write_partition_metadata,
+)
+from stratalog.segment.file_names import LOG_SUFFIX
+from stratalog.segment.segment_resources import SegmentResources
+
+logger = logging.getLogger(__name__)
+
+STRAY_REASON = "stray"
+
+
+class WantedLog(NamedTuple):
+    """A log to open, see `LogManager.open_log`."""
+
+    partition: TopicPartition
+    topic_id: UUID
+    config: LogConfig
+    start_offset: int
+    is_first_opening: bool
+
+
+class _Found(NamedTuple):
+    """A directory that has the partition's name."""
+
+    directory: LogDirectory
+    topic_id: UUID | None
+    is_of_topic: bool
+
+
+class LogLoading:
+    """Thread-safe; one partition is loaded by one thread at a time."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        scheduler: Scheduler,
+        ids: IdGenerator,
+        random_source: random.Random,
+        directories: LogDirectories,
+        resources: SegmentResources,
+        settings: LogManagerSettings,
+        checkpoint: Callable[[UnifiedLog], None],
+    ) -> None:
+        """`checkpoint`: see UnifiedLog."""
+        self._filesystem = directories.filesystem
+        self._clock = clock
+        self._scheduler = scheduler
+        self._ids = ids
+        self._random = random_source
+        self._directories = directories
+        self._resources = resources
+        self._settings = settings
+        self._checkpoint = checkpoint
+
+    def load(self, wanted: WantedLog, on_progress: Callable[[LoadProgress], None]) -> UnifiedLog:
+        """The log, as far as its files say it. Raises DataDirectoryError, CorruptRecordError."""
+        found = self._find(wanted)
+        if found is not None:
+            return self._load_in(found.directory, wanted, on_progress, found)
+        with self._directories.guard:
+            directory = self._directories.emptiest()
+            directory.partitions.add(wanted.partition)
+        try:
+            return self._load_in(directory, wanted, on_progress, None)
+        except BaseException:
+            # Nothing was promised of it: the next try may use another directory.
+            with self._directories.guard:
+                directory.note_gone(wanted.partition)
+            raise
+
+    def _find(self, wanted: WantedLog) -> _Found | None:
+        """The directory that is the partition's; others of its name are set aside. Raises
+        DataDirectoryError."""
+        partition = wanted.partition
+        with self._directories.guard:
+            self._directories.require_reachable(partition, is_first_opening=wanted.is_first_opening)
+        found = [
+            self._look_at(directory, wanted)
+            for directory in self._directories.online()
+            if self._exists(directory, partition)
+        ]
+        ours = [one for one in found if one.is_of_topic]
+        if len(ours) > 1:
+            holding = [one for one in ours if not self._is_blank(one.directory, partition)]
+            if len(holding) > 1:
+                raise DataDirectoryError(
+                    "two log directories hold this partition, and nobody knows which one is right; move one"
+                    " of them away",
+                    path=holding[0].directory.partition_path(partition),
+                    other_path=holding[1].directory.partition_path(partition),
+                )
+            ours = holding or ours
+        chosen = ours[0] if ours else None
+        for other in found:
+            if other is not chosen:
+                self._set_aside(other.directory, wanted)
+        return chosen
+
+    def _exists(self, directory: LogDirectory, partition: TopicPartition) -> bool:
+        path = directory.partition_path(partition)
+        try:
+            return self._filesystem.exists(path)
+        except OSError as failure:
+            raise disk_error(failure, path) from failure
+
+    def _look_at(self, directory: LogDirectory, wanted: WantedLog) -> _Found:
+        path = directory.partition_path(wanted.partition)
+        try:
+            topic_id = read_partition_metadata(self._filesystem, path)
+            is_ours = is_of_topic(self._filesystem, path, topic_id, wanted.topic_id)
+            return _Found(directory, topic_id, is_ours)
+        except OSError as failure:
+            raise disk_error(failure, path) from failure
+
+    def _is_blank(self, directory: LogDirectory, partition: TopicPartition) -> bool:
+        """There is no record in it, and never was."""
+        path = directory.partition_path(partition)
+        first_name = f"{0:020d}{LOG_SUFFIX}"
+        try:
+            names = [name for name in self._filesystem.list_directory(path) if name.endswith(LOG_SUFFIX)]
+            return not names or (
+                names == [first_name] and not self._filesystem.file_size(f"{path}/{first_name}")
+            )
+        except OSError as failure:
+            raise disk_error(failure, path) from failure
+
+    def _set_aside(self, directory: LogDirectory, wanted: WantedLog) -> None:
+        path = directory.partition_path(wanted.partition)
+        try:
+            with self._directories.guard:
+                stray_path = directory.files.move_aside(wanted.partition, self._ids.uuid(), STRAY_REASON)
+                directory.note_gone(wanted.partition)
+            directory.checkpoints.forget(wanted.partition)
+        except OSError as failure:
+            raise disk_error(failure, path) from failure
+        logger.warning(
+            "the local log of %s is not that of the topic which has this name now, and was set aside for"
+            " you to look at, path=`%s` topic_id=`%s`",
+            wanted.partition,
+            stray_path,
+            wanted.topic_id,
+        )
+
+    def _load_in(
+        self,
+        directory: LogDirectory,
+        wanted: WantedLog,
+        on_progress: Callable[[LoadProgress], None],
+        found: _Found | None,
+    ) -> UnifiedLog:
+        partition = wanted.partition
+        path = directory.partition_path(partition)
+        checkpoints = directory.checkpoints
+        try:
+            if found is None:
+                checkpoints.forget(partition)
+                self._filesystem.make_directories(path)
+            if found is None or found.topic_id is None:
+                write_partition_metadata(self._filesystem, path, wanted.topic_id)
+            loader = LogLoader(
+                self._resources,
+                path,
+                wanted.config,
+                now_ms=self._clock.now_ms(),
+                recovery_point=checkpoints.recovery_point(partition),
+                producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
+                written_by_broker=self._settings.written_by_broker,
+                on_progress=on_progress,
+            )
+            log_start_offset = checkpoints.log_start_offset(partition)
+            loaded = loader.load(
+                is_new=found is None,
+                was_clean=directory.is_clean(partition),
+                first_offset=max(wanted.start_offset, log_start_offset),
+                log_start_offset=log_start_offset,
+            )
+            # The files that the checkpoint spoke of may be gone.
+            checkpoints.lower_recovery_point(partition, loaded.local_log.segments.end_offset)
+        except OSError as failure:
+            raise disk_error(failure, path) from failure
+        return UnifiedLog(
+            self._clock,
+            self._scheduler,
+            self._random,
+            loaded,
+            self._checkpoint,
+            partition,
+            wanted.topic_id,
+            wanted.config,
+            directory.health,
+        )
+
+
+def disk_error(failure: OSError, path: str) -> DataDirectoryError:
+    """What the caller of the manager is told."""
+    return DataDirectoryError(
+        "the local disk failed; repair it and restart the server", path=path, reason=str(failure)
+    )

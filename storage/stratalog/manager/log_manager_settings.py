@@ -1,0 +1,36 @@
+"""What a log manager can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.segment.index_page_cache import DEFAULT_MAX_BYTES
+from stratalog.segment.open_files import DEFAULT_MAX_OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogManagerSettings:
+    """Immutable, hence thread-safe."""
+
+    data_dirs: tuple[str, ...]
+    """Where the logs are; absolute, at least one. Created where they are missing. New partitions go where the
+    fewest are."""
+    cordoned_dirs: tuple[str, ...] = ()
+    """Those of `data_dirs` that take no new partitions. It can be changed while the manager is open."""
+    max_open_files: int = DEFAULT_MAX_OPEN
+    """Log files that are kept open at most; more descriptors are needed only while more are in use at
+    once."""
+    index_cache_bytes: int = DEFAULT_MAX_BYTES
+    """Memory for pages of index files that were read."""
+    file_delete_delay_ms: int = 60 * 1000
+    """Directories of deleted partitions are removed after this long."""
+    producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
+    """A log forgets a producer that has sent nothing for this long and has no open transaction. Longer than a
+    client may retry: a batch that it sends again afterwards is stored again."""
+    producer_id_expiration_check_interval_ms: int = 10 * 60 * 1000
+    """How often such producers are looked for."""
+    written_by_broker: bool = False
+    """Kafka wrote the logs, and they were perhaps copied file by file. So the files of leader epochs may be
+    older than the batches: what is newer is learnt from these, in a recovery (our own files have each epoch
+    before a batch has it). And a hole between segments is one that compaction left, even above the recovery
+    point."""
