@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class CleanLimits(NamedTuple):
@@ -20,19 +20,29 @@ class CleanLimits(NamedTuple):
     """Waits until so many bytes may be read or written. Raises as `check_done` does; called under no lock."""
 
 
-class CleanStats(NamedTuple):
+class CleanCounts(Protocol):
     """What a clean has read and left, of the segments that it replaced."""
 
-    record_count: int = 0
-    kept_record_count: int = 0
-    null_key_count: int = 0
-    """Records without a key, which a compacted log does not keep."""
-    size_bytes: int = 0
-    kept_bytes: int = 0
+    @property
+    def records_in(self) -> int: ...
+
+    @property
+    def records_kept(self) -> int: ...
+
+    @property
+    def null_key_count(self) -> int:
+        """Records without a key, which a compacted log does not keep."""
+        ...
+
+    @property
+    def bytes_in(self) -> int: ...
+
+    @property
+    def bytes_out(self) -> int: ...
 
 
 class CleanResult(NamedTuple):
     """Everything below `end_offset` is clean now."""
 
     end_offset: int
-    stats: CleanStats
+    stats: CleanCounts

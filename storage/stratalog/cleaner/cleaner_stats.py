@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stratalog.cleaner.clean_result import CleanStats
+from stratalog.cleaner.clean_result import CleanCounts
 from stratalog.cleaner.cleaner_failures import CleaningFailure
 
 
@@ -62,30 +62,43 @@ def uncleanable_by_directory(failures: tuple[CleaningFailure, ...]) -> dict[str,
     return found
 
 
-class CleanTally(NamedTuple):
-    """Sums over cleans."""
+class CleanSums(NamedTuple):
+    """Over all cleans."""
 
     clean_count: int = 0
     aborted_count: int = 0
-    cleaned: CleanStats = CleanStats()
+    records_in: int = 0
+    records_kept: int = 0
+    null_key_count: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
 
 
-class CleanerTally:
+class CleanTally:
     """What cleans came to. Thread-safe: `_guard` is held for single steps."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._sums = CleanTally()
+        self._sums = CleanSums()
         self._last_ms: dict[int, int] = {}
 
-    def note_clean(self, slot: int, duration_ms: int, stats: CleanStats) -> None:
+    def note_clean(self, slot: int, duration_ms: int, counts: CleanCounts) -> None:
         """A clean has ended; `slot`: which of the cleans that run at a time it was."""
         with self._guard:
+            sums = self._sums
             self._last_ms[slot] = duration_ms
-            added = CleanStats(*(a + b for a, b in zip(self._sums.cleaned, stats, strict=True)))
-            self._sums = self._sums._replace(clean_count=self._sums.clean_count + 1, cleaned=added)
+            self._sums = CleanSums(
+                sums.clean_count + 1,
+                sums.aborted_count,
+                sums.records_in + counts.records_in,
+                sums.records_kept + counts.records_kept,
+                sums.null_key_count + counts.null_key_count,
+                sums.bytes_in + counts.bytes_in,
+                sums.bytes_out + counts.bytes_out,
+            )
 
     def note_abort(self) -> None:
+        """A clean was told to end."""
         with self._guard:
             self._sums = self._sums._replace(aborted_count=self._sums.aborted_count + 1)
 
@@ -94,7 +107,7 @@ class CleanerTally:
         with self._guard:
             self._last_ms = {kept: value for kept, value in self._last_ms.items() if kept < slot}
 
-    def read(self) -> tuple[CleanTally, int]:
+    def read(self) -> tuple[CleanSums, int]:
         """The sums, and the longest of the last cleans in milliseconds."""
         with self._guard:
             return self._sums, max(self._last_ms.values(), default=0)

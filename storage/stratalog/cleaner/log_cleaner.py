@@ -26,7 +26,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.cleaner.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaner_settings import MIN_MAP_BYTES, CleanerSettings
-from stratalog.cleaner.cleaner_stats import CleanerStats, CleanerTally, uncleanable_by_directory
+from stratalog.cleaner.cleaner_stats import CleanerStats, CleanTally, uncleanable_by_directory
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.failure_kind import reason_of
 from stratalog.cleaner.log_to_clean import LogToClean
@@ -65,7 +65,7 @@ class LogCleaner:
         self._manager = manager
         self._clean_log = clean_log
         self._settings = settings
-        self._tally = CleanerTally()
+        self._tally = CleanTally()
         self._changed = threading.Lock()
         self._retention_lock = threading.Lock()
         self._slots: dict[int, _Slot] = {}
@@ -229,7 +229,6 @@ class LogCleaner:
         sums, max_clean_ms = self._tally.read()
         with self._changed:
             workers, running_count = tuple(self._workers), len(self._slots)
-        cleaned = sums.cleaned
         return CleanerStats(
             uncleanable=uncleanable_by_directory(failures),
             failures=failures,
@@ -242,11 +241,11 @@ class LogCleaner:
             max_cleanable_ratio=survey.max_cleanable_ratio,
             clean_count=sums.clean_count,
             aborted_count=sums.aborted_count,
-            cleaned_record_count=cleaned.record_count,
-            dropped_record_count=cleaned.record_count - cleaned.kept_record_count,
-            null_key_count=cleaned.null_key_count,
-            cleaned_bytes=cleaned.size_bytes,
-            reclaimed_bytes=cleaned.size_bytes - cleaned.kept_bytes,
+            cleaned_record_count=sums.records_in,
+            dropped_record_count=sums.records_in - sums.records_kept,
+            null_key_count=sums.null_key_count,
+            cleaned_bytes=sums.bytes_in,
+            reclaimed_bytes=sums.bytes_in - sums.bytes_out,
         )
 
     def check(self) -> None:

@@ -1,0 +1,95 @@
+"""Compacted logs on one disk with a cleaner's manager beside them, and what a test needs to lead threads."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - tests lead threads of their own
+from uuid import UUID
+
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.cleaner.cleaner_manager import CleanerManager
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.log_machine import DATA_DIR, LogMachine
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+
+COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}), remote_storage_enable=False)
+
+
+class WaitingClock(ManualClock):
+    """A clock that says when somebody has begun to wait. Thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waits = threading.Semaphore(0)
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+        # Said under the condition: whoever hears it cannot notify before the wait.
+        self._waits.release()
+        return super().wait(condition, timeout_s)
+
+    def until_waiting(self) -> None:
+        """Return when one more thread than before waits, or is about to, with its condition still taken."""
+        assert self._waits.acquire(timeout=30), "nobody waits"
+
+
+class CleanerMachine:
+    """A disk, a clock, logs and a manager. Used by one thread, but for what it hands out."""
+
+    def __init__(self, disk: FileSystem | None = None, *, seed: int = 0) -> None:
+        self.clock = WaitingClock()
+        disk = disk if disk is not None else MemoryFileSystem(now_ms=self.clock.now_ms)
+        self.machine = LogMachine(disk, COMPACTED)
+        self.log_manager = self.machine.open()
+        self.seed = seed
+        self.manager = self.new_manager()
+
+    def new_manager(self) -> CleanerManager:
+        """A manager as the next process has it, over the same disk and the same logs."""
+        manager = CleanerManager(
+            self.machine.disk, self.clock, random.Random(self.seed), self.log_manager.logs
+        )
+        manager.add_directory(DATA_DIR)
+        return manager
+
+    def partition(self, number: int) -> TopicPartition:
+        return TopicPartition("orders", number)
+
+    def open(self, number: int, config: LogConfig = COMPACTED, *, start_offset: int = 0) -> UnifiedLog:
+        """The log of that partition."""
+        return self.log_manager.open_log(
+            self.partition(number), UUID(int=7), config, start_offset=start_offset
+        )
+
+    def fill(self, log: UnifiedLog, *segments: int) -> None:
+        """Segments of so many records of 100 bytes each, all sealed, as old as the clock says."""
+        for record_count in segments:
+            now_ms = self.clock.now_ms()
+            records = [Record(0, now_ms, b"k%d" % number, bytes(100)) for number in range(record_count)]
+            log.append_as_leader(encode_batch(records), 1)
+            log.roll()
+
+
+class Paused:
+    """A thread that pauses a partition. Used by one thread."""
+
+    def __init__(self, machine: CleanerMachine, pause: Callable[[], None]) -> None:
+        """Returns when the thread waits for a clean to end."""
+        self._pool = ThreadPoolExecutor(1)
+        self._pausing = self._pool.submit(pause)
+        machine.clock.until_waiting()
+
+    @property
+    def is_waiting(self) -> bool:
+        return not self._pausing.done()
+
+    def join(self) -> None:
+        """Return when the pause has begun, or raise what kept it from that."""
+        self._pausing.result(timeout=30)
+        self._pool.shutdown()

@@ -1,0 +1,337 @@
+"""Who has a log, and when: pauses, deletions, directories that fail."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from errno import EIO, ENOSPC
+
+import pytest
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.types import TopicPartition
+from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
+from stratalog.cleaner.cleaner_manager import CleanerManager
+from stratalog.cleaner.cleaning_state import CleaningAbortedError
+from stratalog.cleaner.failure_kind import FailureKind
+from stratalog.cleaner.log_to_clean import LogToClean
+from stratalog.log.checkpoint import parse_checkpoint
+from stratalog.log.log_config import LogConfig
+from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine, Paused
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.log_machine import DATA_DIR
+
+CHECKPOINT = f"{DATA_DIR}/{CLEANER_OFFSET_FILE}"
+
+
+def taken(manager: CleanerManager) -> LogToClean:
+    found = manager.take_filthiest()
+    assert found is not None
+    return found
+
+
+def checkpoint_on_disk(machine: CleanerMachine, path: str = CHECKPOINT) -> dict[TopicPartition, int]:
+    return parse_checkpoint(machine.machine.disk.read_file(path).decode())
+
+
+def started(count: int = 1) -> CleanerMachine:
+    machine = CleanerMachine()
+    for number in range(count):
+        machine.fill(machine.open(number), 1 + number, 1 + number)
+    return machine
+
+
+def test_the_filthiest_log_is_first_and_a_log_has_one_worker() -> None:
+    machine = CleanerMachine()
+    clean, dirty, empty = (machine.open(number) for number in range(3))
+    machine.fill(clean, 5, 5)
+    first = taken(machine.manager)
+    assert (first.partition, first.first_dirty_offset, first.first_uncleanable_offset) == (
+        clean.topic_partition,
+        0,
+        10,
+    )
+    machine.manager.done(first, 10)
+    machine.fill(clean, 15)
+    machine.fill(dirty, 1)
+    machine.fill(empty)
+    assert taken(machine.manager).log is dirty
+    second = taken(machine.manager)
+    assert (second.log, second.first_dirty_offset) == (clean, 10)
+    assert 0.5 < second.cleanable_ratio < 0.7
+    assert machine.manager.take_filthiest() is None
+    machine.manager.check()
+
+
+def test_a_clean_that_has_ended_is_known_to_the_next_process() -> None:
+    machine = started()
+    machine.manager.done(taken(machine.manager), 2)
+    assert checkpoint_on_disk(machine) == {machine.partition(0): 2}
+    assert machine.new_manager().take_filthiest() is None
+
+
+def test_a_pause_tells_the_clean_to_end_and_waits_for_it() -> None:
+    machine = started()
+    manager, partition = machine.manager, machine.partition(0)
+    found = taken(manager)
+    manager.check_done(found.log)
+    paused = Paused(machine, lambda: manager.pause(partition))
+    with pytest.raises(CleaningAbortedError):
+        manager.check_done(found.log)
+    assert paused.is_waiting
+    manager.release(partition)
+    paused.join()
+    assert manager.take_filthiest() is None
+    manager.pause(partition)
+    manager.resume(partition)
+    assert manager.take_filthiest() is None
+    manager.resume(partition)
+    assert taken(manager).log is found.log
+    manager.check()
+
+
+def test_a_clean_that_ends_as_it_is_paused_counts() -> None:
+    """The result is written down before whoever pauses goes on, so a truncation lowers what it left."""
+    machine = started()
+    manager, partition = machine.manager, machine.partition(0)
+    found = taken(manager)
+    seen: list[dict[TopicPartition, int]] = []
+
+    def pause_and_truncate() -> None:
+        with manager.paused(partition):
+            seen.append(checkpoint_on_disk(machine))
+            manager.lower(partition, 1)
+            found.log.truncate_to(1)
+
+    paused = Paused(machine, pause_and_truncate)
+    manager.done(found, 2)
+    paused.join()
+    assert seen == [{partition: 2}]
+    assert checkpoint_on_disk(machine) == {partition: 1}
+
+
+def test_many_may_wait_for_the_same_clean() -> None:
+    machine = started(2)
+    manager, partition = machine.manager, machine.partition(0)
+    with manager.paused(machine.partition(1)):
+        found = taken(manager)
+    assert found.partition == partition
+    paused = [Paused(machine, lambda: manager.pause(partition)) for _ in range(3)]
+    manager.failed(found.log, OSError(ENOSPC, "no space"))
+    for each in paused:
+        each.join()
+    manager.reset(partition)
+    for _ in paused:
+        with manager.paused(machine.partition(1)):
+            assert manager.take_filthiest() is None
+        manager.resume(partition)
+    with manager.paused(machine.partition(1)):
+        assert taken(manager).partition == partition
+
+
+def test_a_pause_of_what_is_not_cleaned_waits_for_nobody() -> None:
+    machine = started()
+    nobody = TopicPartition("nobody", 3)
+    with machine.manager.paused(nobody, machine.partition(0), nobody):
+        assert machine.manager.take_filthiest() is None
+    machine.manager.abort(machine.partition(0))
+    machine.manager.check()
+    assert taken(machine.manager).partition == machine.partition(0)
+
+
+def test_a_worker_does_not_wait_for_itself() -> None:
+    machine = started()
+    found = taken(machine.manager)
+    with pytest.raises(AssertionError, match="wait for itself"):
+        machine.manager.pause(found.partition)
+
+
+class BrokenOffError(BaseException):
+    pass
+
+
+def test_a_pause_that_is_broken_off_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = started()
+    manager, partition = machine.manager, machine.partition(0)
+    found = taken(manager)
+
+    def break_off(condition: threading.Condition, timeout_s: float | None) -> bool:
+        raise BrokenOffError
+
+    monkeypatch.setattr(machine.clock, "wait", break_off)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(BrokenOffError):
+        pool.submit(manager.pause, partition).result(30)
+    manager.check_done(found.log)
+    manager.release(partition)
+    manager.check()
+
+
+def test_a_log_that_was_deleted_in_a_pause_is_not_taken() -> None:
+    """Also by a worker that had looked at it before; and a log of the same name begins anew."""
+    machine = started()
+    manager, partition = machine.manager, machine.partition(0)
+    manager.done(taken(manager), 2)
+    stale = machine.log_manager.logs()
+    with manager.paused(partition):
+        machine.log_manager.delete_log(partition)
+        manager.forget(partition)
+    assert checkpoint_on_disk(machine) == {}
+    with manager.held(stale[0]) as is_held:
+        assert not is_held
+    manager.check()
+    machine.fill(machine.open(0), 3)
+    found = taken(manager)
+    assert (found.first_dirty_offset, found.first_uncleanable_offset) == (0, 3)
+    assert found.log is not stale[0]
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        replace(COMPACTED, remote_storage_enable=True),
+        replace(COMPACTED, cleanup_policy=frozenset({"delete"})),
+    ],
+)
+def test_a_policy_that_is_altered_ends_a_clean(altered: LogConfig) -> None:
+    machine = started()
+    found = taken(machine.manager)
+    found.log.reconfigure(altered)
+    with pytest.raises(CleaningAbortedError):
+        machine.manager.check_done(found.log)
+    machine.manager.release(found.partition)
+    assert machine.manager.take_filthiest() is None
+    found.log.reconfigure(COMPACTED)
+    assert taken(machine.manager).log is found.log
+
+
+def test_a_directory_that_failed_is_left_alone() -> None:
+    machine = started()
+    manager = machine.manager
+    found = taken(manager)
+    before = machine.machine.disk.exists(CHECKPOINT)
+    manager.directory_failed(DATA_DIR)
+    manager.directory_failed(DATA_DIR)
+    with pytest.raises(CleaningAbortedError):
+        manager.check_done(found.log)
+    manager.done(found, 2)
+    manager.lower(found.partition, 0)
+    manager.forget(found.partition)
+    assert machine.machine.disk.exists(CHECKPOINT) == before
+    assert manager.take_filthiest() is None
+    manager.check()
+
+
+def test_after_a_stop_nothing_begins() -> None:
+    machine = started(2)
+    manager = machine.manager
+    found = taken(manager)
+    stopped = Paused(machine, manager.stop)
+    with pytest.raises(CleaningAbortedError):
+        manager.check_done(found.log)
+    assert stopped.is_waiting
+    manager.release(found.partition)
+    stopped.join()
+    manager.stop()
+    assert manager.take_filthiest() is None
+    with manager.held(found.log) as is_held:
+        assert not is_held
+
+
+def test_a_moved_partition_keeps_what_is_known_of_it() -> None:
+    machine = started(2)
+    manager, partition = machine.manager, machine.partition(0)
+    other = "/other"
+    machine.machine.disk.make_directories(other)
+    manager.add_directory(other)
+    while (found := manager.take_filthiest()) is not None:
+        manager.done(found, found.first_uncleanable_offset)
+    with manager.paused(partition):
+        manager.moved(partition, DATA_DIR, other)
+    assert checkpoint_on_disk(machine, f"{other}/{CLEANER_OFFSET_FILE}") == {partition: 2}
+    assert checkpoint_on_disk(machine) == {machine.partition(1): 4}
+    manager.lower(partition, 1)
+    assert checkpoint_on_disk(machine, f"{other}/{CLEANER_OFFSET_FILE}") == {partition: 1}
+
+
+@pytest.mark.parametrize(("checkpoint", "expected"), [(3, 5), (5, 5), (7, 7), (11, 5)])
+def test_a_checkpoint_that_the_log_does_not_reach_is_corrected_at_once(
+    checkpoint: int, expected: int
+) -> None:
+    """Even of a log with nothing to clean: it will grow."""
+    machine = CleanerMachine()
+    log = machine.open(0, start_offset=5)
+    machine.fill(log, 5)
+    machine.machine.disk.open_append(CHECKPOINT).append([b"0\n1\norders 0 %d\n" % checkpoint])
+    manager = machine.new_manager()
+    with manager.paused(log.topic_partition):
+        assert manager.take_filthiest() is None
+    assert checkpoint_on_disk(machine) == {log.topic_partition: checkpoint}
+    found = taken(manager)
+    assert found.first_dirty_offset == expected
+    assert checkpoint_on_disk(machine) == {log.topic_partition: expected}
+
+
+def test_a_damaged_checkpoint_counts_as_empty() -> None:
+    machine = started()
+    machine.machine.disk.open_append(CHECKPOINT).append([b"0\n9\norders 0 2\n"])
+    manager = machine.new_manager()
+    assert taken(manager).first_dirty_offset == 0
+
+
+def test_a_checkpoint_that_cannot_be_written_costs_a_pause() -> None:
+    disk = FaultyFileSystem()
+    machine = CleanerMachine(disk)
+    machine.fill(machine.open(0), 2)
+    found = taken(machine.manager)
+    disk.fail_at(disk.operation_count + 1, number=ENOSPC)
+    machine.manager.done(found, 2)
+    (failure,) = machine.manager.failures()
+    assert (failure.kind, failure.dirty_bytes) == (FailureKind.FULL_DISK, 0)
+    machine.manager.check()
+    # What is not known to the disk is known here: the work is not done twice.
+    machine.manager.reset(found.partition)
+    assert machine.manager.take_filthiest() is None
+
+
+def test_an_error_of_a_look_concerns_one_log() -> None:
+    machine = started(2)
+    directory = f"{DATA_DIR}/{machine.partition(1)}"
+    first = machine.log_manager.log(machine.partition(1))
+    first.reconfigure(replace(COMPACTED, min_compaction_lag_ms=60_000))
+    machine.clock.advance(120_000)
+    for name in machine.machine.disk.list_directory(directory):
+        if name.endswith((".log", ".timeindex")) and name.startswith("0" * 19):
+            file = machine.machine.disk.open_append(f"{directory}/{name}")
+            size = file.size()
+            file.truncate(0)
+            file.append([b"\xff" * size])
+    assert taken(machine.manager).partition == machine.partition(0)
+    (failure,) = machine.manager.failures()
+    assert failure.partition == machine.partition(1)
+    assert failure.kind is FailureKind.DAMAGE
+    assert failure.dirty_bytes > 0
+    assert failure.directory == DATA_DIR
+
+
+def test_what_failed_is_forgotten_with_its_log() -> None:
+    machine = started()
+    found = taken(machine.manager)
+    machine.manager.failed(found.log, CorruptRecordError("no batch begins here", path="/x", position=7))
+    (failure,) = machine.manager.failures()
+    assert failure.reason == "no batch begins here path=`/x` position=`7`"
+    assert machine.manager.take_filthiest() is None
+    found.log.close()
+    assert machine.manager.take_filthiest() is None
+    assert machine.manager.failures() == ()
+
+
+def test_a_disk_error_is_told_from_a_full_disk() -> None:
+    machine = started()
+    for number, kind in ((EIO, FailureKind.DISK), (ENOSPC, FailureKind.FULL_DISK)):
+        found = taken(machine.manager)
+        machine.manager.failed(found.log, OSError(number, "broken"))
+        (failure,) = machine.manager.failures()
+        assert failure.kind is kind
+        assert machine.manager.reset(found.partition)
+        assert not machine.manager.reset(found.partition)
