@@ -19,7 +19,8 @@ from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.manager.partition_metadata import parse_partition_metadata
-from stratalog.record.header import parse_header
+from stratalog.record.batch import batches
+from stratalog.record.header import LEADER_EPOCH_POSITION, parse_header
 from stratalog.record.record import Record
 from stratalog.testing.golden_records import golden_records
 from stratalog.testing.server_process import ServerProcess
@@ -146,6 +147,12 @@ async def test_records_go_on_behind_the_last_one_under_a_higher_epoch(tmp_path: 
     epochs = "0\n1\n41 0\n"
     shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
     (tmp_path / "kafka" / "g1-codecs-0" / "leader-epoch-checkpoint").write_text(epochs)
+    log = tmp_path / "kafka" / "g1-codecs-0" / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    for position, _ in batches(data):
+        at = position + LEADER_EPOCH_POSITION
+        data[at : at + 4] = (41).to_bytes(4, "big")
+    log.write_bytes(data)
     options = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data"]
     CliRunner().invoke(stratalog, [*options, "--topic", "g1-codecs"], catch_exceptions=False)
     async with service_bench(tmp_path) as bench:

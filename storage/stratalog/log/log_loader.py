@@ -32,7 +32,12 @@ from stratalog.log.log_recovery import LoadProgress, LogRecovery, RecoveredLog, 
 from stratalog.log.log_state import LogState
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producer_state_manager import ProducerStateManager
-from stratalog.log.recovered_lineage import known_or_learnt, require_lineage, require_no_shift
+from stratalog.log.recovered_lineage import (
+    known_or_learnt,
+    require_known_epochs,
+    require_lineage,
+    require_no_shift,
+)
 from stratalog.log.segment_split import split_segment
 from stratalog.log.segment_swap import settle_swaps
 from stratalog.record.header import MAX_OFFSET
@@ -164,6 +169,7 @@ class LogLoader:
             local_log = LocalLog(
                 self._resources, self._directory, segments, unsynced=(), may_be_reserved=False
             )
+            require_known_epochs(segments, state.epochs)
             if not state.epochs.entries:
                 state.learn_epochs(segments)
             state.reload_producers(segments, local_log.segments.end_offset, self._now_ms)
@@ -190,6 +196,7 @@ class LogLoader:
             self._require_closed_end(found.walked[-1].end_offset)
         if self._written_by_broker:
             known.replace(known_or_learnt(self._resources.files, found, known, state.epochs))
+        require_known_epochs(found.durable, known)
         require_lineage(self._resources.files, found, known, state.epochs)
         remains = keep_remains(self._filesystem, self._resources.files, self._directory, found)
         self._settle(state)

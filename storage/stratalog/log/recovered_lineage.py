@@ -5,11 +5,17 @@ not change the base offset or the leader epoch of a batch, which the checksum le
 So where sound batches contradict each other, the next segment or the leader epochs of the log (which are
 durable before a batch has them), something else has been at the disk. Which of the two is right nobody knows:
 nothing is cut, and a human decides.
+
+Leader epochs have no checksum in their file either. What is walked is held against them batch by batch; of
+what is not, the two batches around each place where the file lets an epoch begin, because there it shows if a
+number of the file is another one now. Only the beginning of the first epoch may be too late unseen: below it
+no epoch is known, which is what a log looks like whose beginning was deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, EpochEntry, LeaderEpochCache
@@ -17,7 +23,7 @@ from stratalog.log.log_recovery import WalkedLog, WalkedSegment
 from stratalog.record.batch import crc_matches
 from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import NO_LEADER_EPOCH
-from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
+from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, BatchHeader, parse_header
 from stratalog.segment.batch_walk import valid_rows, walk
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.open_files import OpenFiles
@@ -123,6 +129,51 @@ def _contradiction(segment: LogSegment, end_offset: int, base_offset: int) -> Da
     )
 
 
+def require_known_epochs(segments: Sequence[LogSegment], known: LeaderEpochCache) -> None:
+    """Segments that are not walked, in order: the batches around each entry have the epochs that these say.
+
+    Where a header cannot be read, whoever reads the batch is told. Raises DataDirectoryError, OSError.
+    """
+    if not segments:
+        return
+    # What lies below them is on no disk any more.
+    entries = known.entries_in_range(segments[0].base_offset, MAX_OFFSET)
+    for entry in entries:
+        offset = min(entry.start_offset, segments[-1].end_offset)
+        for segment, header in _batches_around(segments, offset):
+            _require_epoch(segment, header, known)
+            if entry is not entries[0] and header.base_offset < offset <= header.last_offset:
+                # Only the first one may begin within a batch, where the log was cut.
+                raise _contradicts_epochs(segment, header, entry.epoch)
+
+
+def _batches_around(segments: Sequence[LogSegment], offset: int) -> Iterator[tuple[LogSegment, BatchHeader]]:
+    """The last batch that begins below `offset`, and the first that begins there or above."""
+    count = bisect_left(segments, offset, key=lambda segment: segment.base_offset)
+    last: tuple[LogSegment, BatchHeader] | None = None
+    for segment in segments[max(0, count - 1) :]:
+        try:
+            for _, header in segment.batches(_position_below(segment, offset)):
+                if header.base_offset >= offset:
+                    yield from [last] if last is not None else []
+                    yield segment, header
+                    return
+                last = segment, header
+        except CorruptRecordError:
+            return
+    if last is not None:
+        yield last
+
+
+def _position_below(segment: LogSegment, offset: int) -> int:
+    """Where a batch begins that ends below `offset`; the segment's beginning, where no index knows one."""
+    floor = None if offset <= segment.base_offset else segment.indexes().offset_index.floor(offset - 1)
+    if floor is None:
+        return 0
+    header = parse_header(segment.read_bytes(floor.position, HEADER_SIZE))
+    return floor.position if header.last_offset == floor.offset else 0
+
+
 def _require_epochs(
     files: OpenFiles, walked: Sequence[WalkedSegment], known: LeaderEpochCache, followed: LeaderEpochCache
 ) -> None:
@@ -134,16 +185,25 @@ def _require_epochs(
     # Where compaction took the first batch of an epoch, it begins later in the batches than in the file.
     for entry in sorted(claimed ^ set(followed.entries_in_range(start_offset, end_offset))):
         segment, header = _batch_at(files, walked, entry.start_offset)
-        expected_epoch = known.epoch_for_offset(header.base_offset)
-        if expected_epoch is not None and expected_epoch != header.leader_epoch:
-            raise DataDirectoryError(
-                "a sound batch has another leader epoch than the log's file of epochs says, which no crash "
-                f"does; restore both from a copy, or remove {LEADER_EPOCH_FILE} to go by the batches",
-                path=segment.path,
-                base_offset=header.base_offset,
-                leader_epoch=header.leader_epoch,
-                expected_epoch=expected_epoch,
-            )
+        _require_epoch(segment, header, known)
+
+
+def _require_epoch(segment: LogSegment, header: BatchHeader, known: LeaderEpochCache) -> None:
+    expected_epoch = known.epoch_for_offset(header.base_offset)
+    if expected_epoch is not None and expected_epoch != header.leader_epoch:
+        raise _contradicts_epochs(segment, header, expected_epoch)
+
+
+def _contradicts_epochs(segment: LogSegment, header: BatchHeader, expected_epoch: int) -> DataDirectoryError:
+    return DataDirectoryError(
+        "a batch has another leader epoch than the log's file of epochs says, so one of the two was damaged; "
+        "restore it from a copy, or remove the segments with the batch if the store has them, or "
+        f"{LEADER_EPOCH_FILE} if the batches are right",
+        path=segment.path,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        expected_epoch=expected_epoch,
+    )
 
 
 def _batch_at(

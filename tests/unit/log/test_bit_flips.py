@@ -36,6 +36,7 @@ SEED = 20260
 CLOSED_MARK = f"{DATA_DIR}/.kafka_cleanshutdown"
 RECOVERY_POINTS = f"{DATA_DIR}/recovery-point-offset-checkpoint"
 METADATA = f"{PARTITION_DIR}/partition.metadata"
+EPOCHS = f"{PARTITION_DIR}/leader-epoch-checkpoint"
 CLOSED: dict[str, bytes | None] = {}
 KILLED: dict[str, bytes | None] = {CLOSED_MARK: None}
 KILLED_UNKNOWN: dict[str, bytes | None] = {CLOSED_MARK: None, RECOVERY_POINTS: None}
@@ -201,6 +202,36 @@ def test_a_flipped_bit_in_another_file_costs_a_rebuild_or_is_refused(state: dict
                 aborted, truth = (one.aborted_transactions(0, varied().end_offset) for one in (log, whole))
                 # The end of the search is only ever put off.
                 assert [entry[:3] for entry in aborted] == [entry[:3] for entry in truth], where
+
+
+@pytest.mark.parametrize("state", [CLOSED, KILLED, KILLED_UNKNOWN], ids=["closed", "durable", "unknown"])
+def test_any_flip_in_the_file_of_leader_epochs_is_found_when_the_log_is_opened(
+    state: dict[str, bytes | None],
+) -> None:
+    """The file has no checksum. What it says comes from the batches again, or the log is refused."""
+    whole = start(state)
+    assert whole is not None
+    refused_count = 0
+    for position in range(len(varied().file(EPOCHS))):
+        for bit in range(8):
+            log = start(state | {EPOCHS: varied().flipped(EPOCHS, position, bit)})
+            if log is None:
+                refused_count += 1
+                continue
+            where = (position, bit)
+            assert epochs_of(log) == epochs_of(whole), where
+            assert log.log_end_offset == varied().end_offset, where
+            for offset in range(log.log_end_offset):
+                assert log.read(offset, 1) == whole.read(offset, 1), where
+    # Bits that make another number of a number.
+    assert refused_count > 10
+
+
+def epochs_of(log: UnifiedLog) -> list[object]:
+    epochs = {placed.header.leader_epoch for placed in varied().batches}
+    answers = [log.end_offset_for(epoch) for epoch in range(max(epochs) + 2)]
+    # The first one may begin later: below it no epoch is known then.
+    return [log.state_transfer.leader_epochs(3, log.log_end_offset), *answers]
 
 
 def producers_of(log: UnifiedLog) -> list[object]:
