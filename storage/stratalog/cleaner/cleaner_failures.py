@@ -60,13 +60,13 @@ class CleanerFailures:
         self._guard = threading.Lock()
         self._failures: dict[TopicPartition, CleaningFailure] = {}
         # In monotonic time: a wall clock that is put back must not keep a partition from being cleaned.
-        self._retry_s: dict[TopicPartition, float] = {}
+        self._retry_at_ms: dict[TopicPartition, int] = {}
 
     def record(
         self, partition: TopicPartition, directory: str, kind: FailureKind, reason: str, dirty_bytes: int
     ) -> CleaningFailure:
         """Another failure of the partition; returns what is known of it now."""
-        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
+        now_ms, elapsed_ms = self._clock.now_ms(), self._elapsed_ms()
         with self._guard:
             former = self._failures.get(partition)
             failure_count = 1 if former is None else former.failure_count + 1
@@ -86,7 +86,7 @@ class CleanerFailures:
                 no_progress_count=no_progress_count,
             )
             self._failures[partition] = failure
-            self._retry_s[partition] = now_s + delay_ms / 1000
+            self._retry_at_ms[partition] = elapsed_ms + delay_ms
         return failure
 
     def _delay_ms(self, failure_count: int) -> int:
@@ -96,8 +96,10 @@ class CleanerFailures:
 
     def may_try(self, partition: TopicPartition) -> bool:
         """Nothing is known against cleaning it now."""
-        retry_s = self._retry_s.get(partition)
-        return retry_s is None or self._clock.monotonic_s() >= retry_s
+        return self._elapsed_ms() >= self._retry_at_ms.get(partition, 0)
+
+    def _elapsed_ms(self) -> int:
+        return round(self._clock.monotonic_s() * 1000)
 
     def note_dirty_bytes(self, partition: TopicPartition, dirty_bytes: int) -> None:
         """Keep what waits up to date, where the partition is one that failed."""
@@ -109,14 +111,14 @@ class CleanerFailures:
     def reset(self, partition: TopicPartition) -> bool:
         """Forget that the partition failed; False where it had not."""
         with self._guard:
-            self._retry_s.pop(partition, None)
+            self._retry_at_ms.pop(partition, None)
             return self._failures.pop(partition, None) is not None
 
     def keep_only(self, partitions: frozenset[TopicPartition]) -> None:
         """Forget all others: they are not here, or not cleaned, any more."""
         with self._guard:
             for partition in self._failures.keys() - partitions:
-                del self._failures[partition], self._retry_s[partition]
+                del self._failures[partition], self._retry_at_ms[partition]
 
     def all(self) -> tuple[CleaningFailure, ...]:
         """By partition."""
@@ -126,6 +128,6 @@ class CleanerFailures:
     def check(self) -> None:
         """Prove that every failure has an end of its wait."""
         with self._guard:
-            assert self._failures.keys() == self._retry_s.keys()
+            assert self._failures.keys() == self._retry_at_ms.keys()
             for failure in self._failures.values():
                 assert failure.failure_count >= max(1, failure.no_progress_count)

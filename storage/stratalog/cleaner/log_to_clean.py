@@ -108,11 +108,12 @@ def log_to_clean(
     sealed = [segment for segment in segments.sealed if segment.end_offset <= undecided_offset]
     dirty = [segment for segment in sealed if segment.end_offset > dirty_offset]
     cleanable = _old_enough(dirty, now_ms - config.min_compaction_lag_ms, newest_ms, config)
-    behind = _first_behind(segments, cleanable[-1].base_offset if cleanable else None)
+    behind_offset = _first_behind(segments, cleanable[-1].base_offset) if cleanable else dirty_offset
     return LogToClean(
         log,
         first_dirty_offset=dirty_offset,
-        first_uncleanable_offset=dirty_offset if behind is None else max(dirty_offset, behind),
+        # Between segments there may be a hole, in which nothing is decided yet.
+        first_uncleanable_offset=max(dirty_offset, min(behind_offset, undecided_offset)),
         clean_bytes=sum(segment.size_bytes for segment in sealed if segment.end_offset <= dirty_offset),
         cleanable_bytes=sum(segment.size_bytes for segment in cleanable),
         compaction_delay_ms=_compaction_delay_ms(dirty, first_ms, now_ms, config),
@@ -131,10 +132,8 @@ def _old_enough(
     return dirty
 
 
-def _first_behind(segments: LogSegments, base_offset: int | None) -> int | None:
+def _first_behind(segments: LogSegments, base_offset: int) -> int:
     """Where the segment begins that follows on the one at `base_offset`."""
-    if base_offset is None:
-        return None
     return next(segment.base_offset for segment in segments if segment.base_offset > base_offset)
 
 

@@ -1,0 +1,99 @@
+"""How much is moved in how much time, by a clock that the test moves."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stratalog.cleaner.cleaning_state import CleaningAbortedError
+from stratalog.cleaner.throttler import AHEAD_S, Throttler
+from stratalog.testing.cleaner_machine import WaitingClock
+from stratalog.testing.manual_clock import ManualClock
+
+RATE = 1_000_000
+
+
+class HastyClock(ManualClock):
+    """Whoever waits lets the time pass: for one thread that stands for all."""
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+        assert timeout_s is not None
+        self.advance(round(timeout_s * 1000))
+        return False
+
+
+def go_on() -> None:
+    """Nobody told it to end."""
+
+
+def test_without_a_bound_nobody_waits() -> None:
+    throttler = Throttler(ManualClock())
+    for _ in range(100):
+        throttler.take(1 << 40, go_on)
+
+
+@pytest.mark.parametrize("chunk_bytes", [300, 10_000, 333_333, 4_000_000])
+def test_the_rate_is_kept(chunk_bytes: int) -> None:
+    clock = HastyClock()
+    throttler = Throttler(clock, RATE)
+    count = 20_000_000 // chunk_bytes
+    for number in range(count):
+        throttler.take(chunk_bytes, go_on)
+        # At no moment is more moved than time has paid for, but for the chunk that is being moved.
+        assert number * chunk_bytes <= RATE * (clock.elapsed_ms / 1000 + 0.002)
+    assert clock.elapsed_ms == pytest.approx((count - 1) * chunk_bytes / RATE * 1000, abs=3)
+
+
+def test_idle_time_pays_for_little() -> None:
+    clock = HastyClock()
+    throttler = Throttler(clock, RATE)
+    clock.advance(3_600_000)
+    begun_ms = clock.elapsed_ms
+    moved_bytes = 0
+    while clock.elapsed_ms - begun_ms < 1000:
+        throttler.take(1000, go_on)
+        moved_bytes += 1000
+    assert moved_bytes == pytest.approx(RATE * (1 + AHEAD_S), abs=2000)
+
+
+def test_another_rate_holds_at_once() -> None:
+    clock = WaitingClock()
+    throttler = Throttler(clock, RATE)
+    throttler.take(60 * RATE, go_on)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(throttler.take, 1, go_on)
+        clock.until_waiting()
+        clock.advance(30_000)
+        assert not waiting.done()
+        throttler.set_max_bytes_per_s(30 * RATE)
+        clock.until_waiting()
+        clock.advance(1_000)
+        waiting.result(30)
+    assert throttler.max_bytes_per_s == 30 * RATE
+
+
+def test_a_wait_of_hours_ends_when_it_is_told_to() -> None:
+    clock = WaitingClock()
+    throttler = Throttler(clock, 1.0)
+    throttler.take(1 << 30, go_on)
+    is_told = threading.Event()
+
+    def check_done() -> None:
+        if is_told.is_set():
+            raise CleaningAbortedError("told to end")
+
+    with ThreadPoolExecutor(2) as pool:
+        ending = pool.submit(throttler.take, 1, check_done)
+        staying = pool.submit(throttler.take, 1, go_on)
+        clock.until_waiting()
+        clock.until_waiting()
+        is_told.set()
+        throttler.interrupt()
+        with pytest.raises(CleaningAbortedError):
+            ending.result(30)
+        clock.until_waiting()
+        assert not staying.done()
+        throttler.set_max_bytes_per_s(float(1 << 60))
+        staying.result(30)
