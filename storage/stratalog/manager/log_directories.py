@@ -43,6 +43,7 @@ class LogDirectories:
         self._on_all_failed = on_all_failed
         self._failure_lock = threading.Lock()
         self._has_told = True
+        self._listeners: list[Callable[[str], None]] = []
         self._healths = [DirectoryHealth(path, self._tell_failed) for path in paths]
         self.filesystem: FileSystem = WatchedFileSystem(filesystem, self._healths)
         """What the logs are to use: it notices where a disk fails."""
@@ -139,15 +140,24 @@ class LogDirectories:
                     return directory
             return None
 
-    def require_reachable(self, partition: TopicPartition, *, is_first_opening: bool) -> None:
-        """Raises DataDirectoryError where the partition is in a directory that is offline, or may be."""
+    def require_not_offline(self, partition: TopicPartition) -> None:
+        """Raises DataDirectoryError where the partition is in a directory that is offline."""
         for directory in self._directories:
-            if directory.is_online:
-                continue
-            if partition in directory.partitions or not (directory.is_known or is_first_opening):
+            if not directory.is_online and partition in directory.partitions:
                 raise DataDirectoryError(
-                    "the partition is, or may be, in a log directory that is offline; repair the disk and"
-                    " restart the server, or start it without that directory to go on without what is in it",
+                    "the partition is in a log directory that is offline; repair the disk and restart the server",
+                    path=directory.partition_path(partition),
+                    reason=directory.health.reason,
+                )
+
+    def require_nowhere(self, partition: TopicPartition) -> None:
+        """Raises DataDirectoryError where the partition, which no other directory has, may be in one that
+        nobody could look into."""
+        for directory in self._directories:
+            if not directory.is_known:
+                raise DataDirectoryError(
+                    "the partition may be in a log directory that is offline; repair the disk and restart the"
+                    " server, or start it without that directory to go on without what is in it",
                     path=directory.partition_path(partition),
                     reason=directory.health.reason,
                 )
@@ -203,7 +213,14 @@ class LogDirectories:
                 other_store_id=other_id,
             )
 
-    def _tell_failed(self, _: DirectoryHealth) -> None:
+    def tell_failures_to(self, listener: Callable[[str], None]) -> None:
+        """`listener` is called with the path of each directory that goes offline from now on, once, under any
+        lock."""
+        self._listeners.append(listener)
+
+    def _tell_failed(self, failed: DirectoryHealth) -> None:
+        for listener in self._listeners:
+            listener(failed.path)
         with self._failure_lock:
             if self._has_told or any(health.reason is None for health in self._healths):
                 return

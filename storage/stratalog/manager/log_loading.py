@@ -18,6 +18,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
+from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_loader import LogLoader
 from stratalog.log.log_recovery import LoadProgress
@@ -67,6 +68,7 @@ class LogLoading:
         random_source: random.Random,
         directories: LogDirectories,
         resources: SegmentResources,
+        cleaner: CleanerManager,
         settings: LogManagerSettings,
         checkpoint: Callable[[UnifiedLog], None],
     ) -> None:
@@ -78,6 +80,7 @@ class LogLoading:
         self._random = random_source
         self._directories = directories
         self._resources = resources
+        self._cleaner = cleaner
         self._settings = settings
         self._checkpoint = checkpoint
 
@@ -102,7 +105,7 @@ class LogLoading:
         DataDirectoryError."""
         partition = wanted.partition
         with self._directories.guard:
-            self._directories.require_reachable(partition, is_first_opening=wanted.is_first_opening)
+            self._directories.require_not_offline(partition)
         found = [
             self._look_at(directory, wanted)
             for directory in self._directories.online()
@@ -120,6 +123,8 @@ class LogLoading:
                 )
             ours = holding or ours
         chosen = ours[0] if ours else None
+        if chosen is None and not wanted.is_first_opening:
+            self._directories.require_nowhere(partition)
         for other in found:
             if other is not chosen:
                 self._set_aside(other.directory, wanted)
@@ -183,6 +188,7 @@ class LogLoading:
         try:
             if found is None:
                 checkpoints.forget(partition)
+                self._cleaner.forget(partition)
                 self._filesystem.make_directories(path)
             if found is None or found.topic_id is None:
                 write_partition_metadata(self._filesystem, path, wanted.topic_id)
@@ -203,11 +209,13 @@ class LogLoading:
                 first_offset=max(wanted.start_offset, log_start_offset),
                 log_start_offset=log_start_offset,
             )
-            # The files that the checkpoint spoke of may be gone.
-            checkpoints.lower_recovery_point(partition, loaded.local_log.segments.end_offset)
+            # The files that the checkpoints spoke of may be gone.
+            end_offset = loaded.local_log.segments.end_offset
+            checkpoints.lower_recovery_point(partition, end_offset)
+            self._cleaner.lower(partition, end_offset)
         except OSError as failure:
             raise disk_error(failure, path) from failure
-        return UnifiedLog(
+        log = UnifiedLog(
             self._clock,
             self._scheduler,
             self._random,
@@ -218,6 +226,12 @@ class LogLoading:
             wanted.config,
             directory.health,
         )
+        if end_offset < log.log_start_offset:
+            # Records were deleted up to an offset that the log, which had not been flushed, has lost. Offsets
+            # below it are spent all the same.
+            log.truncate_fully_and_start_at(log.log_start_offset)
+            log.recovery_report = log.recovery_report._replace(lost_end_offset=end_offset)
+        return log
 
 
 def disk_error(failure: OSError, path: str) -> DataDirectoryError:

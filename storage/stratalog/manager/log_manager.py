@@ -31,6 +31,7 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator, seeded_random
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_recovery import LoadProgress
@@ -42,6 +43,9 @@ from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory, LogDirectoryStatus
 from stratalog.manager.log_loading import LogLoading, WantedLog, disk_error
 from stratalog.manager.log_manager_settings import LogManagerSettings
+from stratalog.manager.log_move import LogMove
+from stratalog.manager.log_moves import LogMoves
+from stratalog.manager.log_tasks import LogTasks
 from stratalog.manager.partition_metadata import read_partition_metadata
 from stratalog.manager.recovery_progress import RecoveryProgress
 from stratalog.segment.segment_resources import SegmentResources
@@ -73,6 +77,11 @@ class LogManager:
         self._logs: dict[TopicPartition, UnifiedLog] = {}
         self._loading: set[TopicPartition] = set()
         self._progress = RecoveryProgress()
+        self._is_closed = False
+        self.cleaner = CleanerManager(directories.filesystem, clock, seeded_random(ids), self.logs)
+        """Whoever is to change a log in a way that a clean must not meet pauses it."""
+        self.tasks = LogTasks(directories, self.cleaner, self.logs, self._is_open)
+        """What somebody has to do again and again."""
         self._loader = LogLoading(
             clock,
             scheduler,
@@ -80,13 +89,22 @@ class LogManager:
             seeded_random(ids),
             directories,
             self._resources,
+            self.cleaner,
             settings,
             self._checkpoint_of,
         )
-        self._is_closed = False
+        directories.tell_failures_to(self.cleaner.directory_failed)
+        for directory in directories.online():
+            try:
+                self.cleaner.add_directory(directory.path)
+            except OSError as failure:
+                # Without its checkpoint nothing would be cleaned there.
+                directory.health.fail(str(failure))
+        self.moves = LogMoves(clock, ids, directories, self.cleaner, self._remove_later)
+        """Of logs between directories: what was cut off, and what goes on."""
         self._expiry = scheduler.every(
             "expire producers",
-            self._remove_expired_producers,
+            self.tasks.remove_expired_producers,
             settings.producer_id_expiration_check_interval_ms,
             delay_ms=settings.producer_id_expiration_check_interval_ms,
         )
@@ -249,12 +267,6 @@ class LogManager:
                 for directory in self._directories:
                     directory.note_tried(partition)
             self._progress.finished()
-        if log.log_end_offset < log.log_start_offset:
-            # Records were deleted up to an offset that the log, which had not been flushed, has lost. Offsets
-            # below it are spent all the same.
-            lost_end_offset = log.log_end_offset
-            log.truncate_fully_and_start_at(log.log_start_offset)
-            log.recovery_report = log.recovery_report._replace(lost_end_offset=lost_end_offset)
         return log
 
     def log(self, partition: TopicPartition) -> UnifiedLog:
@@ -282,6 +294,11 @@ class LogManager:
         with self._guard:
             return tuple(self._logs[partition] for partition in sorted(self._logs))
 
+    def begin_move(self, partition: TopicPartition, target_path: str) -> LogMove:
+        """A move of the open log to that log directory, see `LogMoves.begin`. Raises
+        UnknownTopicOrPartitionError besides."""
+        return self.moves.begin(self.log(partition), target_path)
+
     def delete_log(self, partition: TopicPartition) -> None:
         """Delete the partition's log, open or not: out of the way at once, removed later. Raises
         DataDirectoryError."""
@@ -300,17 +317,56 @@ class LogManager:
 
     def let_go(self, partition: TopicPartition) -> None:
         """Close the partition's log, if it is open, and leave its directory to the next process as it is."""
-        with self._guard:
-            log = self._logs.pop(partition, None)
+        self.moves.end(partition)
+        with self.cleaner.paused(partition):
+            with self._guard:
+                log = self._logs.pop(partition, None)
             if log is None:
                 return
-            # One that was changed is like one that a crash has left.
-            is_clean = log.recovery_report.was_clean and not log.is_changed
-            self._directories.of(log).note_let_go(partition, is_clean=is_clean)
-        log.close(flush=False)
+            log.close(flush=False)
+            with self._guard:
+                # One that was changed is like one that a crash has left.
+                is_clean = log.recovery_report.was_clean and not log.is_changed
+                self._directories.of(log).note_let_go(partition, is_clean=is_clean)
+
+    def truncate_to(self, partition: TopicPartition, offset: int) -> int:
+        """Drop the batches that end at or above `offset`; returns the log's end. Durable when it returns.
+
+        Raises UnknownTopicOrPartitionError, CorruptRecordError with nothing changed, DataDirectoryError.
+        """
+        log = self.log(partition)
+        self.moves.end(partition)
+        with self.cleaner.paused(partition):
+            end_offset = offset
+            if log.local_log_start_offset <= offset < log.log_end_offset:
+                header = log.header_at(offset)
+                end_offset = offset if header is None else min(offset, header.base_offset)
+            self._lower_cleaned(log, end_offset)
+            return log.truncate_to(offset)
+
+    def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
+        """Drop everything local and go on, empty, at `offset`. Durable when it returns. Raises
+        UnknownTopicOrPartitionError, DataDirectoryError."""
+        log = self.log(partition)
+        self.moves.end(partition)
+        with self.cleaner.paused(partition):
+            self._lower_cleaned(log, offset)
+            log.truncate_fully_and_start_at(offset)
+
+    def _lower_cleaned(self, log: UnifiedLog, end_offset: int) -> None:
+        """What is written to the log behind that offset must never count as cleaned."""
+        try:
+            self.cleaner.lower(log.topic_partition, end_offset)
+        except OSError as failure:
+            raise disk_error(failure, log.directory) from failure
 
     def _take_out(self, partition: TopicPartition, reason: str, *, flush: bool) -> str | None:
+        with self.cleaner.paused(partition):
+            return self._rename(partition, reason, flush=flush)
+
+    def _rename(self, partition: TopicPartition, reason: str, *, flush: bool) -> str | None:
         assert partition not in self._loading, f"{partition} is being opened"
+        self.moves.forget(partition)
         log = self._logs.get(partition)
         if log is not None:
             try:
@@ -332,6 +388,7 @@ class LogManager:
                 # A reader may have opened a file again after the log let go of it.
                 self._resources.files.forget_below(path)
                 directory.checkpoints.forget(partition)
+                self.cleaner.forget(partition)
             except OSError as failure:
                 raise disk_error(failure, path) from failure
             return moved_to
@@ -341,62 +398,13 @@ class LogManager:
             f"remove {path}", lambda: self._filesystem.remove_tree(path), self._settings.file_delete_delay_ms
         )
 
-    def _remove_expired_producers(self) -> None:
-        for log in self.logs():
-            log.remove_expired_producers()
-
-    def flush_old(self) -> None:
-        """Flush the logs whose `flush.ms` is over, one after the other. Call it now and then: it bounds what
-        a power loss takes.
-
-        Raises the first DataDirectoryError that a log gave, which is offline then; the others are flushed all
-        the same.
-        """
-        failures: list[DataDirectoryError] = []
-        for log in self.logs():
-            try:
-                log.flush_if_old()
-            except DataDirectoryError as failure:
-                failures.append(failure)
-        if failures:
-            raise failures[0]
-
     def checkpoint(self) -> None:
         """Write recovery points and start offsets of all logs. Raises DataDirectoryError."""
-        self.checkpoint_recovery_points()
-        self.checkpoint_starts()
+        self.tasks.checkpoint_recovery_points()
+        self.tasks.checkpoint_starts()
 
-    def checkpoint_recovery_points(self) -> None:
-        """Write down, in each directory that works, up to where its logs are durable. Raises the first
-        DataDirectoryError, when all were tried."""
-        logs = self.logs()
-        self._write_each(
-            lambda directory: directory.checkpoints.write_recovery_points(
-                logs, partial(self._is_in, directory)
-            )
-        )
-
-    def checkpoint_starts(self) -> None:
-        """The same for where the logs start."""
-        logs = self.logs()
-        self._write_each(
-            lambda directory: directory.checkpoints.write_starts(logs, partial(self._is_in, directory))
-        )
-
-    def _write_each(self, write: Callable[[LogDirectory], None]) -> None:
-        failures: list[DataDirectoryError] = []
-        for directory in self._directories.online():
-            try:
-                write(directory)
-            except OSError as failure:
-                failures.append(disk_error(failure, directory.path))
-            except DataDirectoryError as failure:
-                failures.append(failure)
-        if failures:
-            raise failures[0]
-
-    def _is_in(self, directory: LogDirectory, log: UnifiedLog) -> bool:
-        return self._logs.get(log.topic_partition) is log and self._directories.of(log) is directory
+    def _is_open(self, log: UnifiedLog) -> bool:
+        return self._logs.get(log.topic_partition) is log
 
     def _checkpoint_of(self, log: UnifiedLog) -> None:
         self._directories.of(log).checkpoints.write_for(log)
@@ -413,6 +421,8 @@ class LogManager:
                 return
             self._is_closed = True
         self._expiry.cancel()
+        self.moves.close()
+        self.cleaner.stop()
         failures: list[LogStoreError] = []
         online = self._directories.online()
         try:
@@ -421,7 +431,7 @@ class LogManager:
             for directory in online:
                 try:
                     self._close_directory(
-                        directory, has_failed=any(map(partial(self._is_in, directory), failed))
+                        directory, has_failed=any(map(partial(self.tasks.is_in, directory), failed))
                     )
                 except LogStoreError as failure:
                     failures.append(failure)
@@ -436,7 +446,7 @@ class LogManager:
 
     def _close_directory(self, directory: LogDirectory, *, has_failed: bool) -> None:
         logs = self.logs()
-        is_here = partial(self._is_in, directory)
+        is_here = partial(self.tasks.is_in, directory)
         try:
             directory.checkpoints.write_recovery_points(logs, is_here)
             directory.checkpoints.write_starts(logs, is_here)

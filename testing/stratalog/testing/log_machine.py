@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
@@ -33,7 +34,9 @@ class LogMachine:
         producer_id_expiration_ms: int = 24 * 60 * 60 * 1000,
         data_dirs: tuple[str, ...] = (DATA_DIR,),
         cordoned_dirs: tuple[str, ...] = (),
+        ids: IdGenerator | None = None,
     ) -> None:
+        """`ids`: of all processes; every one begins with the same ones otherwise."""
         self.disk: FileSystem = disk if disk is not None else MemoryFileSystem()
         self.config = config if config is not None else LogConfig()
         self.clock = ManualClock()
@@ -42,6 +45,7 @@ class LogMachine:
         self._max_open = max_open
         self.all_failed_count = 0
         """How often the manager has said that no directory is left."""
+        self._ids = ids
         self._data_dirs = data_dirs
         self._cordoned_dirs = cordoned_dirs
         self._producer_id_expiration_ms = producer_id_expiration_ms
@@ -58,7 +62,12 @@ class LogMachine:
             producer_id_expiration_ms=self._producer_id_expiration_ms,
         )
         self.manager = LogManager.open(
-            self.disk, self.clock, self.scheduler, SequentialIds(), settings, self._note_all_failed
+            self.disk,
+            self.clock,
+            self.scheduler,
+            self._ids or SequentialIds(),
+            settings,
+            self._note_all_failed,
         )
         return self.manager
 

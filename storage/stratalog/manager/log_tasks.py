@@ -1,0 +1,98 @@
+"""What is done to all logs again and again, by whoever has threads for it: each method is one round.
+
+A log or a directory that fails does not keep the others from their turn: the round ends with the first error,
+when all were tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.cleaner.cleaner_manager import CleanerManager
+from stratalog.cleaner.log_to_clean import is_cleaned_here
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_directories import LogDirectories
+from stratalog.manager.log_directory import LogDirectory
+from stratalog.manager.log_loading import disk_error
+
+
+class LogTasks:
+    """Thread-safe: it keeps nothing between rounds."""
+
+    def __init__(
+        self,
+        directories: LogDirectories,
+        cleaner: CleanerManager,
+        logs: Callable[[], Sequence[UnifiedLog]],
+        is_open: Callable[[UnifiedLog], bool],
+    ) -> None:
+        """`logs`: all open ones. `is_open`: this one still is; asked under the checkpoints' locks."""
+        self._directories = directories
+        self._cleaner = cleaner
+        self._logs = logs
+        self._is_open = is_open
+
+    def flush_old(self) -> None:
+        """Flush the logs whose `flush.ms` is over, one after the other: it bounds what a power loss takes.
+        Raises DataDirectoryError; a log that gave one is offline then."""
+        failures: list[DataDirectoryError] = []
+        for log in self._logs():
+            try:
+                log.flush_if_old()
+            except DataDirectoryError as failure:
+                failures.append(failure)
+        _raise_first(failures)
+
+    def checkpoint_recovery_points(self) -> None:
+        """Write down, in each directory that works, up to where its logs are durable: it bounds the work of a
+        recovery. Raises DataDirectoryError."""
+        logs = self._logs()
+        self._write_each(
+            lambda directory: directory.checkpoints.write_recovery_points(
+                logs, partial(self.is_in, directory)
+            )
+        )
+
+    def checkpoint_starts(self) -> None:
+        """The same for where the logs start."""
+        logs = self._logs()
+        self._write_each(
+            lambda directory: directory.checkpoints.write_starts(logs, partial(self.is_in, directory))
+        )
+
+    def _write_each(self, write: Callable[[LogDirectory], None]) -> None:
+        failures: list[DataDirectoryError] = []
+        for directory in self._directories.online():
+            try:
+                write(directory)
+            except OSError as failure:
+                failures.append(disk_error(failure, directory.path))
+            except DataDirectoryError as failure:
+                failures.append(failure)
+        _raise_first(failures)
+
+    def is_in(self, directory: LogDirectory, log: UnifiedLog) -> bool:
+        """The log is open, and in this directory."""
+        return self._is_open(log) and self._directories.of(log) is directory
+
+    def delete_old_segments(self, log: UnifiedLog) -> int:
+        """Drop the segments of a log that is not tiered which are below its start, too many or too old;
+        returns how many. The cleaner stays away meanwhile; a log that is its own it looks after itself.
+        Raises CorruptRecordError, DataDirectoryError."""
+        if is_cleaned_here(log.config):
+            return 0
+        with self._cleaner.paused(log.topic_partition):
+            # It may have become the cleaner's, or may have ceased to be: nobody else has it now.
+            return log.delete_old_segments()
+
+    def remove_expired_producers(self) -> None:
+        """Forget the producers that have been idle for too long."""
+        for log in self._logs():
+            log.remove_expired_producers()
+
+
+def _raise_first(failures: Sequence[DataDirectoryError]) -> None:
+    if failures:
+        raise failures[0]
