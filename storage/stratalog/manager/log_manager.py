@@ -403,6 +403,10 @@ class LogManager:
         self.tasks.checkpoint_recovery_points()
         self.tasks.checkpoint_starts()
 
+    def flush_old(self) -> None:
+        """Flush the logs whose `flush.ms` is over. Raises DataDirectoryError, when all were tried."""
+        self.tasks.flush_old()
+
     def _is_open(self, log: UnifiedLog) -> bool:
         return self._logs.get(log.topic_partition) is log
 
