@@ -194,6 +194,14 @@ class LocalLog:
             self.resources.filesystem.sync_directory(directory)
         return dropped
 
+    def exchange(self, new: Sequence[LogSegment], replaced: Sequence[LogSegment]) -> None:
+        """Have `new` where `replaced` were, one after the other; the files have changed their names."""
+        self._hints = {}
+        self._unsynced_sealed = [segment for segment in self._unsynced_sealed if segment not in replaced]
+        first = self.segments.index(replaced[0])
+        behind = self.segments[first + len(replaced) :]
+        self.segments = LogSegments((*self.segments[:first], *new, *behind))
+
     def before(self, offset: int) -> TruncatedLog:
         """The log without the batches that end at or above `offset`, which is not below the first segment's
         base.
@@ -206,6 +214,7 @@ class LocalLog:
     def truncate(self, truncated: TruncatedLog) -> None:
         """Be that log; durable when it returns. What was dropped is renamed, the caller unlinks it later.
         Raises OSError."""
+        self.is_changed = True
         self._hints = {}
         # Readers that meet a file which becomes shorter look at the log again, and find this.
         self.segments = truncated.segments
@@ -214,7 +223,6 @@ class LocalLog:
         # Newest first, so that a crash in between leaves a beginning of the log.
         for segment in reversed(truncated.dropped):
             segment.mark_deleted()
-        self.is_changed = True
         if truncated.dropped:
             self.resources.filesystem.sync_directory(self.directory)
         # At once, and for good: what is appended next must not meet what was here.
@@ -224,6 +232,7 @@ class LocalLog:
     def restart_at(self, offset: int, config: LogConfig, now_ms: int) -> tuple[LogSegment, ...]:
         """Replace all segments by an empty one at `offset`; durable when it returns. Returns the old ones,
         renamed."""
+        self.is_changed = True
         dropped = self.segments
         self._hints = {}
         self._unsynced_sealed.clear()
@@ -232,7 +241,6 @@ class LocalLog:
         for segment in reversed(dropped):
             segment.mark_deleted()
         self.resources.filesystem.sync_directory(self.directory)
-        self.is_changed = True
         self.segments = LogSegments((self._create(config, now_ms, offset),))
         self.resources.filesystem.sync_directory(self.directory)
         return dropped
@@ -281,6 +289,17 @@ class LocalLog:
             return FetchData(data, next_offset)
         # Compaction left nothing from here on: the reader goes on behind the hole.
         return FetchData(b"", end_offset)
+
+    def relocate(self, directory: str, segments: Sequence[LogSegment]) -> None:
+        """The files are there now, durable, and these segments have them. Cannot fail."""
+        for segment in self.segments:
+            segment.let_go()
+        self._hints = {}
+        self._unsynced_sealed.clear()
+        self._unsynced_directories.clear()
+        self._may_be_reserved = False
+        self.directory = directory
+        self.segments = LogSegments(segments)
 
     def save_active_indexes(self) -> None:
         """Write the active segment's indexes, so that the next process need not make them again. Raises

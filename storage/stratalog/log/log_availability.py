@@ -97,8 +97,9 @@ class LogAvailability:
         """The result of a read that may meet a segment that is being dropped or cut: then it looks at the log
         again.
 
-        No lock is taken, but for where a file is missing: whoever is at the files has renamed it, and may not
-        have replaced the list yet. Raises what `read` raises, and DataDirectoryError where the disk fails.
+        No lock is taken, but for where a file is missing, or not what it was: whoever is at the files has
+        renamed it, and may not have replaced the list yet. Raises what `read` raises, and
+        DataDirectoryError where the disk fails.
         """
         while True:
             if self.health.reason is not None:
@@ -107,8 +108,10 @@ class LogAvailability:
             try:
                 result = read()
             except CorruptRecordError:
-                if self._local.segments is not segments:
-                    continue
+                # An index of a segment that is being replaced may have been the new one's already.
+                with self._lock:
+                    if self._local.segments is not segments:
+                        continue
                 raise
             except FileNotFoundError as failure:
                 with self._lock:

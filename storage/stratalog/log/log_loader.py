@@ -136,7 +136,7 @@ class LogLoader:
             ProducerSnapshotFiles(self._filesystem, self._directory),
             producer_id_expiration_ms=self._producer_id_expiration_ms,
         )
-        return LogState(producers, epochs, self._resources.files)
+        return LogState(producers, epochs)
 
     def _begin(self, state: LogState, first_offset: int) -> LocalLog:
         state.restart_at(first_offset)

@@ -23,16 +23,14 @@ from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.end_transaction_marker import ControlType
 from stratalog.segment.batch_walk import walk
 from stratalog.segment.log_segment import LogSegment
-from stratalog.segment.open_files import OpenFiles
 
 
 class LogState:
     """Changes are guarded by UnifiedLog.lock; `stable_limit` may be asked beside them."""
 
-    def __init__(self, producers: ProducerStateManager, epochs: LeaderEpochCache, files: OpenFiles) -> None:
+    def __init__(self, producers: ProducerStateManager, epochs: LeaderEpochCache) -> None:
         self.producers = producers
         self.epochs = epochs
-        self._files = files
         self.stable_limit = 0
         """Below it every transaction is decided, for good. `publish` moves it."""
 
@@ -140,7 +138,7 @@ class LogState:
         position = 0 if segment.base_offset >= offset else segment.position_of(offset)
         if position is None:
             return
-        with self._files.use(segment.path) as file:
+        with segment.lend() as file:
             for batch in producer_batches(file, walk(file, position, segment.size_bytes)):
                 if batch.header.base_offset >= offset:
                     yield batch
@@ -161,6 +159,11 @@ class LogState:
             self.epochs.clear()
             self.epochs.flush()
         self.publish(offset)
+
+    def relocate(self, directory: str) -> None:
+        """The files are there now, durable and as they would be written. Cannot fail."""
+        self.producers.snapshot_files.relocate(directory)
+        self.epochs.relocate(directory)
 
     def check(self, segments: LogSegments) -> None:
         """Prove that the state is that of the segments. Raises CorruptRecordError, OSError."""

@@ -29,12 +29,12 @@ from stratalog.segment.batch_walk import valid_rows
 from stratalog.segment.file_names import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
-    SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
     parse_segment_name,
     segment_path,
 )
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_files import rename_segment, unlink_segment
 
 
 class _SwapRange(NamedTuple):
@@ -53,15 +53,39 @@ def replace_segments(
 
     Raises OSError; `settle_swaps` then goes on with it, or takes it back.
     """
-    for base_offset in sorted(new_base_offsets, reverse=True):
-        _rename(filesystem, directory, base_offset, CLEANED_SUFFIX, SWAP_SUFFIX)
+    announce_swap(filesystem, directory, new_base_offsets)
+    exchange_names(filesystem, directory, new_base_offsets, replaced)
     filesystem.sync_directory(directory)
+
+
+def announce_swap(filesystem: FileSystem, directory: str, new_base_offsets: Sequence[int]) -> None:
+    """The first step: the files that are there as `.cleaned`, synced, are to replace others. Durable when it
+    returns. Raises OSError; `take_back_swap` may then undo it."""
+    for base_offset in sorted(new_base_offsets, reverse=True):
+        rename_segment(filesystem, directory, base_offset, CLEANED_SUFFIX, SWAP_SUFFIX)
+    filesystem.sync_directory(directory)
+
+
+def take_back_swap(filesystem: FileSystem, directory: str, new_base_offsets: Sequence[int]) -> None:
+    """Remove files that are there as `.swap` or `.cleaned`, before anything was replaced by them. Durable
+    when it returns. Raises OSError."""
+    # The swap files first: without the `.cleaned` ones they would be taken for complete.
+    for state in (SWAP_SUFFIX, CLEANED_SUFFIX):
+        for base_offset in new_base_offsets:
+            unlink_segment(filesystem, directory, base_offset, state)
+        filesystem.sync_directory(directory)
+
+
+def exchange_names(
+    filesystem: FileSystem, directory: str, new_base_offsets: Sequence[int], replaced: Sequence[LogSegment]
+) -> None:
+    """The other steps: the old files are renamed, the new ones get their names, which the caller syncs.
+    Raises OSError: nobody knows then what is on the disk."""
     for segment in replaced:
         segment.mark_deleted()
     filesystem.sync_directory(directory)
     for base_offset in sorted(new_base_offsets):
-        _rename(filesystem, directory, base_offset, SWAP_SUFFIX, "")
-    filesystem.sync_directory(directory)
+        rename_segment(filesystem, directory, base_offset, SWAP_SUFFIX, "")
 
 
 def settle_swaps(filesystem: FileSystem, directory: str) -> None:
@@ -74,10 +98,10 @@ def settle_swaps(filesystem: FileSystem, directory: str) -> None:
     invalid = {base_offset for base_offset in swapped if cleaned and base_offset >= min(cleaned)}
     # The swap files first: without the `.cleaned` ones they would be taken for complete.
     for base_offset in invalid:
-        _unlink(filesystem, directory, base_offset, SWAP_SUFFIX)
+        unlink_segment(filesystem, directory, base_offset, SWAP_SUFFIX)
     filesystem.sync_directory(directory)
     for base_offset in cleaned:
-        _unlink(filesystem, directory, base_offset, CLEANED_SUFFIX)
+        unlink_segment(filesystem, directory, base_offset, CLEANED_SUFFIX)
     _settle(filesystem, directory, sorted(swapped - invalid), _bases(names, ""))
     filesystem.sync_directory(directory)
 
@@ -89,12 +113,14 @@ def _settle(filesystem: FileSystem, directory: str, swapped: Sequence[int], live
     replaced = sorted(base for base in live if found.start_offset <= base < found.end_offset)
     if replaced and not found.is_whole:
         for base_offset in swapped:
-            _unlink(filesystem, directory, base_offset, SWAP_SUFFIX)
+            unlink_segment(filesystem, directory, base_offset, SWAP_SUFFIX)
         return
     for base_offset in replaced:
-        _unlink(filesystem, directory, base_offset, "")
+        unlink_segment(filesystem, directory, base_offset, "")
+    # As long as one of these may come back, the new files must be known for what they are.
+    filesystem.sync_directory(directory)
     for base_offset in swapped:
-        _rename(filesystem, directory, base_offset, SWAP_SUFFIX, "")
+        rename_segment(filesystem, directory, base_offset, SWAP_SUFFIX, "")
 
 
 def _range_of(filesystem: FileSystem, directory: str, swapped: Sequence[int]) -> _SwapRange:
@@ -125,18 +151,3 @@ def _bases(names: Sequence[str], suffix: str) -> set[int]:
     """Base offsets of the segments that have a file of that state."""
     parsed = (parse_segment_name(name.removesuffix(suffix)) for name in names if name.endswith(suffix))
     return {found[0] for found in parsed if found is not None}
-
-
-def _rename(filesystem: FileSystem, directory: str, base_offset: int, old: str, new: str) -> None:
-    # The data first: what a swap file replaces is asked only as long as the data has that name.
-    for suffix in SEGMENT_SUFFIXES:
-        path = segment_path(directory, base_offset, suffix)
-        if filesystem.exists(path + old):
-            filesystem.rename(path + old, path + new)
-
-
-def _unlink(filesystem: FileSystem, directory: str, base_offset: int, state: str) -> None:
-    for suffix in SEGMENT_SUFFIXES:
-        path = segment_path(directory, base_offset, suffix) + state
-        if filesystem.exists(path):
-            filesystem.unlink(path)

@@ -30,7 +30,6 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.log import retention
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.append_request import AppendRequest
-from stratalog.log.cleaned_segment import CleanedSegment
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
@@ -44,6 +43,7 @@ from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.log_reader import LogReader
 from stratalog.log.log_segments import LogSegments
 from stratalog.log.producer_state_entry import ProducerStateEntry
+from stratalog.log.segment_exchange import SegmentExchange
 from stratalog.log.segment_info import SegmentInfo, SegmentSource
 from stratalog.log.state_transfer import StateTransfer
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
@@ -66,10 +66,10 @@ class UnifiedLog:
         topic_partition: TopicPartition,
         topic_id: UUID,
         config: LogConfig,
+        health: DirectoryHealth,
     ) -> None:
         """`checkpoint` makes recovery point and start offset durable as they are; called under `lock`.
         `health`: of the log directory that the log is in."""
-        health: DirectoryHealth,
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.config = config
@@ -103,6 +103,16 @@ class UnifiedLog:
             self._offsets,
             self._availability,
             self._flusher,
+        )
+        self.segment_exchange = SegmentExchange(
+            self._flush_lock,
+            self.lock,
+            loaded,
+            self._offsets,
+            self._availability,
+            self._flusher,
+            checkpoint=lambda: checkpoint(self),
+            unlink_later=self._unlink_later,
         )
         self.state_transfer = StateTransfer(self.lock, clock, loaded, self._offsets, self._availability)
 
@@ -176,16 +186,16 @@ class UnifiedLog:
     def is_closed(self) -> bool:
         return self._availability.is_closed
 
-    def append_as_leader(self, batches: Buffer, leader_epoch: int) -> AppendInfo:
-        """Append a producer's batches, which become visible together; see `append_group`."""
-        return only(self.append_group([batches], leader_epoch))
-
-    def append_group(self, requests: Sequence[Buffer], leader_epoch: int) -> list[AppendInfo | LogStoreError]:
     @property
     def is_changed(self) -> bool:
         """Its files are not what they were when it was loaded."""
         return self._local.is_changed
 
+    def append_as_leader(self, batches: Buffer, leader_epoch: int) -> AppendInfo:
+        """Append a producer's batches, which become visible together; see `append_group`."""
+        return only(self.append_group([batches], leader_epoch))
+
+    def append_group(self, requests: Sequence[Buffer], leader_epoch: int) -> list[AppendInfo | LogStoreError]:
         """Append many producers' requests, in order, with one write for all of them (one more for each roll).
 
         Each request stands for itself: where it is not valid, or its producer may not send it now, its place

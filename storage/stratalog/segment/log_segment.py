@@ -17,7 +17,6 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from errno import ENOENT
 from typing import TypeVar
 
@@ -35,14 +34,12 @@ from stratalog.segment.file_names import (
     SEGMENT_SUFFIXES,
     segment_path,
 )
-from stratalog.segment.index_rebuild import (
-    indexes_until,
-    rebuild_indexes,
-    resume_indexes,
-)
+from stratalog.segment.index_rebuild import indexes_until, rebuild_indexes, resume_indexes
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
+from stratalog.segment.open_files import LentFile
 from stratalog.segment.proven_batches import ProvenBatches
 from stratalog.segment.segment_extent import SegmentExtent
+from stratalog.segment.segment_files import rename_segment, take_back_file, unlink_segment
 from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.segment_search import position_of, position_since
@@ -57,6 +54,7 @@ class LogSegment:
 
     __slots__ = (
         "_indexes",
+        "_is_dropped",
         "_is_superseded",
         "_max_timestamp",
         "_resources",
@@ -102,6 +100,7 @@ class LogSegment:
         self._indexes = indexes
         # Dropped, or another object has the files: a reader that is still here must not write to them.
         self._is_superseded = False
+        self._is_dropped = False
         self._max_timestamp: TimestampOffset | None = None
         if indexes is not None:
             indexes.attach(resources.index_pages, directory)
@@ -137,23 +136,9 @@ class LogSegment:
                 file.truncate(0)
                 resources.preallocation.reserve(file, reserved_bytes)
         except OSError as failure:
-            segment._take_back(failure)
+            take_back_file(resources.files, segment.path, failure)
             raise
         return segment
-
-    def _take_back(self, failure: OSError) -> None:
-        """Remove the file of a segment that could not be created."""
-        self._resources.files.forget(self.path)
-        try:
-            self._resources.filesystem.unlink(self.path)
-        except FileNotFoundError:
-            pass
-        except OSError as second_failure:
-            raise DataDirectoryError(
-                "a new segment could not be taken back; repair the disk and restart the server",
-                path=self.path,
-                reason=str(failure),
-            ) from second_failure
 
     def fits(self, last_offset: int) -> bool:
         """The offset can be written as a distance from the base."""
@@ -207,11 +192,12 @@ class LogSegment:
         if not self.has_aborted:
             return AbortedInRange((), is_complete=False)
         index = self.indexes().transaction_index
-        if not len(index):
-            # The segment is being dropped: its other files were still there. Nobody may take it for having
-            # none.
-            raise FileNotFoundError(ENOENT, "the transaction index is gone", self.path)
-        return index.collect(fetch_offset, upper_bound_offset)
+        found = index.collect(fetch_offset, upper_bound_offset)
+        if not len(index) or self._is_dropped:
+            # The segment is being dropped: its other files were still there, or another one has its names.
+            # Nobody may take it for having none.
+            raise self._gone()
+        return found
 
     def _repair_size(self, found_bytes: int) -> None:
         """The file is not as long as this object knows. More: a write that was interrupted; cut it off. Less:
@@ -244,7 +230,7 @@ class LogSegment:
         self.end_offset = end_offset
         self.has_aborted = len(indexes.transaction_index) > 0
         if self.size_bytes:
-            with self._resources.files.use(self.path) as file:
+            with self.lend() as file:
                 self.first_timestamp_ms = parse_header(file.read_at(0, HEADER_SIZE)).max_timestamp
 
     def resume(self) -> None:
@@ -253,7 +239,7 @@ class LogSegment:
         Raises CorruptRecordError where its files do not agree with each other, OSError (FileNotFoundError).
         """
         opened = self._open_indexes()
-        with self._resources.files.use(self.path) as file:
+        with self.lend() as file:
             indexes, end_offset = resume_indexes(opened, file, self._extent)
         opened.check_last(end_offset=end_offset, log_size_bytes=self.size_bytes)
         indexes.note_saved(opened)
@@ -287,7 +273,7 @@ class LogSegment:
         """Data (and the index files, of a sealed segment) survive a power loss when this returns. Raises
         OSError."""
         files = self._resources.files  # The data is opened for reading, so that a shared file stays shared.
-        with files.use(self.path) as file:
+        with self.lend() as file:
             file.sync()
         for suffix in INDEX_SUFFIXES if with_indexes else ():
             path = segment_path(self.directory, self.base_offset, suffix)
@@ -295,6 +281,28 @@ class LogSegment:
                 with files.use(path, for_writing=True) as file:
                     file.sync()
                 files.forget(path)
+
+    def lend(self) -> LentFile:
+        """The data file, open for reading. Raises FileNotFoundError where the segment was dropped, also where
+        another one has its name by now, OSError."""
+        lent = self._resources.files.use(self.path)
+        if self._is_dropped:
+            with lent:
+                raise self._gone()
+        return lent
+
+    def _gone(self) -> FileNotFoundError:
+        return FileNotFoundError(ENOENT, "the segment was dropped", self.path)
+
+    def supersede(self) -> None:
+        """The files are about to be another segment's: nobody writes to them for this one from now on."""
+        with self._resources.index_pages.rebuild_lock:
+            self._is_superseded = True
+
+    def let_go(self) -> None:
+        """The files are elsewhere: nobody reads or writes them for this object from now on."""
+        self._is_superseded = self._is_dropped = True
+        self.close()
 
     def position_of(self, offset: int) -> int | None:
         """Where the first batch that ends at or above `offset` begins; None where the segment has none.
@@ -308,7 +316,7 @@ class LogSegment:
     ) -> Result:
         """What is found by the indexes; where these are wrong, by what becomes of them."""
         indexes = self._indexes or self.indexes()
-        with self._resources.files.use(self.path) as file:
+        with self.lend() as file:
             try:
                 return search(file, self._extent, indexes, wanted)
             except (CorruptRecordError, FileNotFoundError):
@@ -326,7 +334,7 @@ class LogSegment:
         if FIRST_READ_BYTES < size_bytes < available_bytes:
             size_bytes = self._whole_size(position, size_bytes)
         first_max_bytes = available_bytes if min_one else max_bytes
-        with self._resources.files.use(self.path) as file:
+        with self.lend() as file:
             return read_batches(file, position, size_bytes, available_bytes, first_max_bytes, bounds)
 
     def _whole_size(self, position: int, size_bytes: int) -> int:
@@ -339,13 +347,13 @@ class LogSegment:
 
     def read_bytes(self, position: int, size: int) -> bytes:
         """At most `size` bytes of the file, as they are. Raises OSError."""
-        with self._resources.files.use(self.path) as file:
+        with self.lend() as file:
             return file.read_at(position, max(0, min(size, self.size_bytes - position)))
 
     def batches(self, position: int = 0) -> Iterator[LocatedBatch]:
         """The batches from that one on that begins at `position`. The file stays lent until the iterator
         ends."""
-        with self._resources.files.use(self.path) as file:
+        with self.lend() as file:
             yield from self._extent.walk(file, position)
 
     @property
@@ -427,7 +435,7 @@ class LogSegment:
         """
         position = self.position_of(offset)
         size_bytes = self.size_bytes if position is None else position
-        with self._resources.files.use(self.path) as file:
+        with self.lend() as file:
             extent = self._extent._replace(size_bytes=size_bytes)
             indexes, end_offset = indexes_until(self.indexes(), file, extent, self.index_interval_bytes)
         self._is_superseded = True
@@ -464,24 +472,18 @@ class LogSegment:
     def mark_deleted(self) -> None:
         """Rename the files, data first: whoever loads the directory finds no log then. Not synced. Raises
         OSError."""
-        self._is_superseded = True
-        for suffix in SEGMENT_SUFFIXES:
-            path = segment_path(self.directory, self.base_offset, suffix)
-            if self._resources.filesystem.exists(path):
-                self._resources.filesystem.rename(path, path + DELETED_SUFFIX)
+        self._is_superseded = self._is_dropped = True
+        rename_segment(self._resources.filesystem, self.directory, self.base_offset, "", DELETED_SUFFIX)
         self.close()
 
     def unlink_deleted(self) -> None:
         """Unlink what `mark_deleted` renamed; missing files are fine. Raises OSError."""
-        for suffix in SEGMENT_SUFFIXES:
-            path = segment_path(self.directory, self.base_offset, suffix) + DELETED_SUFFIX
-            with suppress(FileNotFoundError):
-                self._resources.filesystem.unlink(path)
+        unlink_segment(self._resources.filesystem, self.directory, self.base_offset, DELETED_SUFFIX)
 
     def check(self) -> None:
         """Walk the segment and prove sizes, order and indexes. Raises CorruptRecordError, OSError."""
         assert self.base_offset <= self.end_offset
-        with self._resources.files.use(self.path) as file:
+        with self.lend() as file:
             assert file.size() >= self.size_bytes
         proven = ProvenBatches.of(self.batches(), self.base_offset)
         assert proven.size_bytes == self.size_bytes

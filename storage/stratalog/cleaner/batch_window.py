@@ -1,0 +1,109 @@
+"""The bytes of a log file that a clean looks at, about a mebibyte at a time.
+
+A window begins with a batch and may end inside of one; where its first batch is larger, it grows for that
+one. Before a window is looked at, the headers in it are held against their neighbours and the segment's end:
+what a checksum leaves out is the base offset, and by it a clean decides what goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import AppendFile
+from stratalog.record.batch_kernels import skip_batches
+from stratalog.record.builder import NO_LEADER_EPOCH
+from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
+from stratalog.segment.log_segment import LogSegment
+
+OnRead = Callable[[int], None]
+"""Told before so many bytes are read: who throttles waits here, who is to end the clean raises."""
+
+
+class BatchWindow:
+    """A place in a sealed segment that moves on, batch by batch. Not thread-safe: guarded by its user."""
+
+    def __init__(
+        self, segment: LogSegment, file: AppendFile, position: int, on_read: OnRead, window_bytes: int
+    ) -> None:
+        """`file` is the segment's; a batch begins at `position`."""
+        self.data = b""
+        self.at = 0
+        """Where in `data` the next batch begins."""
+        self.end_offset = segment.base_offset
+        """Behind the last batch that begins in `data`."""
+        self.is_new = False
+        """`data` has not been asked for since it was read."""
+        self._segment = segment
+        self._file = file
+        self._data_position = position
+        self._next_offset = segment.base_offset
+        self._on_read = on_read
+        self._window_bytes = window_bytes
+
+    @property
+    def position(self) -> int:
+        """Where in the file the next batch begins."""
+        return self._data_position + self.at
+
+    def has_batch(self) -> bool:
+        """All of the next batch is in `data`, which may be another one than before; False at the segment's
+        end. Raises CorruptRecordError, OSError."""
+        while (needed_bytes := self._needed_bytes()) > len(self.data) - self.at:
+            left_bytes = self._segment.size_bytes - self.position
+            if left_bytes == 0:
+                return False
+            if needed_bytes > left_bytes:
+                raise self.damaged("the segment ends inside of a batch")
+            self._read(min(left_bytes, max(self._window_bytes, needed_bytes)))
+        return True
+
+    def _needed_bytes(self) -> int:
+        if len(self.data) - self.at < HEADER_SIZE:
+            return HEADER_SIZE
+        return self.header().size_in_bytes
+
+    def header(self) -> BatchHeader:
+        """Of the next batch. Raises CorruptRecordError."""
+        try:
+            return parse_header(self.data, self.at)
+        except CorruptRecordError as failure:
+            raise self.damaged(failure.message) from failure
+
+    def batch(self, header: BatchHeader) -> memoryview:
+        """All of the next batch."""
+        return memoryview(self.data)[self.at : self.at + header.size_in_bytes]
+
+    def move_to(self, at: int, next_offset: int) -> None:
+        """The batches before that place in `data` have been dealt with."""
+        assert self.at <= at <= len(self.data)
+        self.at, self._next_offset = at, next_offset
+
+    def pass_by(self, header: BatchHeader) -> None:
+        """The next batch, which has this header, has been dealt with."""
+        self.move_to(self.at + header.size_in_bytes, header.next_offset)
+
+    def _read(self, size_bytes: int) -> None:
+        self._on_read(size_bytes)
+        position = self.position
+        self.data, self.at, self._data_position = self._file.read_at(position, size_bytes), 0, position
+        if len(self.data) < size_bytes:
+            raise self.damaged("the file has become shorter")
+        limit_offset = self._segment.end_offset
+        skipped_bytes, self.end_offset, _ = skip_batches(
+            self.data, limit_offset, self._next_offset, NO_LEADER_EPOCH
+        )
+        if skipped_bytes + HEADER_SIZE <= len(self.data):
+            self.at = skipped_bytes
+            self.header()
+            raise self.damaged("a batch contradicts the one before it, or the segment's end")
+        self.is_new = True
+
+    def damaged(self, reason: str) -> CorruptRecordError:
+        """The error of whoever cannot go on with the next batch."""
+        return CorruptRecordError(
+            "a segment is damaged and is not cleaned; restore it, or delete the records before the damage",
+            path=self._segment.path,
+            position=self.position,
+            reason=reason,
+        )

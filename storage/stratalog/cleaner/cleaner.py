@@ -1,0 +1,166 @@
+"""Cleans one log: only the last record of each key stays of what lies below some offset.
+
+Two passes. The first reads the dirty part and notes the last offset of each key in a map of bounded size;
+where that is full, the clean ends there, and what it has done is done. The second recopies the log from its
+start up to there, without the records that the map knows a later one of, and puts the copies in the place of
+the segments, a group at a time: a clean never needs more disk than one group takes.
+
+::
+
+    log start         first dirty      end of the map     first uncleanable
+        |   clean         |   dirty           |   the next clean  |
+        |                 |<--- pass 1 ------>|
+        |<-------------- pass 2 ------------->|
+
+Each group is exchanged by itself, so whatever ends a clean early leaves a log that is right: some of its
+records have gone, each of which the map had a later one of, and everything else is there. Offsets and their
+order never change. A clean that ended early is repeated from the beginning.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.randomness import IdGenerator
+from stratalog.cleaner.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.clean_stats import CleanStats
+from stratalog.cleaner.cleaned_transactions import AbortedIndex
+from stratalog.cleaner.cleaning_state import CleaningAbortedError
+from stratalog.cleaner.group_cleaner import CleanPlan, GroupCleaner
+from stratalog.cleaner.log_to_clean import LogToClean
+from stratalog.cleaner.map_builder import MapBuilder
+from stratalog.cleaner.segment_groups import SegmentGroup, group_segments
+from stratalog.log.log_segments import LogSegments
+from stratalog.log.producer_state_entry import ProducerStateEntry
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.offset_map import OffsetMap
+
+_HASH_KEY_BYTES = 16
+_MIN_WINDOW_BYTES = 16 * 1024
+_MAX_HORIZON_MS = 2**62
+"""Never, in other words: further, timestamps could not be written as distances from it."""
+
+
+class Cleaner:
+    """Thread-safe: each clean has its own state."""
+
+    def __init__(self, clock: Clock, ids: IdGenerator) -> None:
+        self._clock = clock
+        self._ids = ids
+
+    def clean(self, to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
+        """Clean the log in [first_dirty_offset, first_uncleanable_offset), or in as much of it from the
+        beginning on as the map has room for, which is never nothing.
+
+        Raises what `limits.check_done` does, CleaningAbortedError where segments were dropped meanwhile,
+        CorruptRecordError (fields path, position) where one is damaged, OSError and DataDirectoryError: of
+        the group that was being cleaned nothing has changed then, those before it are clean.
+        """
+        stats = CleanStats()
+        log, first_offset = to_clean.log, to_clean.first_dirty_offset
+        if first_offset >= to_clean.first_uncleanable_offset:
+            return CleanResult(first_offset, stats)
+
+        def on_io(size_bytes: int) -> None:
+            limits.check_done()
+            limits.throttle(size_bytes)
+
+        window_bytes = max(_MIN_WINDOW_BYTES, limits.io_buffer_bytes)
+        producers = log.producers()
+        segments = log.local_segments
+        assert to_clean.first_uncleanable_offset <= min(log.last_stable_offset, segments.active.base_offset)
+        left: list[SegmentGroup] = []
+        try:
+            offset_map = self._new_map(limits, to_clean.first_uncleanable_offset - first_offset)
+            builder = MapBuilder(
+                offset_map,
+                AbortedIndex(segments),
+                first_offset,
+                to_clean.first_uncleanable_offset,
+                stats,
+                on_io,
+                window_bytes,
+            )
+            end_offset = builder.build(segments)
+            assert first_offset < end_offset <= to_clean.first_uncleanable_offset
+            stats.map_entry_count, stats.map_max_entries = len(offset_map), offset_map.max_entries
+            stats.is_map_full = offset_map.is_full
+            plan = self._plan(log, offset_map, end_offset, producers)
+            left = _groups(log, segments, plan)
+            cleaner = GroupCleaner(
+                log.segment_exchange.resources,
+                log.directory,
+                plan,
+                AbortedIndex(segments),
+                stats,
+                on_io,
+                window_bytes,
+            )
+            while left:
+                limits.check_done()
+                self._exchange(log, cleaner, left[0])
+                del left[0]
+        except FileNotFoundError as failure:
+            if _are_there(log, segments, left):
+                raise
+            raise CleaningAbortedError("segments of the log were dropped while it was cleaned") from failure
+        return CleanResult(end_offset, stats)
+
+    def _new_map(self, limits: CleanLimits, offset_count: int) -> OffsetMap:
+        """As large as it may be, and no larger than so many offsets can fill."""
+        enough = math.ceil(offset_count / limits.map_load_factor) + 1
+        slot_count = min(OffsetMap.slots_for(limits.map_bytes), enough)
+        return OffsetMap(self._ids.secret(_HASH_KEY_BYTES), slot_count, limits.map_load_factor)
+
+    def _plan(
+        self,
+        log: UnifiedLog,
+        offset_map: OffsetMap,
+        end_offset: int,
+        producers: Sequence[ProducerStateEntry],
+    ) -> CleanPlan:
+        now_ms = self._clock.now_ms()
+        kept = {entry.batches[-1].last_offset for entry in producers if entry.batches}
+        kept.add(log.high_watermark - 1)
+        return CleanPlan(
+            offset_map,
+            start_offset=log.log_start_offset,
+            stop_offset=end_offset,
+            now_ms=now_ms,
+            horizon_ms=min(now_ms + log.config.delete_retention_ms, _MAX_HORIZON_MS),
+            kept_empty=array("q", sorted(kept)),
+            marker_epochs={entry.producer_id: entry.epoch for entry in producers if not entry.batches},
+            config=log.config,
+        )
+
+    def _exchange(self, log: UnifiedLog, cleaner: GroupCleaner, group: SegmentGroup) -> None:
+        cleaned = cleaner.clean(group)
+        try:
+            is_done = log.segment_exchange.replace(cleaned, group)
+        except CorruptRecordError:
+            cleaner.discard()
+            raise
+        if not is_done:
+            cleaner.discard()
+            raise CleaningAbortedError("segments of the log were dropped while it was cleaned")
+
+
+def _groups(log: UnifiedLog, segments: LogSegments, plan: CleanPlan) -> list[SegmentGroup]:
+    """What there is to recopy. Segments that hold deleted records only go with the next look of retention."""
+    wanted = [
+        segment
+        for segment in segments.sealed
+        if segment.end_offset > plan.start_offset and segment.base_offset < plan.stop_offset
+    ]
+    return group_segments(wanted, log.config.segment_bytes, log.config.segment_index_bytes)
+
+
+def _are_there(log: UnifiedLog, segments: LogSegments, left: Sequence[SegmentGroup]) -> bool:
+    """The segments that were still needed are in the log."""
+    found = set(map(id, log.local_segments))
+    needed = [segment for group in left for segment in group] or segments
+    return all(id(segment) in found for segment in needed)

@@ -1,0 +1,289 @@
+"""The second pass of a clean: what stays of a group of segments, written as the segments that replace it.
+
+Plain batches are a kernel's, a window at a time. One by one are dealt with: batches that begin below the
+log's start, those of transactions where some were aborted, compressed ones, and markers. What lies at or
+above the end of the map is copied as it is.
+
+These batches stay, emptied if need be:
+
+* the last one of each producer that is remembered, so that whoever opens the log later still knows its
+  sequence;
+* the one before the high watermark, and the last one of the group: segments tile after a clean as before it,
+  and nobody can take a hole between two of them for lost data.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer
+from stratalog.cleaner.batch_window import BatchWindow, OnRead
+from stratalog.cleaner.clean_stats import CleanStats
+from stratalog.cleaner.cleaned_transactions import AbortedIndex, AbortedSpans, CleanedTransactions
+from stratalog.cleaner.odd_batches import clean_compressed, emptied, since_offset, with_horizon
+from stratalog.cleaner.segment_groups import SegmentGroup
+from stratalog.cleaner.segment_writer import SegmentWriter
+from stratalog.log.cleaned_segment import CleanedSegment
+from stratalog.log.log_config import LogConfig
+from stratalog.record.batch import require_crc
+from stratalog.record.batch_kernels import whole_batches
+from stratalog.record.compression import Codec
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
+from stratalog.record.header import LOG_OVERHEAD, TRANSACTIONAL_BIT, BatchHeader, parse_header
+from stratalog.record.offset_map import CleanedBatches, CleanedRecords, CleanRule, OffsetMap, clean_batches
+from stratalog.segment.batch_walk import LocatedBatch
+from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_resources import SegmentResources
+
+# batch_length, and of what follows the attributes and the producer's id.
+_PRODUCER_FIELDS = struct.Struct(">8xi9xh20xq")
+
+
+class CleanPlan(NamedTuple):
+    """What all groups of a clean are cleaned by."""
+
+    offset_map: OffsetMap
+    start_offset: int
+    """Of the log: records below it are deleted."""
+    stop_offset: int
+    """The map knows the log up to there."""
+    now_ms: int
+    horizon_ms: int
+    """What tombstones and markers get that are kept for a while."""
+    kept_empty: array[int]
+    """Last offsets of batches that stay, ascending: 'q'."""
+    marker_epochs: Mapping[int, int]
+    """By producer that is remembered by a marker only: its epoch."""
+    config: LogConfig
+
+
+class GroupCleaner:
+    """Cleans one group after the other, in the order of offsets. Not thread-safe: guarded by its user."""
+
+    def __init__(
+        self,
+        resources: SegmentResources,
+        directory: str,
+        plan: CleanPlan,
+        aborted: AbortedIndex,
+        stats: CleanStats,
+        on_io: OnRead,
+        window_bytes: int,
+    ) -> None:
+        self._resources = resources
+        self._directory = directory
+        self._plan = plan
+        self._aborted = aborted
+        self._stats = stats
+        self._on_io = on_io
+        self._window_bytes = window_bytes
+        self._transactions = CleanedTransactions()
+        self._spans = AbortedSpans()
+        # Without batches of transactions, and with them.
+        self._rules: tuple[CleanRule, ...] = ()
+        self._writers: list[SegmentWriter] = []
+
+    def clean(self, group: SegmentGroup) -> list[CleanedSegment]:
+        """Write the segments that are to replace the group, synced.
+
+        Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped), and whatever
+        `on_io` does: nothing is left of the segments then, as far as the disk lets go of them.
+        """
+        self._writers = []
+        try:
+            self._keep_last_of(group)
+            self._begin(group[0].base_offset)
+            for segment in group:
+                self._clean_segment(segment)
+                for entry in self._transactions.kept_aborted(segment, self._plan.start_offset):
+                    self._writer_of(entry.last_offset).add_aborted(entry)
+            modified_ms = max(self._resources.filesystem.modified_ms(segment.path) for segment in group)
+            cleaned = [writer.finish(modified_ms) for writer in self._writers]
+        except BaseException:
+            self.discard()
+            raise
+        self._stats.bytes_in += sum(segment.size_bytes for segment in group)
+        self._stats.bytes_out += sum(segment.size_bytes for segment in cleaned)
+        self._stats.segments_in += len(group)
+        self._stats.segments_out += len(cleaned)
+        return cleaned
+
+    def discard(self) -> None:
+        """Remove what `clean` has written last, as far as the disk lets it: the next process removes the
+        rest."""
+        for writer in self._writers:
+            with suppress(OSError):
+                writer.discard()
+
+    def _keep_last_of(self, group: SegmentGroup) -> None:
+        plan, kept = self._plan, array("q", self._plan.kept_empty)
+        _, header = _last_batch(group[-1])
+        at = bisect_left(kept, header.last_offset)
+        if at == len(kept) or kept[at] != header.last_offset:
+            kept.insert(at, header.last_offset)
+        self._rules = tuple(
+            CleanRule(plan.now_ms, plan.horizon_ms, plan.stop_offset, takes, kept) for takes in (False, True)
+        )
+
+    def _begin(self, base_offset: int) -> None:
+        interval_bytes = self._plan.config.index_interval_bytes
+        self._writers.append(SegmentWriter(self._resources, self._directory, base_offset, interval_bytes))
+
+    def _writer_of(self, offset: int) -> SegmentWriter:
+        return next(writer for writer in reversed(self._writers) if writer.base_offset <= offset)
+
+    def _clean_segment(self, segment: LogSegment) -> None:
+        with segment.lend() as file:
+            position = self._first_position(segment)
+            window = BatchWindow(segment, file, position, self._on_io, self._window_bytes)
+            while window.has_batch():
+                if window.is_new:
+                    window.is_new = False
+                    header = window.header()
+                    self._spans = self._aborted.between(header.base_offset, window.end_offset)
+                    if header.base_offset < self._plan.start_offset:
+                        self._clean_one(window, header)
+                        continue
+                if not self._clean_row(window, takes_transactional=False):
+                    self._clean_odd(window, window.header())
+
+    def _first_position(self, segment: LogSegment) -> int:
+        """Of the first batch that is not below the log's start, or of the last one."""
+        if segment.base_offset >= self._plan.start_offset:
+            return 0
+        position = segment.position_of(self._plan.start_offset)
+        return _last_batch(segment).position if position is None else position
+
+    def _clean_row(self, window: BatchWindow, *, takes_transactional: bool) -> bool:
+        """Clean what a kernel takes; whether that was anything."""
+        size_bytes = self._writers[-1].size_bytes
+        rule = self._rules[takes_transactional]
+        cleaned = clean_batches(window.data, window.at, self._plan.offset_map, rule, size_bytes)
+        if cleaned.end_position == window.at:
+            return False
+        if takes_transactional:
+            self._note_transactions(window.data, window.at, cleaned.end_position)
+        self._count(cleaned)
+        self._write(cleaned.data)
+        window.move_to(cleaned.end_position, cleaned.next_offset)
+        return True
+
+    def _note_transactions(self, data: Buffer, position: int, end_position: int) -> None:
+        """These batches came by."""
+        while position < end_position:
+            batch_length, attributes, producer_id = _PRODUCER_FIELDS.unpack_from(data, position)
+            if attributes & TRANSACTIONAL_BIT:
+                self._transactions.on_data(producer_id)
+            position += LOG_OVERHEAD + batch_length
+
+    def _clean_odd(self, window: BatchWindow, header: BatchHeader) -> None:
+        """Clean the next batch, which the kernel has not taken; or a row of those that it would take if
+        they were no part of a transaction."""
+        if header.base_offset >= self._plan.stop_offset:
+            size_bytes, _ = whole_batches(memoryview(window.data)[window.at :])
+            self._write(memoryview(window.data)[window.at : window.at + size_bytes])
+            window.move_to(window.at + size_bytes, self._writers[-1].next_offset)
+            return
+        is_row = header.is_transactional and not header.is_control and not self._spans
+        if not is_row or not self._clean_row(window, takes_transactional=True):
+            self._clean_one(window, header)
+
+    def _clean_one(self, window: BatchWindow, header: BatchHeader) -> None:
+        """Clean the next batch, by itself."""
+        batch: Buffer = window.batch(header)
+        try:
+            require_crc(batch, 0, header)
+            if header.is_control:
+                self._clean_marker(batch, header)
+            else:
+                self._clean_data(batch, header)
+        except CorruptRecordError as failure:
+            raise window.damaged(failure.message) from failure
+        window.pass_by(header)
+
+    def _clean_data(self, batch: Buffer, header: BatchHeader) -> None:
+        plan, level = self._plan, self._plan.config.compression_level(header.codec)
+        is_aborted = self._spans.has(header)
+        if is_aborted:
+            self._stats.aborted_records += header.records_count
+        elif header.base_offset < plan.start_offset:
+            batch = since_offset(batch, header, plan.start_offset, level)
+        if is_aborted or not batch:
+            # What lies below the start is not there any more, also for a marker that comes later.
+            if header.is_transactional and header.next_offset > plan.start_offset:
+                self._transactions.on_data(header.producer_id)
+            self._write_emptied(header)
+            return
+        header = parse_header(batch)
+        if header.is_transactional:
+            self._transactions.on_data(header.producer_id)
+        if header.codec is Codec.NONE:
+            cleaned = clean_batches(batch, 0, plan.offset_map, self._rules[True])
+            if cleaned.end_position == 0:
+                raise CorruptRecordError("the records of a batch are not framed well")
+            self._count(cleaned)
+            self._write(cleaned.data)
+            return
+        left = clean_compressed(batch, header, plan.offset_map, self._rules[True], level)
+        self._stats.records_in += header.records_count
+        self._count_records(left.records)
+        if left.batch:
+            self._write(left.batch)
+        else:
+            self._write_emptied(header)
+
+    def _clean_marker(self, batch: Buffer, header: BatchHeader) -> None:
+        marker, horizon_ms = EndTransactionMarker.read(batch, 0, header), header.delete_horizon_ms
+        is_of_other_kind = marker is None and header.records_count > 0
+        if is_of_other_kind or self._transactions.on_marker(header.producer_id):
+            self._write(batch)
+        elif marker is not None and horizon_ms is None:
+            self._write(with_horizon(batch, header, self._plan.horizon_ms))
+        elif marker is not None and horizon_ms is not None and horizon_ms > self._plan.now_ms:
+            self._write(batch)
+        else:
+            self._stats.dropped_marker_count += marker is not None
+            if marker is not None and marker.control_type is ControlType.ABORT:
+                self._transactions.drop_marker(header.last_offset)
+            self._write_emptied(header)
+
+    def _write_emptied(self, header: BatchHeader) -> None:
+        """The batch has no records any more: it goes, or stays for what its header says."""
+        kept = self._rules[0].kept_empty
+        at = bisect_left(kept, header.last_offset)
+        is_last = at < len(kept) and kept[at] == header.last_offset
+        marker_epoch = self._plan.marker_epochs.get(header.producer_id)
+        if is_last or (header.is_control and marker_epoch == header.producer_epoch):
+            self._write(emptied(header))
+
+    def _write(self, batches: Buffer) -> None:
+        if not batches:
+            return
+        self._on_io(len(batches))
+        writer = self._writers[-1]
+        if not writer.has_room(len(batches), self._plan.config.segment_index_bytes):
+            # Where the one before it ends: segments tile.
+            self._begin(writer.next_offset)
+        self._writers[-1].write(batches)
+
+    def _count(self, cleaned: CleanedBatches) -> None:
+        self._stats.records_in += cleaned.records_in
+        self._count_records(cleaned)
+
+    def _count_records(self, cleaned: CleanedBatches | CleanedRecords) -> None:
+        self._stats.records_kept += cleaned.records_kept
+        self._stats.null_key_count += cleaned.null_key_count
+        self._stats.dropped_tombstone_count += cleaned.dropped_tombstone_count
+
+
+def _last_batch(segment: LogSegment) -> LocatedBatch:
+    """Raises CorruptRecordError, OSError."""
+    floor = segment.indexes().offset_index.last
+    *_, last = segment.batches(0 if floor is None else floor.position)
+    return last

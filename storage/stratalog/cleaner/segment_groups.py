@@ -1,0 +1,43 @@
+"""Which segments are cleaned into one: neighbours that are small enough together.
+
+A segment that is cleaned again and again would shrink to nothing, and a log would have thousands of those. So
+as many as fit are copied into one; by their sizes before the clean, because nobody knows better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
+
+SegmentGroup = tuple[LogSegment, ...]
+
+
+def group_segments(
+    segments: Iterable[LogSegment], max_bytes: int, max_index_bytes: int
+) -> list[SegmentGroup]:
+    """Runs of segments that have at most so many bytes together, of data and of each index, and offsets that
+    an index can say as distances from the first; or a single one that is larger.
+
+    Raises CorruptRecordError, OSError.
+    """
+    groups: list[list[LogSegment]] = []
+    size_bytes = offset_index_bytes = time_index_bytes = 0
+    for segment in segments:
+        indexes = segment.indexes()
+        size_bytes += segment.size_bytes
+        offset_index_bytes += indexes.offset_index.size_bytes
+        time_index_bytes += indexes.time_index.size_bytes
+        if (
+            not groups
+            or max(offset_index_bytes, time_index_bytes) > max_index_bytes
+            or size_bytes > max_bytes
+            or segment.end_offset - 1 - groups[-1][0].base_offset > MAX_RELATIVE_OFFSET
+        ):
+            groups.append([])
+            size_bytes = segment.size_bytes
+            offset_index_bytes = indexes.offset_index.size_bytes
+            time_index_bytes = indexes.time_index.size_bytes
+        groups[-1].append(segment)
+    return [tuple(group) for group in groups]

@@ -1,0 +1,135 @@
+"""Writes one cleaned segment: data, indexes and aborted transactions, as `.cleaned` files.
+
+What is written is walked by the kernel that recovery uses, which is not the one that made it: batches whose
+checksums are not true, or whose offsets do not ascend, never reach the file. The indexes follow from that
+walk by the rule of an append. Small pieces are collected and written together.
+
+Crash: a `.cleaned` file means nothing to whoever loads the directory.
+"""
+
+from __future__ import annotations
+
+from crc32c import crc32c
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer
+from stratalog.log.cleaned_segment import CleanedSegment
+from stratalog.record.batch_kernels import walk_batches
+from stratalog.record.builder import NO_LEADER_EPOCH
+from stratalog.segment.file_names import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_path,
+)
+from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
+from stratalog.segment.segment_files import unlink_segment
+from stratalog.segment.segment_indexes import SegmentIndexes
+from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.transaction_index import AbortedTransaction
+
+_WRITE_BYTES = 1024 * 1024
+MAX_POSITION = 2**31 - 1
+"""An index entry says no more."""
+
+
+class SegmentWriter:
+    """Not thread-safe: guarded by its user."""
+
+    def __init__(
+        self, resources: SegmentResources, directory: str, base_offset: int, index_interval_bytes: int
+    ) -> None:
+        """Files that are left of an earlier attempt go. Raises OSError."""
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        """Behind the last batch."""
+        self.size_bytes = 0
+        self._filesystem = resources.filesystem
+        self._directory = directory
+        self._index_interval_bytes = index_interval_bytes
+        self._indexes = SegmentIndexes.empty(base_offset)
+        self._checksum = 0
+        self._parts: list[Buffer] = []
+        self._parts_bytes = 0
+        unlink_segment(self._filesystem, directory, base_offset, CLEANED_SUFFIX)
+        self._file = self._filesystem.open_append(self._path(LOG_SUFFIX))
+
+    def _path(self, suffix: str) -> str:
+        return segment_path(self._directory, self.base_offset, suffix) + CLEANED_SUFFIX
+
+    def has_room(self, size_bytes: int, max_index_bytes: int) -> bool:
+        """The segment may grow by so many bytes. An empty one always may: what does not fit into any segment
+        would be begun again for ever."""
+        return self.size_bytes == 0 or (
+            self.size_bytes + size_bytes <= MAX_POSITION and not self._indexes.is_full(max_index_bytes)
+        )
+
+    def write(self, batches: Buffer) -> None:
+        """Add whole batches. Raises CorruptRecordError where they are not sound, or do not follow on those
+        before, OSError."""
+        position = 0
+        while position < len(batches):
+            rows = walk_batches(batches, position, 0, self.next_offset, NO_LEADER_EPOCH)
+            if not rows:
+                raise CorruptRecordError(
+                    "a clean made a batch that is not sound, or does not follow on the one before it; the"
+                    " segment that it was made of may be damaged",
+                    path=self._path(LOG_SUFFIX),
+                    position=self.size_bytes + position,
+                    expected_offset=self.next_offset,
+                )
+            assert rows[-1].last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+            self._indexes.add_rows(
+                [row._replace(position=row.position + self.size_bytes) for row in rows],
+                self._index_interval_bytes,
+            )
+            position, self.next_offset = rows[-1].end_position, rows[-1].last_offset + 1
+        self._checksum = crc32c(batches, self._checksum)
+        self.size_bytes += len(batches)
+        self._parts.append(batches)
+        self._parts_bytes += len(batches)
+        if self._parts_bytes >= _WRITE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._parts:
+            self._file.append(self._parts)
+            self._parts = []
+            self._parts_bytes = 0
+
+    def add_aborted(self, aborted: AbortedTransaction) -> None:
+        """The transaction's marker is in this segment; markers come in order."""
+        self._indexes.add_aborted(aborted)
+
+    def finish(self, modified_ms: int) -> CleanedSegment:
+        """Close the files, durable but for their names, with that time as the data's. Raises OSError."""
+        assert self.size_bytes > 0, "only the active segment may be empty"
+        self._flush()
+        self._filesystem.set_modified_ms(self._path(LOG_SUFFIX), modified_ms)
+        self._file.sync()
+        self._file.close()
+        indexes = self._indexes
+        indexes.time_index.maybe_append(indexes.max_timestamp)
+        has_aborted = len(indexes.transaction_index) > 0
+        self._save(OFFSET_INDEX_SUFFIX, indexes.offset_index.to_bytes())
+        self._save(TIME_INDEX_SUFFIX, indexes.time_index.to_bytes())
+        if has_aborted:
+            self._save(TRANSACTION_INDEX_SUFFIX, indexes.transaction_index.to_bytes())
+        return CleanedSegment(
+            self.base_offset, self.next_offset - 1, self.size_bytes, self._checksum, has_aborted
+        )
+
+    def _save(self, suffix: str, data: bytes) -> None:
+        file = self._filesystem.open_append(self._path(suffix))
+        try:
+            file.append([data])
+            file.sync()
+        finally:
+            file.close()
+
+    def discard(self) -> None:
+        """Remove the files: the segment is not wanted. Raises OSError."""
+        self._file.close()
+        unlink_segment(self._filesystem, self._directory, self.base_offset, CLEANED_SUFFIX)

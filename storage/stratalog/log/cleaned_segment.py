@@ -1,0 +1,45 @@
+"""A segment that a clean has made, before it is part of a log: files named `.cleaned`, and what they hold."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import FileSystem
+from stratalog.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
+
+_CHUNK_BYTES = 1024 * 1024
+
+
+class CleanedSegment(NamedTuple):
+    """What whoever made it knows. Its files are synced; their names are not."""
+
+    base_offset: int
+    last_offset: int
+    """Of its last batch: a segment that nobody could find again by its offsets is never made."""
+    size_bytes: int
+    checksum: int
+    """CRC-32C of all bytes of the data file, as they were handed to it."""
+    has_aborted: bool
+    """It has a transaction index."""
+
+    def prove(self, filesystem: FileSystem, directory: str) -> None:
+        """Read the data back. Raises CorruptRecordError where it is not what was written, OSError."""
+        path = segment_path(directory, self.base_offset, LOG_SUFFIX) + CLEANED_SUFFIX
+        file = filesystem.open_read(path)
+        try:
+            position = checksum = 0
+            while data := file.read_at(position, _CHUNK_BYTES):
+                checksum = crc32c(data, checksum)
+                position += len(data)
+        finally:
+            file.close()
+        if (position, checksum) != (self.size_bytes, self.checksum):
+            raise CorruptRecordError(
+                "a cleaned segment does not hold what was written to it; find out what the disk did",
+                path=path,
+                size_bytes=position,
+                expected_bytes=self.size_bytes,
+            )

@@ -1,0 +1,171 @@
+"""Cleaned segments in the place of those that they were made of, while the log is appended to and read.
+
+Before anything is renamed the new files have been read back, the log is durable up to its end, and the
+checkpoint says so: a hole in its offsets is never taken for lost data. What the disk refuses until then
+leaves the log as it was. From the first old file that is renamed on there is no way back but forward: a
+failure takes the log offline, and the next process finds the old segments or the new ones (see
+`segment_swap`).
+
+Readers have the old segments or the new ones. One that comes to an old file too late is told that it is
+missing, even if a new one has its name, and looks at the log again; one that has it open finishes. Appends
+wait for the renames, and for one sync of the directory between them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from stratalog.log.cleaned_segment import CleanedSegment
+from stratalog.log.local_log import LocalLog
+from stratalog.log.log_availability import LogAvailability
+from stratalog.log.log_flusher import LogFlusher
+from stratalog.log.log_loader import LoadedLog
+from stratalog.log.log_offsets import LogOffsets
+from stratalog.log.log_segments import LogSegments
+from stratalog.log.segment_swap import announce_swap, exchange_names, take_back_swap
+from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_resources import SegmentResources
+
+
+class SegmentExchange:
+    """Thread-safe: it takes UnifiedLog's locks, the flusher's first, which every change of sealed segments
+    takes."""
+
+    def __init__(
+        self,
+        flush_lock: threading.RLock,
+        log_lock: threading.RLock,
+        loaded: LoadedLog,
+        offsets: LogOffsets,
+        availability: LogAvailability,
+        flusher: LogFlusher,
+        *,
+        checkpoint: Callable[[], None],
+        unlink_later: Callable[[Sequence[LogSegment]], None],
+    ) -> None:
+        """`checkpoint` makes the recovery point durable; called under `log_lock`."""
+        self._flush_lock = flush_lock
+        self._log_lock = log_lock
+        self._local = loaded.local_log
+        self._state = loaded.state
+        self._offsets = offsets
+        self._availability = availability
+        self._flusher = flusher
+        self._checkpoint = checkpoint
+        self._unlink_later = unlink_later
+
+    @property
+    def resources(self) -> SegmentResources:
+        """What the log's segments share with those of other logs."""
+        return self._local.resources
+
+    def replace(self, cleaned: Sequence[CleanedSegment], replaced: Sequence[LogSegment]) -> bool:
+        """Have the cleaned segments, whose files are there as `.cleaned`, where those were that they were
+        made of. Durable when it returns; the old files are unlinked after `file.delete.delay.ms`.
+
+        False, with nothing changed, where one of these is not in the log any more. Raises CorruptRecordError,
+        with nothing changed, where a new file is not what was written; OSError, with nothing changed and
+        nothing left of the new files; DataDirectoryError.
+        """
+        _require_same_range(cleaned, replaced)
+        local = self._local
+        filesystem, directory = local.resources.filesystem, local.directory
+        for new in cleaned:
+            new.prove(filesystem, directory)
+        new_bases = [new.base_offset for new in cleaned]
+        with self._flush_lock:
+            with self._log_lock:
+                self._availability.require_online()
+                if not _is_run_of(replaced, local.segments):
+                    return False
+            self._flusher.flush()
+            with self._log_lock, self._availability.offline_on_failure():
+                assert self._offsets.recovery_point >= replaced[-1].end_offset
+                self._checkpoint()
+            local.is_changed = True
+            self._announce(new_bases)
+            for old in replaced:
+                old.supersede()
+            with self._log_lock:
+                with self._availability.offline_on_failure():
+                    exchange_names(filesystem, directory, new_bases, replaced)
+                local.exchange(_live(local, cleaned, replaced), replaced)
+            self._finish(new_bases, replaced)
+        self._unlink_later(replaced)
+        return True
+
+    def _announce(self, new_bases: Sequence[int]) -> None:
+        """Raises OSError with the log as it was, and DataDirectoryError where that could not be achieved."""
+        filesystem, directory = self._local.resources.filesystem, self._local.directory
+        try:
+            announce_swap(filesystem, directory, new_bases)
+        except OSError as failure:
+            try:
+                take_back_swap(filesystem, directory, new_bases)
+            except OSError:
+                # The next process would go on with it, whatever became of the log meanwhile.
+                with self._log_lock:
+                    raise self._availability.go_offline(failure) from failure
+            raise
+
+    def _finish(self, new_bases: Sequence[int], replaced: Sequence[LogSegment]) -> None:
+        """Make the new names durable. Appends go on."""
+        try:
+            self._local.resources.filesystem.sync_directory(self._local.directory)
+            with self._log_lock:
+                snapshot_files = self._state.producers.snapshot_files
+                for old in replaced:
+                    if old.base_offset not in new_bases:
+                        # It belongs to no segment any more.
+                        snapshot_files.remove_at(old.base_offset)
+        except OSError as failure:
+            with self._log_lock:
+                raise self._availability.go_offline(failure) from failure
+
+
+def _require_same_range(cleaned: Sequence[CleanedSegment], replaced: Sequence[LogSegment]) -> None:
+    assert cleaned
+    assert replaced
+    assert cleaned[0].base_offset == replaced[0].base_offset, "the log must not begin elsewhere"
+    # So whoever finds the new files alone knows which segments they replace: those in their offsets.
+    assert replaced[-1].base_offset <= cleaned[-1].last_offset < replaced[-1].end_offset
+    for before, segment in pairwise(cleaned):
+        assert before.last_offset < segment.base_offset
+    assert all(segment.size_bytes > 0 for segment in cleaned), "only the active segment may be empty"
+
+
+def _is_run_of(replaced: Sequence[LogSegment], segments: LogSegments) -> bool:
+    """They are sealed segments of the log, one after the other, none of them dropped meanwhile."""
+    sealed = segments.sealed
+    first = next((at for at, segment in enumerate(sealed) if segment is replaced[0]), None)
+    if first is None:
+        return False
+    found = sealed[first : first + len(replaced)]
+    return len(found) == len(replaced) and all(map(_is_same, found, replaced))
+
+
+def _is_same(one: LogSegment, other: LogSegment) -> bool:
+    return one is other
+
+
+def _live(
+    local: LocalLog, cleaned: Sequence[CleanedSegment], replaced: Sequence[LogSegment]
+) -> list[LogSegment]:
+    """The new segments: they tile the offsets of the old ones."""
+    ends = [segment.base_offset for segment in cleaned[1:]] + [replaced[-1].end_offset]
+    return [
+        LogSegment(
+            local.resources,
+            local.directory,
+            segment.base_offset,
+            end_offset=end_offset,
+            size_bytes=segment.size_bytes,
+            created_ms=replaced[0].created_ms,
+            index_interval_bytes=replaced[0].index_interval_bytes,
+            indexes=None,
+            has_aborted=segment.has_aborted,
+        )
+        for segment, end_offset in zip(cleaned, ends, strict=True)
+    ]

@@ -1,0 +1,46 @@
+"""The files of a segment as one: what changes their state changes the name of each.
+
+The data goes first, because it is what makes the others mean anything: whoever loads a directory in between
+finds index files without a log, which are nobody's.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.filesystem import FileSystem
+from stratalog.segment.file_names import SEGMENT_SUFFIXES, segment_path
+from stratalog.segment.open_files import OpenFiles
+
+
+def rename_segment(filesystem: FileSystem, directory: str, base_offset: int, old: str, new: str) -> None:
+    """Give the files that there are in state `old` (".swap", "" for a live segment) the names of state `new`.
+    Not synced. Raises OSError."""
+    for suffix in SEGMENT_SUFFIXES:
+        path = segment_path(directory, base_offset, suffix)
+        if filesystem.exists(path + old):
+            filesystem.rename(path + old, path + new)
+
+
+def unlink_segment(filesystem: FileSystem, directory: str, base_offset: int, state: str) -> None:
+    """Unlink the files that there are in that state. Not synced. Raises OSError."""
+    for suffix in SEGMENT_SUFFIXES:
+        with suppress(FileNotFoundError):
+            filesystem.unlink(segment_path(directory, base_offset, suffix) + state)
+
+
+def take_back_file(files: OpenFiles, path: str, failure: OSError) -> None:
+    """Remove the data file of a segment that could not be created. Raises DataDirectoryError where that could
+    not be done either."""
+    files.forget(path)
+    try:
+        files.filesystem.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as second_failure:
+        raise DataDirectoryError(
+            "a new segment could not be taken back; repair the disk and restart the server",
+            path=path,
+            reason=str(failure),
+        ) from second_failure
