@@ -10,6 +10,8 @@ from stratalog.record.pure_batch_kernels import skip_batches as skip_batches
 from stratalog.record.pure_batch_kernels import sound_batches as sound_batches
 from stratalog.record.pure_batch_kernels import walk_batches as walk_batches
 from stratalog.record.pure_batch_kernels import whole_batches as whole_batches
+from stratalog.record.pure_clean_kernels import clean_batches as clean_batches
+from stratalog.record.pure_clean_kernels import clean_records as clean_records
 from stratalog.record.pure_kernels import copy_records as copy_records
 from stratalog.record.pure_kernels import decode_columns as decode_columns
 from stratalog.record.pure_kernels import decode_records as decode_records
@@ -22,3 +24,4 @@ from stratalog.record.pure_key_kernels import merge_windows as merge_windows
 from stratalog.record.pure_key_kernels import murmur2 as murmur2
 from stratalog.record.pure_key_kernels import siphash128 as siphash128
 from stratalog.record.pure_key_kernels import sort_key_entries as sort_key_entries
+from stratalog.record.pure_offset_map import OffsetMap as OffsetMap

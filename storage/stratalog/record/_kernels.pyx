@@ -1,9 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled kernels: hand-written C for the bytes, this file for the Python objects around it.
 
-Each function is the twin of the one of its name in ``pure_kernels``, ``pure_key_kernels`` or ``pure_batch_kernels``;
-``kernels`` and ``batch_kernels`` say what they promise. The bytes that are worked on are exported buffers, so they stay in place while the interpreter lock is
-released. Only `encode_records` and `decode_records` keep the lock: they make and read Python objects all the time.
+Each function or class is the twin of the one of its name in ``pure_kernels``, ``pure_key_kernels``,
+``pure_batch_kernels``, ``pure_clean_kernels`` or ``pure_offset_map``; ``kernels``, ``batch_kernels`` and
+``offset_map`` say what they promise. The bytes that are worked on are exported buffers, so they stay in place
+while the interpreter lock is released.
+Only `encode_records` and `decode_records` keep the lock: they make and read Python objects all the time.
 """
 
 import sys
@@ -191,3 +193,4 @@ include "object_kernels.pxi"
 include "key_kernels.pxi"
 include "batch_kernels.pxi"
 include "column_kernels.pxi"
+include "clean_kernels.pxi"

@@ -257,6 +257,31 @@ static void hash_waiting(const sip_state *keyed, waiting_keys *keys, bool has_la
     keys->count = 0;
 }
 
+/* Whether this processor hashes in lanes. */
+static bool can_use_lanes(void)
+{
+#if HAS_LANES
+    return processor_has_lanes();
+#else
+    return false;
+#endif
+}
+
+void kernel_siphash128_each(const uint8_t *key16, const uint8_t *const *data, const size_t *sizes, size_t count,
+                            uint64_t *high, uint64_t *low)
+{
+    const sip_state keyed = sip_begin(key16);
+    const bool has_lanes = can_use_lanes();
+    waiting_keys keys = {.high = high, .low = low};
+    for (size_t index = 0; index < count; index++) {
+        keys.data[keys.count] = data[index];
+        keys.size[keys.count++] = sizes[index];
+        if (keys.count == LANES)
+            hash_waiting(&keyed, &keys, has_lanes);
+    }
+    hash_waiting(&keyed, &keys, has_lanes);
+}
+
 kernel_status kernel_hash_keys(const uint8_t *payload, size_t size, int64_t records_count, const uint8_t *hash_key16,
                                uint32_t first_ordinal, key_columns *columns)
 {
@@ -266,11 +291,7 @@ kernel_status kernel_hash_keys(const uint8_t *payload, size_t size, int64_t reco
     waiting_keys keys = {.high = columns->hash_high, .low = columns->hash_low};
     uint32_t ordinal = first_ordinal;
     size_t count = 0;
-#if HAS_LANES
-    const bool has_lanes = processor_has_lanes();
-#else
-    const bool has_lanes = false;
-#endif
+    const bool has_lanes = can_use_lanes();
     if (!walk_begin(&walk, payload, size, records_count))
         return KERNEL_BAD_FRAME;
     for (; walk.left_count > 0; ordinal++) {

@@ -49,6 +49,10 @@ typedef struct {
 
 void kernel_siphash128(const uint8_t *key16, const uint8_t *data, size_t size, uint64_t *high, uint64_t *low);
 
+/* The same for many. */
+void kernel_siphash128_each(const uint8_t *key16, const uint8_t *const *data, const size_t *sizes, size_t count,
+                            uint64_t *high, uint64_t *low);
+
 kernel_status kernel_hash_keys(const uint8_t *payload, size_t size, int64_t records_count, const uint8_t *hash_key16,
                                uint32_t first_ordinal, key_columns *columns);
 

@@ -48,11 +48,12 @@ clean_records(payload, records_count, base_offset, offset_map, *, drop_tombstone
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from stratalog.record.batch_row import MAX_ROW_COUNT
 from stratalog.record.clean_rule import CleanRule
 from stratalog.record.cleaned_batches import CleanedBatches, CleanedRecords
-from stratalog.record.pure_clean_kernels import clean_batches, clean_records
-from stratalog.record.pure_offset_map import OffsetMap
+from stratalog.record.kernels import NATIVE
 from stratalog.record.put_batches import PutBatches, PutRecords
 
 __all__ = (
@@ -66,3 +67,9 @@ __all__ = (
     "clean_batches",
     "clean_records",
 )
+
+if TYPE_CHECKING or not NATIVE:
+    from stratalog.record.pure_clean_kernels import clean_batches, clean_records
+    from stratalog.record.pure_offset_map import OffsetMap
+else:
+    from stratalog.record._kernels import OffsetMap, clean_batches, clean_records

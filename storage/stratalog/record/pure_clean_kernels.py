@@ -106,7 +106,7 @@ class _Cleaned:
 
     def add(self, batch: Buffer, header: BatchHeader, max_timestamp: int) -> None:
         """A batch that stays. `header` is what it was before; the timestamp and the records may be others."""
-        is_noted = header.has_producer_id or header.is_transactional
+        is_noted = header.producer_id >= 0 or header.is_transactional
         self.rows.append(BatchRow(self._position, len(batch), header.last_offset, max_timestamp, is_noted))
         self.parts.append(batch)
         self._position += len(batch)

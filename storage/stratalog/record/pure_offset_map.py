@@ -62,6 +62,16 @@ class OffsetMap:
         """A key was refused; nothing is put any more."""
         return self._is_full
 
+    @property
+    def mean_probe_slots(self) -> float:
+        """How many slots a look-up of a key that is there passes, on average over all keys."""
+        return 1.0 if self._offsets else 0.0
+
+    def check(self) -> None:
+        """Prove what always holds."""
+        assert len(self._offsets) <= self._max_entries, "no more keys than it takes"
+        assert max(self._offsets.values(), default=-1) <= self._latest_offset, "what was put was looked at"
+
     def __len__(self) -> int:
         return len(self._offsets)
 

@@ -171,6 +171,20 @@ static inline bool walk_next(record_walk *walk, record_frame *frame)
     return true;
 }
 
+/* Writes a record with another timestamp delta; all the rest stays as it is but the size. NULL where it cannot be. */
+static inline uint8_t *copy_shifted(const record_frame *frame, int64_t timestamp_delta, uint8_t *target)
+{
+    ptrdiff_t tail_bytes = frame->end - frame->offset_delta_field;
+    ptrdiff_t record_size = 1 + varlong_size(timestamp_delta) + tail_bytes;
+    if (record_size > INT32_MAX)
+        return NULL;
+    target = write_varlong(target, record_size);
+    *target++ = *frame->body;
+    target = write_varlong(target, timestamp_delta);
+    memcpy(target, frame->offset_delta_field, (size_t)tail_bytes);
+    return target + tail_bytes;
+}
+
 /* All records were seen and every byte was used. */
 static inline bool walk_end(const record_walk *walk)
 {

@@ -60,20 +60,6 @@ kernel_status kernel_scan(const uint8_t *payload, size_t size, int64_t records_c
     return KERNEL_OK;
 }
 
-/* Writes a record with another timestamp delta; all the rest stays as it is but the size. NULL where it cannot be. */
-static uint8_t *copy_shifted(const record_frame *frame, int64_t timestamp_delta, uint8_t *target)
-{
-    ptrdiff_t tail_bytes = frame->end - frame->offset_delta_field;
-    ptrdiff_t record_size = 1 + varlong_size(timestamp_delta) + tail_bytes;
-    if (record_size > INT32_MAX)
-        return NULL;
-    target = write_varlong(target, record_size);
-    *target++ = *frame->body;
-    target = write_varlong(target, timestamp_delta);
-    memcpy(target, frame->offset_delta_field, (size_t)tail_bytes);
-    return target + tail_bytes;
-}
-
 static inline bool is_survivor(const uint8_t *survivors, uint64_t ordinal)
 {
     return survivors[ordinal >> 3] >> (ordinal & 7) & 1;

@@ -1,0 +1,293 @@
+/* The offset map, and the first pass of a clean: what fills it. */
+#include "offset_map.h"
+
+#include "record_frame.h"
+
+#include <stdlib.h>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+enum { BLOCK_RECORDS = 64 };
+
+/* A large map has its own pages, and large ones where the system has them: slots are looked at all over it. */
+static const size_t OWN_PAGES_BYTES = (size_t)4 << 20;
+
+static size_t slots_bytes(const offset_map *map)
+{
+    return map->slots_count * sizeof(map_slot);
+}
+
+bool kernel_map_begin(offset_map *map, const uint8_t *hash_key16, uint64_t capacity, uint64_t max_entries)
+{
+    *map = (offset_map){.slots_count = capacity + 1, .max_entries = max_entries, .latest_offset = -1};
+    memcpy(map->hash_key, hash_key16, HASH_KEY_BYTES);
+#if defined(__linux__)
+    if (slots_bytes(map) >= OWN_PAGES_BYTES) {
+        void *pages = mmap(NULL, slots_bytes(map), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (pages == MAP_FAILED)
+            return false;
+        madvise(pages, slots_bytes(map), MADV_HUGEPAGE);
+        map->slots = pages;
+        return true;
+    }
+#endif
+    map->slots = calloc(map->slots_count, sizeof(map_slot));
+    return map->slots != NULL;
+}
+
+void kernel_map_end(offset_map *map)
+{
+    if (map->slots == NULL)
+        return;
+#if defined(__linux__)
+    if (slots_bytes(map) >= OWN_PAGES_BYTES)
+        munmap(map->slots, slots_bytes(map));
+    else
+#endif
+        free(map->slots);
+    map->slots = NULL;
+}
+
+/* The rest of a look-up that came to the ring's end. What began at the end lies at the front then, before all that is
+ * at home there. */
+static map_place seek_from_front(const offset_map *map, uint64_t high, uint64_t low)
+{
+    for (uint64_t index = 0; index < map->slots_count; index++) {
+        const map_slot *slot = &map->slots[index];
+        if (slot->next_offset == 0 || home_of(map, slot->high) <= index || slot->high > high)
+            return (map_place){index, false};
+        if (slot->high == high && slot->low == low)
+            return (map_place){index, true};
+    }
+    return (map_place){0, false};
+}
+
+map_place kernel_map_seek(const offset_map *map, uint64_t home, uint64_t high, uint64_t low)
+{
+    for (uint64_t index = home; index < map->slots_count; index++) {
+        const map_slot *slot = &map->slots[index];
+        if (slot->next_offset == 0)
+            return (map_place){index, false};
+        if (slot->high == high && slot->low == low)
+            return (map_place){index, true};
+        /* At the front of the ring there may be higher ones from its end before those that are at home. */
+        if (slot->high > high && home_of(map, slot->high) <= index)
+            return (map_place){index, false};
+    }
+    return seek_from_front(map, high, low);
+}
+
+int64_t kernel_map_get(const offset_map *map, const uint8_t *key, size_t size)
+{
+    uint64_t high, low;
+    map_place place;
+    kernel_siphash128(map->hash_key, key, size, &high, &low);
+    place = kernel_map_seek(map, home_of(map, high), high, low);
+    return place.is_found ? (int64_t)(map->slots[place.index].next_offset - 1) : -1;
+}
+
+/* How far a slot lies behind the home of its key. */
+static uint64_t distance_at(const offset_map *map, uint64_t index)
+{
+    const uint64_t home = home_of(map, map->slots[index].high);
+    return index >= home ? index - home : index + map->slots_count - home;
+}
+
+bool kernel_map_check(const offset_map *map, uint64_t *probed_count)
+{
+    uint64_t count = 0;
+    *probed_count = 0;
+    for (uint64_t index = 0; index < map->slots_count; index++) {
+        const map_slot *slot = &map->slots[index], *before = &map->slots[(index > 0 ? index : map->slots_count) - 1];
+        uint64_t distance;
+        if (slot->next_offset == 0)
+            continue;
+        distance = distance_at(map, index);
+        count++;
+        *probed_count += distance + 1;
+        /* Behind an empty slot keys are at home, and behind another key not before it. */
+        if (distance > 0 && (before->next_offset == 0 ||
+                             distance > distance_at(map, (index > 0 ? index : map->slots_count) - 1) + 1 ||
+                             (home_of(map, before->high) == home_of(map, slot->high) && before->high > slot->high)))
+            return false;
+    }
+    return count == map->count && count <= map->max_entries && count < map->slots_count;
+}
+
+static void move_up(map_slot *slots, uint64_t first, uint64_t end)
+{
+    memmove(slots + first + 1, slots + first, (end - first) * sizeof *slots);
+}
+
+/* Puts a key where it belongs; what is there moves up, as far as to the next empty slot. */
+static void insert(offset_map *map, uint64_t index, const map_slot *slot)
+{
+    map_slot *slots = map->slots;
+    const uint64_t last = map->slots_count - 1;
+    uint64_t empty = index;
+    while (empty <= last && slots[empty].next_offset != 0)
+        empty++;
+    if (empty <= last) {
+        move_up(slots, index, empty);
+    } else {
+        for (empty = 0; empty < index && slots[empty].next_offset != 0;)
+            empty++;
+        move_up(slots, 0, empty);
+        slots[0] = slots[last];
+        move_up(slots, index, last);
+    }
+    slots[index] = *slot;
+    map->count++;
+}
+
+/* Records that wait to be put together, and where the walk was before each: of which batch it is, what was taken, and
+ * up to where everything was looked at. */
+typedef struct {
+    offset_map *map;
+    put_result *result;
+    int64_t first_offset;
+    int64_t latest_offset;
+    size_t count;
+    const uint8_t *key[BLOCK_RECORDS];
+    size_t key_size[BLOCK_RECORDS];
+    int64_t offset[BLOCK_RECORDS];
+    int64_t latest_before[BLOCK_RECORDS];
+    size_t batch_position[BLOCK_RECORDS];
+    int64_t batch_next_offset[BLOCK_RECORDS];
+    bool has_key[BLOCK_RECORDS];
+} putting;
+
+/* A record without a key: another is hashed in its place, so that all of them are alike. */
+static void wait_without_key(putting *put)
+{
+    const size_t index = put->count;
+    put->key[index] = index > 0 ? put->key[index - 1] : put->map->hash_key;
+    put->key_size[index] = index > 0 ? put->key_size[index - 1] : 0;
+    put->has_key[index] = false;
+}
+
+/* The map has no room for the key of a record that waits. */
+static void stop_full(putting *put, size_t index)
+{
+    put->map->is_full = true;
+    put->latest_offset = put->latest_before[index];
+    put->result->end_position = put->batch_position[index];
+    put->result->next_offset = put->batch_next_offset[index];
+}
+
+/* Puts the records that wait; false where the map is full. */
+static bool put_waiting(putting *put)
+{
+    offset_map *map = put->map;
+    put_result *result = put->result;
+    const size_t count = put->count;
+    uint64_t high[BLOCK_RECORDS], low[BLOCK_RECORDS], home[BLOCK_RECORDS];
+    put->count = 0;
+    kernel_siphash128_each(map->hash_key, put->key, put->key_size, count, high, low);
+    for (size_t index = 0; index < count; index++) {
+        home[index] = home_of(map, high[index]);
+        prefetch_home(map, home[index]);
+    }
+    for (size_t index = 0; index < count; index++) {
+        const uint64_t next_offset = (uint64_t)put->offset[index] + 1;
+        result->records_count++;
+        if (!put->has_key[index]) {
+            result->null_key_count++;
+            continue;
+        }
+        map_place place = kernel_map_seek(map, home[index], high[index], low[index]);
+        if (LIKELY(place.is_found)) {
+            if (map->slots[place.index].next_offset < next_offset)
+                map->slots[place.index].next_offset = next_offset;
+        } else if (map->count < map->max_entries) {
+            insert(map, place.index, &(map_slot){high[index], low[index], next_offset});
+        } else {
+            result->records_count--;
+            stop_full(put, index);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Puts the records of a payload, or lets them wait; where that ends with KERNEL_OK, the map may be full. */
+static kernel_status put_payload(putting *put, const uint8_t *payload, size_t size, int64_t records_count,
+                                 int64_t base_offset, int64_t last_offset_delta)
+{
+    const size_t batch_position = put->result->end_position;
+    const int64_t batch_next_offset = put->result->next_offset;
+    record_walk walk;
+    record_frame frame;
+    if (!walk_begin(&walk, payload, size, records_count))
+        return KERNEL_BAD_FRAME;
+    while (walk.left_count > 0) {
+        const size_t index = put->count;
+        if (UNLIKELY(!walk_next(&walk, &frame)))
+            return KERNEL_BAD_FRAME;
+        if (UNLIKELY(frame.offset_delta > last_offset_delta || frame.offset_delta > INT64_MAX - base_offset))
+            return KERNEL_BAD_OFFSET;
+        if (base_offset + frame.offset_delta < put->first_offset)
+            continue;
+        put->offset[index] = base_offset + frame.offset_delta;
+        put->latest_before[index] = put->latest_offset;
+        put->batch_position[index] = batch_position;
+        put->batch_next_offset[index] = batch_next_offset;
+        put->key[index] = frame.key;
+        put->key_size[index] = (size_t)frame.key_size;
+        put->has_key[index] = true;
+        if (UNLIKELY(frame.key_size < 0))
+            wait_without_key(put);
+        if (put->latest_offset < put->offset[index])
+            put->latest_offset = put->offset[index];
+        if (++put->count == BLOCK_RECORDS && !put_waiting(put))
+            return KERNEL_OK;
+    }
+    return walk_end(&walk) ? KERNEL_OK : KERNEL_BAD_FRAME;
+}
+
+static void end_put(putting *put)
+{
+    if (!put->map->is_full)
+        put_waiting(put);
+    if (put->map->latest_offset < put->latest_offset)
+        put->map->latest_offset = put->latest_offset;
+}
+
+kernel_status kernel_put_records(offset_map *map, const uint8_t *payload, size_t size, int64_t records_count,
+                                 int64_t base_offset, int64_t first_offset, put_result *result)
+{
+    putting put = {.map = map, .result = result, .first_offset = first_offset, .latest_offset = map->latest_offset};
+    kernel_status status;
+    *result = (put_result){.next_offset = -1};
+    if (map->is_full)
+        return KERNEL_OK;
+    status = put_payload(&put, payload, size, records_count, base_offset, INT32_MAX);
+    end_put(&put);
+    return map->is_full ? KERNEL_OK : status;
+}
+
+void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64_t first_offset, int64_t stop_offset,
+                        bool takes_transactional, put_result *result)
+{
+    putting put = {.map = map, .result = result, .first_offset = first_offset, .latest_offset = map->latest_offset};
+    batch_frame batch;
+    size_t position = 0;
+    *result = (put_result){.next_offset = -1};
+    if (map->is_full)
+        return;
+    while (batch_at(data + position, size - position, &batch) && is_taken(&batch, stop_offset, takes_transactional) &&
+           has_true_crc(&batch)) {
+        if (put_payload(&put, records_of(&batch), records_bytes(&batch), batch.records_count, batch.base_offset,
+                        batch.last_offset_delta) != KERNEL_OK ||
+            map->is_full)
+            break;
+        position += batch.size;
+        result->end_position = position;
+        result->next_offset = batch.next_offset;
+        if (put.latest_offset < batch.next_offset - 1)
+            put.latest_offset = batch.next_offset - 1;
+    }
+    end_put(&put);
+}

@@ -1,0 +1,154 @@
+/* The kernels of the log cleaner. offset_map.py says what they promise.
+ *
+ * The map is a ring of slots of 24 bytes. A key's home is where its hash lies among all hashes, scaled to the ring;
+ * keys lie at their homes or behind, in the order of their hashes, with nothing empty between a key and its home.
+ * Because of that order a look-up knows that a key is missing as soon as it meets a higher one, and at nine slots of ten
+ * in use it passes five on average, whether it finds the key or not. One slot is always empty.
+ *
+ * A look-up in a map that does not fit the cache waits for memory. So records are taken 64 at a time: their keys are
+ * hashed and their homes asked for, and only then looked at.
+ *
+ * All are safe on any bytes. A map is for one thread at a time; where two use it, what they find is wrong, but they
+ * stay inside the slots and come to an end. */
+#ifndef STRATALOG_OFFSET_MAP_H
+#define STRATALOG_OFFSET_MAP_H
+
+#include "batch_frame.h"
+#include "batch_kernels.h"
+
+typedef struct {
+    uint64_t high;
+    uint64_t low;
+    uint64_t next_offset; /* the offset and one; 0 where the slot is empty */
+} map_slot;
+
+typedef struct {
+    map_slot *slots;
+    uint64_t slots_count; /* one more than capacity */
+    uint64_t max_entries;
+    uint64_t count;
+    int64_t latest_offset;
+    bool is_full;
+    uint8_t hash_key[HASH_KEY_BYTES];
+} offset_map;
+
+/* Slots for a map that is zeros; false where there is no memory. The two may take long: not under the interpreter
+ * lock. */
+bool kernel_map_begin(offset_map *map, const uint8_t *hash_key16, uint64_t capacity, uint64_t max_entries);
+void kernel_map_end(offset_map *map);
+
+/* The offset of a key, -1 where it is not known. */
+int64_t kernel_map_get(const offset_map *map, const uint8_t *key, size_t size);
+
+/* Proves the layout, and sums up how many slots the look-ups of all keys pass, their own included. */
+bool kernel_map_check(const offset_map *map, uint64_t *probed_count);
+
+typedef struct {
+    size_t end_position;
+    int64_t next_offset;
+    int64_t records_count;
+    int64_t null_key_count;
+} put_result;
+
+kernel_status kernel_put_records(offset_map *map, const uint8_t *payload, size_t size, int64_t records_count,
+                                 int64_t base_offset, int64_t first_offset, put_result *result);
+
+void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64_t first_offset, int64_t stop_offset,
+                        bool takes_transactional, put_result *result);
+
+/* Whether the cleaner's kernels take a batch, as far as its header says. Without records, it does not matter how they
+ * would be compressed. */
+static inline bool is_taken(const batch_frame *batch, int64_t stop_offset, bool takes_transactional)
+{
+    return batch->base_offset < stop_offset && !(batch->attributes & CONTROL_BIT) &&
+           (takes_transactional || !(batch->attributes & TRANSACTIONAL_BIT)) &&
+           (batch->records_count > 0 ? !(batch->attributes & CODEC_MASK) : batch->size == HEADER_BYTES);
+}
+
+/* Slots on the way of a look-up. */
+typedef struct {
+    uint64_t index; /* where the key is, or belongs */
+    bool is_found;
+} map_place;
+
+static inline uint64_t home_of(const offset_map *map, uint64_t hash_high)
+{
+    return (uint64_t)((unsigned __int128)hash_high * map->slots_count >> 64);
+}
+
+/* What a look-up from `home` on reads, as a rule. */
+static inline void prefetch_home(const offset_map *map, uint64_t home)
+{
+    __builtin_prefetch(&map->slots[home]);
+    __builtin_prefetch((const uint8_t *)&map->slots[home] + 64);
+}
+
+map_place kernel_map_seek(const offset_map *map, uint64_t home, uint64_t high, uint64_t low);
+
+typedef struct {
+    int64_t now_ms;
+    int64_t horizon_ms;
+    int64_t stop_offset;
+    bool takes_transactional;
+    const int64_t *kept_empty; /* ascending */
+    size_t kept_empty_count;
+} clean_rule;
+
+/* What becomes of a record. */
+typedef enum {
+    RECORD_STAYS = 0,
+    RECORD_OUTDATED,
+    RECORD_WITHOUT_KEY,
+    RECORD_TOMBSTONE_DUE,
+} record_fate;
+
+typedef struct {
+    int64_t timestamp_delta;
+    uint32_t position; /* in the records section */
+    uint8_t fate;
+    bool is_tombstone;
+} judged_record;
+
+/* What a call has to have room for. */
+typedef struct {
+    size_t target_bytes;
+    size_t judged_count;
+} clean_room;
+
+typedef struct {
+    size_t end_position;
+    int64_t next_offset;
+    size_t size;               /* bytes in the target */
+    size_t run_begin, run_end; /* what is kept as it is, where the target is empty */
+    size_t rows_count;         /* of batches that stay; their positions are those in the result */
+    int64_t records_in;
+    int64_t records_kept;
+    int64_t null_key_count;
+    int64_t dropped_tombstone_count;
+    int64_t max_timestamp;
+    int64_t max_timestamp_offset;
+    int64_t last_offset;
+} clean_result;
+
+void kernel_measure_clean(const uint8_t *data, size_t size, const clean_rule *rule, clean_room *room);
+
+void kernel_clean_batches(const uint8_t *data, size_t size, const offset_map *map, const clean_rule *rule,
+                          const clean_room *room, judged_record *judged, uint8_t *target, batch_row *rows,
+                          size_t rows_room, clean_result *result);
+
+/* What is left of the records of one batch. */
+typedef struct {
+    size_t size;
+    int64_t count;
+    int64_t max_timestamp_delta; /* after the shift */
+    int64_t tombstone_count;
+    int64_t dropped_tombstone_count;
+    int64_t null_key_count;
+} kept_records;
+
+/* `judged` has room for all records, `target` for the payload and, with a shift, for COPY_GROWTH_BYTES more a record. */
+kernel_status kernel_clean_records(const uint8_t *payload, size_t size, int64_t records_count, int64_t base_offset,
+                                   const offset_map *map, bool drop_tombstones, int64_t timestamp_shift,
+                                   judged_record *judged, uint8_t *target, kept_records *kept);
+
+#endif
