@@ -160,6 +160,11 @@ class LeaderEpochCache:
             replace_file(self._filesystem, self._path, format_epochs(entries))
             self._flushed = entries
 
+    def relocate(self, directory: str) -> None:
+        """The file is there now, with what is known."""
+        self._path = f"{directory}/{LEADER_EPOCH_FILE}"
+        self._flushed = self._entries
+
     def check(self) -> None:
         """Prove that epochs and offsets ascend."""
         _require_ascending(self._entries)

@@ -134,6 +134,12 @@ class ProducerSnapshotFiles:
         if removed and self._held is None:
             self._filesystem.sync_directory(self._directory)
 
+    def relocate(self, directory: str) -> None:
+        """The files are there now, durable; one that could not be read may be missing."""
+        assert self._held is None
+        self._directory = directory
+        self._unsynced.clear()
+
     def remove_at(self, offset: int) -> None:
         """Remove that of a segment that is dropped, if there is one. Raises OSError."""
         self._remove([offset] if offset in self._offsets else [])

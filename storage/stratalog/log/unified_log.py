@@ -37,6 +37,7 @@ from stratalog.log.leader_epoch_cache import EpochEnd
 from stratalog.log.log_appender import LogAppender, only
 from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_config import LogConfig
+from stratalog.log.log_copy import Commit, LogCopy
 from stratalog.log.log_flusher import LogFlusher
 from stratalog.log.log_loader import LoadedLog
 from stratalog.log.log_offsets import LogOffsets
@@ -390,6 +391,15 @@ class UnifiedLog:
                 self._offsets.log_start_offset = offset
             self._state.publish(self.high_watermark)
             self._unlink_later(dropped)
+
+    def copy_to(self, directory: str) -> LogCopy:
+        """In that directory, which is there and has nothing of a log in it. Raises DataDirectoryError."""
+        return LogCopy(self._local, self._state, self._offsets, self._availability, directory)
+
+    def relocate(self, copy: LogCopy, commit: Commit) -> bool:
+        """See `LogCopy.relocate`. What was appended is durable when it returns True."""
+        with self._flush_lock, self.lock:
+            return copy.relocate(commit)
 
     def reconfigure(self, config: LogConfig) -> None:
         """Go on by another configuration. What is visible stays visible: where `min.durability` grows, what

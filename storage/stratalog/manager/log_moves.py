@@ -1,0 +1,154 @@
+"""The moves of partitions between log directories: one at a time for each partition.
+
+A move is begun here and run by a thread of the caller, as long as it takes: `begin(...).run()`. Whatever is
+about to close, delete or truncate a log ends its move first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import DataDirectoryError, InvalidRequestError
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.types import TopicPartition
+from stratalog.cleaner.cleaner_manager import CleanerManager
+from stratalog.cleaner.throttler import Throttler
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.cut_off_moves import WantedMove, discard_future, settle_moves
+from stratalog.manager.log_directories import LogDirectories
+from stratalog.manager.log_directory import LogDirectory
+from stratalog.manager.log_move import LogMove, MoveProgress
+from stratalog.manager.moved_directory import MovePlan
+
+
+class LogMoves:
+    """Thread-safe. Nobody who holds a lock of a log or of the log manager may call it, but for what only
+    looks."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        ids: IdGenerator,
+        directories: LogDirectories,
+        cleaner: CleanerManager,
+        remove_later: Callable[[str], None],
+    ) -> None:
+        """Settles what the former process has not finished; before that no log may be opened. `cleaner`: kept
+        away from what moves. `remove_later` gets directories that nobody needs any more."""
+        self.throttler = Throttler(clock)
+        """What all moves together may copy; unlimited until somebody says otherwise."""
+        self._clock = clock
+        self._ids = ids
+        self._directories = directories
+        self._cleaner = cleaner
+        self._remove_later = remove_later
+        self._lock = threading.Lock()
+        self._moves: dict[TopicPartition, LogMove] = {}
+        self._wanted = settle_moves(directories.filesystem, ids, tuple(directories))
+
+    @property
+    def wanted(self) -> tuple[WantedMove, ...]:
+        """What the former process had begun and not finished, for the caller to begin again."""
+        return self._wanted
+
+    def progress(self) -> tuple[MoveProgress, ...]:
+        """Of the last move of each partition that had one in this process, in order."""
+        moves = dict(self._moves)
+        return tuple(moves[partition].progress for partition in sorted(moves))
+
+    def begin(self, log: UnifiedLog, target_path: str) -> LogMove:
+        """A move of the log to that log directory; the caller has `run` called. What was there of earlier
+        moves is removed.
+
+        Raises InvalidRequestError where it cannot be, DataDirectoryError where a directory is not there, is
+        offline or has no room.
+        """
+        partition = log.topic_partition
+        target = self._directories.at(target_path)
+        with self._lock:
+            source = self._directories.of(log)
+            former = self._moves.get(partition)
+            if former is not None and not former.state.is_final:
+                raise InvalidRequestError(
+                    "the partition is moving already; wait for that move or cancel it",
+                    partition=partition,
+                    target_path=former.target_path,
+                )
+            self._require_possible(log, source, target)
+            self._discard(partition)
+            plan = MovePlan(log, source, target, self._ids.uuid(), self._directories.guard)
+            move = LogMove(
+                self._directories.filesystem,
+                self._clock,
+                plan,
+                self._cleaner,
+                self.throttler,
+                self._remove_later,
+            )
+            self._moves[partition] = move
+            return move
+
+    def _require_possible(self, log: UnifiedLog, source: LogDirectory, target: LogDirectory) -> None:
+        for directory in (source, target):
+            directory.require_online()
+        partition = log.topic_partition
+        if source is target:
+            raise InvalidRequestError(
+                "the partition is in this log directory already; name another one",
+                partition=partition,
+                path=target.path,
+            )
+        if target.is_cordoned:
+            raise InvalidRequestError(
+                "the log directory takes nothing new; uncordon it or name another one",
+                partition=partition,
+                path=target.path,
+            )
+        try:
+            if self._directories.filesystem.exists(target.partition_path(partition)):
+                raise DataDirectoryError(
+                    "the log directory holds a directory of this partition already; move it away",
+                    path=target.partition_path(partition),
+                )
+            free_bytes = self._directories.filesystem.free_bytes(target.path)
+        except OSError as failure:
+            raise DataDirectoryError(
+                "the log directory cannot be read; repair its disk", path=target.path, reason=str(failure)
+            ) from failure
+        if free_bytes < log.size_bytes:
+            raise DataDirectoryError(
+                "the log directory has less free space than the partition takes; free some or name another",
+                path=target.path,
+                free_bytes=free_bytes,
+                size_bytes=log.size_bytes,
+            )
+
+    def _discard(self, partition: TopicPartition) -> None:
+        """Nobody wants the moves of the partition any more that were cut off."""
+        for wanted in self._wanted:
+            if wanted.partition == partition:
+                with suppress(OSError):
+                    self._remove_later(discard_future(self._directories.filesystem, wanted.future_path))
+        self._wanted = tuple(wanted for wanted in self._wanted if wanted.partition != partition)
+
+    def end(self, partition: TopicPartition) -> None:
+        """End the partition's move, if there is one, because its log is about to be cut or closed. Waits
+        until nothing of it touches the log any more; it may be done by then."""
+        move = self._moves.get(partition)
+        if move is not None:
+            move.cancel("the log was truncated, closed or deleted")
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The same, for a partition that is about to go."""
+        self.end(partition)
+        with self._lock:
+            self._moves.pop(partition, None)
+            self._discard(partition)
+
+    def close(self) -> None:
+        """End all moves; the next process finds that they are wanted."""
+        for move in tuple(self._moves.values()):
+            move.cancel("the process stops", is_still_wanted=True)

@@ -1,0 +1,165 @@
+"""The directories of a partition that moves: how the copy becomes the partition, step by step.
+
+`log_move` says in which order, and what a crash between any two steps leaves.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+from uuid import UUID
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.filesystem import FileSystem
+from stratalog.log.log_copy import LogCopy, LogPlace
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.data_directory import DELETE_REASON, FUTURE_REASON
+from stratalog.manager.log_directory import LogDirectory
+from stratalog.manager.move_mark import (
+    MOVE_MARK_FILE,
+    MoveMark,
+    read_move_mark,
+    remove_move_source,
+    write_move_mark,
+    write_move_void,
+)
+
+Result = TypeVar("Result")
+
+
+class MovePlan(NamedTuple):
+    """What is moved from where to where. `guard`: LogDirectories.guard."""
+
+    log: UnifiedLog
+    source: LogDirectory
+    target: LogDirectory
+    move_id: UUID
+    guard: threading.RLock
+
+
+class MovedDirectory:
+    """Used by the thread that runs the move; `is_committed` may be asked beside it."""
+
+    def __init__(self, filesystem: FileSystem, plan: MovePlan) -> None:
+        """Raises DataDirectoryError where the target is offline."""
+        self.is_committed = False
+        """The target has the partition, for good."""
+        self.left_path: str | None = None
+        """Where the source's files are after the commit, for whoever removes them."""
+        self._filesystem = filesystem
+        self._log = plan.log
+        self._partition = plan.log.topic_partition
+        self._source = plan.source
+        self._target = plan.target
+        self._move_id = plan.move_id
+        self._guard = plan.guard
+        self._source_path = plan.log.directory
+        self._future_path = plan.target.files.path_beside(self._partition, plan.move_id, FUTURE_REASON)
+        self._path = plan.target.partition_path(self._partition)
+        self._noted_start_offset = -1
+        self._is_undecided = False
+
+    def begin(self) -> LogCopy:
+        """Make the directory of the copy, with all that is not of the log, and the mark, durable. Raises
+        DataDirectoryError, UnsupportedOperationError where the source has a directory in it."""
+        self._at_target(lambda: self._filesystem.make_directories(self._future_path))
+        copy = self._log.copy_to(self._future_path)
+        copy.copy_other_files(left_out={MOVE_MARK_FILE})
+        mark = MoveMark(self._partition, self._move_id, self._at_source(self._find_sources))
+        self._at_target(lambda: write_move_mark(self._filesystem, self._future_path, mark))
+        self._at_target(lambda: self._filesystem.sync_directory(self._target.path))
+        return copy
+
+    def _find_sources(self) -> tuple[str, ...]:
+        """Every directory that has a copy by now, or may have an older one."""
+        # There is none in the target, and two that name each other would say nothing.
+        remove_move_source(self._filesystem, self._source_path, self._target.files.directory_id)
+        mark = read_move_mark(self._filesystem, self._source_path)
+        older_ids = mark.source_ids if mark is not None else ()
+        return tuple(dict.fromkeys((self._source.files.directory_id, *older_ids)))
+
+    def note_offsets(self, durable_end_offset: int) -> None:
+        """The target's checkpoints know what the copy has; durable when it returns. Raises
+        DataDirectoryError."""
+        start_offset = self._log.log_start_offset
+        checkpoints = self._target.checkpoints
+        self._at_target(lambda: checkpoints.put(self._partition, durable_end_offset, start_offset))
+        self._noted_start_offset = start_offset
+
+    def commit(self) -> LogPlace:
+        """Let the copy, all of it durable, be the partition. The log's locks are held.
+
+        Raises DataDirectoryError, with the source still the partition; OSError where nobody knows which it
+        is.
+        """
+        if self._log.log_start_offset != self._noted_start_offset:
+            # Records were deleted since, which is acknowledged.
+            self.note_offsets(self._log.recovery_point)
+        self._target.require_online()
+        self._is_undecided = True
+        try:
+            self._filesystem.rename(self._future_path, self._path)
+            self._filesystem.sync_directory(self._target.path)
+        except OSError as failure:
+            # Durable or not, it does not count, and the log may go on where it is.
+            write_move_void(self._filesystem, self._source_path, self._move_id)
+            self._is_undecided = False
+            raise self._target_error(failure) from failure
+        self.is_committed = True
+        with self._guard:
+            self._source.note_gone(self._partition)
+            self._target.note_opened(self._partition)
+        # A source whose disk fails now has an older copy, of which the mark tells.
+        with suppress(OSError, DataDirectoryError):
+            self.left_path = self._source.files.move_aside(self._partition, self._move_id, DELETE_REASON)
+        return LogPlace(self._path, self._target.health)
+
+    def settle(self) -> None:
+        """The log is in the target: forget what the source knows of it, and the mark. What fails here is made
+        up for by the next start."""
+        with suppress(OSError, DataDirectoryError):
+            self._source.checkpoints.forget(self._partition)
+        if self.left_path is not None:
+            source_id = self._source.status.directory_id
+            with suppress(OSError):
+                remove_move_source(self._filesystem, self._path, source_id)
+
+    def clean_up(self) -> None:
+        """The move has failed or is not wanted any more: remove what there is of the copy. What the disk
+        refuses is removed after the next start."""
+        assert not self.is_committed
+        if self._is_undecided:
+            # The next start chooses, and must find either of them as a whole.
+            return
+        with suppress(OSError, DataDirectoryError):
+            for path in (self._future_path, self._path):
+                self._filesystem.remove_tree(path)
+            self._filesystem.sync_directory(self._target.path)
+            self._target.checkpoints.forget(self._partition)
+
+    def _at_source(self, work: Callable[[], Result]) -> Result:
+        try:
+            return work()
+        except OSError as failure:
+            raise DataDirectoryError(
+                "the disk of a partition that was to move has failed; repair it and restart the server",
+                path=self._source_path,
+                reason=str(failure),
+            ) from failure
+
+    def _at_target(self, work: Callable[[], Result]) -> Result:
+        try:
+            return work()
+        except OSError as failure:
+            raise self._target_error(failure) from failure
+
+    def _target_error(self, failure: OSError) -> DataDirectoryError:
+        return DataDirectoryError(
+            "the directory to which the partition was to move is full or its disk failed; free space, repair"
+            " it or choose another one",
+            path=posixpath.dirname(self._path),
+            reason=str(failure),
+        )

@@ -1,0 +1,185 @@
+"""A copy of a segment in another directory, made while the segment may still grow.
+
+What is read is proved before it is written: whole batches with true checksums, whose offsets and leader
+epochs ascend. The two indexes that lead to them are made from the batches, as an append makes them, so damage
+to an index is not copied; the entries of aborted transactions, which do not follow from one segment, are
+taken over from its index.
+
+Nothing of the copy counts before all of it is durable and its directory has a partition's name: a failure
+needs no clean-up here.
+"""
+
+from __future__ import annotations
+
+from errno import ENOENT
+from typing import NamedTuple
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.record.batch_kernels import walk_batches
+from stratalog.record.batch_row import BatchRow
+from stratalog.record.header import HEADER_SIZE, NO_TIMESTAMP, parse_header
+from stratalog.segment.file_names import LOG_SUFFIX, SEGMENT_SUFFIXES, segment_path
+from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_indexes import SegmentIndexes
+from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.transaction_index import AbortedTransaction
+
+
+class ProvenRun(NamedTuple):
+    """Whole batches that follow on what is copied; none where the segment has no more."""
+
+    data: bytes
+    rows: list[BatchRow]
+    leader_epoch: int
+    """Of the last one."""
+
+
+class SegmentCopy:
+    """Used by one thread; the source may be appended to, sealed and dropped meanwhile."""
+
+    def __init__(
+        self, resources: SegmentResources, source: LogSegment, directory: str, leader_epoch: int
+    ) -> None:
+        """An empty file in `directory`. `leader_epoch`: of the batch before the segment. Raises OSError."""
+        self.source = source
+        self.base_offset = source.base_offset
+        self.size_bytes = 0
+        self.end_offset = source.base_offset
+        self.leader_epoch = leader_epoch
+        """Of the last batch so far."""
+        self.is_sealed = False
+        """The copy is complete, with its indexes, and durable but for the names."""
+        self.is_synced = False
+        """The data are durable as far as they were copied."""
+        self._resources = resources
+        self._directory = directory
+        self._path = segment_path(directory, self.base_offset, LOG_SUFFIX)
+        self._indexes: SegmentIndexes | None = SegmentIndexes.empty(self.base_offset)
+        self._first_timestamp_ms = NO_TIMESTAMP
+        self._has_aborted = False
+        with resources.files.use(self._path, for_writing=True) as file:
+            file.truncate(0)
+
+    @property
+    def remaining_bytes(self) -> int:
+        return self.source.size_bytes - self.size_bytes
+
+    def next_run(self, max_bytes: int) -> ProvenRun:
+        """What to `write` next: at most `max_bytes`, except for a first batch that is larger.
+
+        Raises CorruptRecordError where the source is damaged, OSError of its disk (FileNotFoundError where it
+        was dropped).
+        """
+        available_bytes = self.remaining_bytes
+        if available_bytes == 0:
+            return ProvenRun(b"", [], self.leader_epoch)
+        data = self.source.read_bytes(self.size_bytes, max(max_bytes, HEADER_SIZE))
+        first_bytes = parse_header(data).size_in_bytes
+        if len(data) < first_bytes <= available_bytes:
+            data = self.source.read_bytes(self.size_bytes, first_bytes)
+        rows, leader_epoch = self._prove(data)
+        if not rows:
+            raise CorruptRecordError(
+                "a stored batch is torn, contradicts the one before it or does not match its checksum;"
+                " restore the log's files before they are moved",
+                path=self.source.path,
+                position=self.size_bytes,
+            )
+        return ProvenRun(data[: rows[-1].end_position - self.size_bytes], rows, leader_epoch)
+
+    def _prove(self, data: bytes) -> tuple[list[BatchRow], int]:
+        """The sound batches that `data` begins with, and the leader epoch of the last."""
+        proven: list[BatchRow] = []
+        position, next_offset, leader_epoch = 0, self.end_offset, self.leader_epoch
+        while rows := walk_batches(data, position, self.size_bytes, next_offset, leader_epoch):
+            proven += rows
+            position, next_offset = rows[-1].end_position - self.size_bytes, rows[-1].last_offset + 1
+            noted = next((row for row in reversed(rows) if row.is_noted), None)
+            if noted is not None:
+                leader_epoch = parse_header(data, noted.position - self.size_bytes).leader_epoch
+        return proven, leader_epoch
+
+    def write(self, run: ProvenRun) -> None:
+        """Not synced. Raises OSError."""
+        if not run.rows:
+            return
+        indexes = self._growing()
+        with self._resources.files.use(self._path, for_writing=True) as file:
+            file.append([run.data])
+        indexes.add_rows(run.rows, self.source.index_interval_bytes)
+        if self.size_bytes == 0:
+            self._first_timestamp_ms = run.rows[0].max_timestamp_ms
+        self.size_bytes = run.rows[-1].end_position
+        self.end_offset = run.rows[-1].last_offset + 1
+        self.leader_epoch = run.leader_epoch
+        self.is_synced = False
+
+    def new_aborted(self) -> list[AbortedTransaction]:
+        """The entries of the source's index of aborted transactions that the copy has not.
+
+        Raises CorruptRecordError, OSError (FileNotFoundError where the source was dropped).
+        """
+        if not self.source.has_aborted:
+            return []
+        index = self.source.indexes().transaction_index
+        if not len(index):
+            raise FileNotFoundError(ENOENT, "the transaction index is gone", self.source.path)
+        return [index.entry(ordinal) for ordinal in range(len(self._growing().transaction_index), len(index))]
+
+    def add_aborted(self, aborted: list[AbortedTransaction]) -> None:
+        for entry in aborted:
+            self._growing().add_aborted(entry)
+            self._has_aborted = True
+
+    def sync(self) -> None:
+        """The data survive a power loss when this returns; the name does not. Raises OSError."""
+        if not self.is_synced:
+            with self._resources.files.use(self._path, for_writing=True) as file:
+                file.sync()
+            self.is_synced = True
+
+    def seal(self, modified_ms: int) -> None:
+        """All of a sealed source is copied, aborted transactions included: write the indexes. Durable but for
+        the names when it returns. `modified_ms`: when the source's file was written. Raises OSError."""
+        assert not self.source.is_active
+        assert self.size_bytes == self.source.size_bytes
+        # Behind the last batch there may be a hole, up to the next segment.
+        self.end_offset = self.source.end_offset
+        self._resources.filesystem.set_modified_ms(self._path, modified_ms)
+        segment = self.segment(self._directory)
+        segment.save_indexes()
+        segment.seal()
+        segment.sync(with_indexes=True)
+        segment.close()
+        self._indexes = None
+        self.is_sealed = self.is_synced = True
+
+    def segment(self, directory: str) -> LogSegment:
+        """The copy as a segment of the log in `directory`, where its files are by now; the one that still
+        grows as the active one."""
+        segment = LogSegment(
+            self._resources,
+            directory,
+            self.base_offset,
+            end_offset=self.end_offset,
+            size_bytes=self.size_bytes,
+            created_ms=self.source.created_ms,
+            index_interval_bytes=self.source.index_interval_bytes,
+            indexes=self._indexes,
+            has_aborted=self._has_aborted,
+        )
+        segment.first_timestamp_ms = self._first_timestamp_ms
+        return segment
+
+    def discard(self) -> None:
+        """The source was dropped: unlink the copy. Not synced. Raises OSError."""
+        filesystem = self._resources.filesystem
+        for suffix in SEGMENT_SUFFIXES:
+            path = segment_path(self._directory, self.base_offset, suffix)
+            self._resources.files.forget(path)
+            if filesystem.exists(path):
+                filesystem.unlink(path)
+
+    def _growing(self) -> SegmentIndexes:
+        assert self._indexes is not None, "the copy is sealed"
+        return self._indexes

@@ -1,0 +1,237 @@
+"""A machine that dies at every operation of a move between two log directories, or whose disks fail there.
+
+The process appends, flushes, deletes records and lets retention drop segments while it moves its partition,
+and moves it back. From each moment of a death several disks are built, as they may be found; each is opened
+by a new process, which must find the partition in one directory, with all that was promised to be durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import DataDirectoryError, LogStoreError
+from stratalog.base.types import Durability
+from stratalog.cleaner.throttler import Throttler
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_move import MoveState
+from stratalog.testing.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, ONLY_LOOKING, SURVIVALS, deaths
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.log_ledger import LogLedger, read_local
+from stratalog.testing.log_machine import DATA_DIR, PARTITION, LogMachine
+from stratalog.testing.memory_filesystem import Kept, Survival
+from stratalog.testing.sampling import Sampling
+from stratalog.testing.sequential_ids import SequentialIds
+
+OTHER_DIR = "/other"
+# The records are older than any clock here.
+NEVER = 2**60
+
+PLAIN = LogConfig(
+    segment_bytes=1024,
+    index_interval_bytes=100,
+    remote_storage_enable=False,
+    retention_bytes=4500,
+    retention_ms=-1,
+)
+TRANSACTIONAL = LogConfig(
+    segment_bytes=1400, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1
+)
+TIERED = LogConfig(segment_bytes=1024, index_interval_bytes=100, min_durability=Durability.DISK)
+
+Beside = Callable[[LogMachine, LogLedger, UnifiedLog, int], None]
+"""What happens beside a move, after so many of its steps."""
+
+
+class SteppedThrottler(Throttler):
+    """Between two steps of a move something else happens. Used by one thread."""
+
+    def __init__(self, clock: Clock, work: Callable[[int], None]) -> None:
+        super().__init__(clock)
+        self._work = work
+        self._step_count = 0
+
+    def take(self, size_bytes: int, check_done: Callable[[], None]) -> None:
+        super().take(size_bytes, check_done)
+        self._step_count += 1
+        self._work(self._step_count)
+
+
+def beside_plain(machine: LogMachine, ledger: LogLedger, log: UnifiedLog, step: int) -> None:
+    """Appends that roll, flushes, checkpoints, deletions of records, retention."""
+    if step > 7:
+        return
+    ledger.append(log, [ledger.batch(4)])
+    if step == 2:
+        ledger.flush(log)
+    if step == 3:
+        log.increment_log_start_offset(log.local_segments[1].base_offset + 2)
+        ledger.note_starts(log)
+        log.delete_old_segments()
+        ledger.note_starts(log)
+    if step == 5:
+        machine.checkpoint()
+        ledger.append(log, [ledger.batch(9), ledger.batch(9)])
+        log.delete_old_segments()
+        ledger.note_starts(log)
+        machine.clock.advance(60_000)
+
+
+def beside_transactions(machine: LogMachine, ledger: LogLedger, log: UnifiedLog, step: int) -> None:
+    """Transactions begin before, end beside, and go on after the move."""
+    if step > 6:
+        return
+    ledger.append(log, [ledger.producer_batch(1, 2, is_transactional=True), ledger.batch(1)])
+    if step % 3 == 2:
+        ledger.leader_epoch += 1
+        ledger.end_transaction(log, 1, committed=step == 5, now_ms=machine.clock.now_ms())
+    if step == 4:
+        ledger.flush(log)
+
+
+def beside_tiered(machine: LogMachine, ledger: LogLedger, log: UnifiedLog, step: int) -> None:
+    """The object store gets segments, and the disk lets them go."""
+    if step > 5:
+        return
+    ledger.append(log, [ledger.batch(7)])
+    if step == 2:
+        ledger.flush(log)
+        log.update_tiered_end_offset(log.segments()[1].end_offset)
+    if step == 4:
+        log.delete_local_segments(ignore_retention=True)
+        ledger.note_starts(log)
+
+
+WORKS = pytest.mark.parametrize(
+    ("beside", "config"),
+    [(beside_plain, PLAIN), (beside_transactions, TRANSACTIONAL), (beside_tiered, TIERED)],
+    ids=["plain", "transactional", "tiered"],
+)
+
+
+def new_machine(disk: FaultyFileSystem, config: LogConfig, seed: int = 0) -> LogMachine:
+    """`seed`: of the process's ids, which no two processes share."""
+    return LogMachine(
+        disk,
+        config,
+        producer_id_expiration_ms=NEVER,
+        data_dirs=(DATA_DIR, OTHER_DIR),
+        ids=SequentialIds(seed),
+    )
+
+
+def begin(machine: LogMachine, ledger: LogLedger) -> UnifiedLog:
+    """A log of several segments, with an aborted transaction and an open one."""
+    log = machine.start()
+    now_ms = machine.clock.now_ms()
+    for number in range(5):
+        ledger.append(log, [ledger.batch(6), ledger.producer_batch(1, 2, is_transactional=True)])
+        if number == 2:
+            ledger.end_transaction(log, 1, committed=False, now_ms=now_ms)
+            ledger.flush(log)
+    return log
+
+
+def move(machine: LogMachine, ledger: LogLedger, beside: Beside, target: str) -> MoveState:
+    """Move the log while things happen to it."""
+    assert machine.manager is not None
+    manager = machine.manager
+    log = manager.log(PARTITION)
+    manager.moves.throttler = SteppedThrottler(machine.clock, lambda step: beside(machine, ledger, log, step))
+    return manager.begin_move(PARTITION, target).run()
+
+
+def work(machine: LogMachine, ledger: LogLedger, beside: Beside) -> None:
+    """There and back again, with a little in between."""
+    log = begin(machine, ledger)
+    assert machine.manager is not None
+    for target in (OTHER_DIR, DATA_DIR):
+        if move(machine, ledger, beside, target) is MoveState.DONE:
+            # What the log had is durable in the new place.
+            ledger.durable_end_offset = max(ledger.durable_end_offset, log.recovery_point)
+        ledger.append(log, [ledger.batch(5)])
+        ledger.flush(log)
+        ledger.append(log, [ledger.batch(2)])
+    machine.clock.advance(60_000)
+
+
+def count_operations(beside: Beside, config: LogConfig) -> tuple[list[str], int]:
+    """The trace of the work, and how much of it comes before the first move."""
+    disk = FaultyFileSystem()
+    begin(new_machine(disk, config), LogLedger())
+    begin_count = disk.operation_count
+    disk = FaultyFileSystem()
+    machine, ledger = new_machine(disk, config), LogLedger()
+    work(machine, ledger, beside)
+    assert machine.manager is not None
+    trace = list(disk.trace)
+    assert all(one.state is MoveState.DONE for one in machine.manager.moves.progress())
+    assert machine.manager.log(PARTITION).directory == f"{DATA_DIR}/{PARTITION}"
+    ledger.verify(machine.manager.log(PARTITION), after_crash=False)
+    assert not machine.scheduler.failures
+    return trace, begin_count
+
+
+@WORKS
+def test_dying_at_every_operation_of_a_move_leaves_one_log(beside: Beside, config: LogConfig) -> None:
+    trace, begin_count = count_operations(beside, config)
+    sampling = Sampling()
+    places = set[str]()
+    for operation, part in sampling.some(deaths(trace, begin_count), 2):
+        disk = FaultyFileSystem()
+        disk.crash_at(operation, part=part)
+        ledger = LogLedger()
+        with pytest.raises(SimulatedCrash):
+            work(new_machine(disk, config), ledger, beside)
+        verified: list[dict[str, bytes | None]] = []
+        of_each = (Survival(Kept.EACH, names, seed=operation) for names in (Kept.ALL, Kept.EACH))
+        for survival in (*SURVIVALS, *of_each):
+            if survival not in (NOTHING_KEPT, EVERYTHING_KEPT) and not sampling.one_in(3):
+                continue
+            found = disk.reopened(survival)
+            if (contents := found.inner.contents()) not in verified:
+                verified.append(contents)
+                places.add(verify_found(found, config, ledger, goes_on=survival == NOTHING_KEPT))
+        verify_found(disk.killed(), config, ledger, goes_on=True)
+    assert places == {DATA_DIR, OTHER_DIR}
+
+
+def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *, goes_on: bool) -> str:
+    """Open what is left, twice; returns the directory that has the log. `goes_on`: and begin the move again
+    that was cut off, or another one."""
+    found = ledger.copy()
+    machine = new_machine(disk, config, 1)
+    log = machine.start()
+    assert machine.manager is not None
+    place = one_place(disk)
+    assert log.directory == f"{place}/{PARTITION}"
+    found.verify(log, after_crash=True)
+    again = disk.reopened(NOTHING_KEPT)
+    assert read_local(new_machine(again, config, 2).start()) == list(found.acknowledged.values())
+    if goes_on:
+        wanted = [one.target_path for one in machine.manager.moves.wanted]
+        assert wanted in ([], [OTHER_DIR if place == DATA_DIR else DATA_DIR])
+        target = OTHER_DIR if place == DATA_DIR else DATA_DIR
+        found.append(log, [found.batch(3)])
+        assert machine.manager.begin_move(PARTITION, target).run() is MoveState.DONE
+        assert not machine.manager.moves.wanted
+        found.append(log, [found.batch(3)])
+        found.flush(log)
+        found.verify(log, after_crash=False)
+        machine.clock.advance(60_000)
+        assert not machine.scheduler.failures
+        assert [path for path in disk.inner.contents() if path.endswith(("-future", "-delete"))] == []
+        last = disk.reopened(NOTHING_KEPT)
+        found.verify(new_machine(last, config, 2).start(), after_crash=True)
+        assert one_place(last) == target
+    return place
+
+
+def one_place(disk: FaultyFileSystem) -> str:
+    """The only log directory that has the partition."""
+    contents = disk.inner.contents()
+    [place] = [path for path in (DATA_DIR, OTHER_DIR) if f"{path}/{PARTITION}" in contents]
+    return place
