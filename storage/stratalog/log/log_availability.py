@@ -26,7 +26,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import TopicPartition
-from stratalog.log.directory_health import DirectoryHealth
+from stratalog.log.directory_health import FULL_DISK, DirectoryHealth
 from stratalog.log.local_log import LocalLog
 
 Result = TypeVar("Result")
@@ -85,6 +85,22 @@ class LogAvailability:
             yield
         except OSError as failure:
             raise self.go_offline(failure) from failure
+
+    @contextmanager
+    def unchanged_on_full_disk(self, undo: Callable[[], None]) -> Generator[None]:
+        """As `offline_on_failure`; but where the disk is only full, `undo` makes it as it was, and the log
+        goes on. Raises DataDirectoryError."""
+        try:
+            yield
+        except OSError as failure:
+            if failure.errno not in FULL_DISK:
+                raise self.go_offline(failure) from failure
+            undo()
+            raise DataDirectoryError(
+                "the local disk is full, nothing was changed; free space, then try again",
+                path=self._local.directory,
+                reason=str(failure),
+            ) from failure
 
     def _offline_error(self, reason: str) -> DataDirectoryError:
         return DataDirectoryError(

@@ -20,6 +20,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from uuid import UUID
 
 from stratalog.base.clock import Clock
@@ -189,7 +190,6 @@ class UnifiedLog:
 
     @property
     def is_changed(self) -> bool:
-        """Its files are not what they were when it was loaded."""
         return self._local.is_changed
 
     def append_as_leader(self, batches: Buffer, leader_epoch: int) -> AppendInfo:
@@ -330,12 +330,13 @@ class UnifiedLog:
             self._availability.require_online()
             if offset > self.high_watermark:
                 raise self._offsets.out_of_range(offset)
+            undo = partial(setattr, self._offsets, "log_start_offset", self.log_start_offset)
             if offset > self.log_start_offset:
                 self._offsets.log_start_offset = offset
-                self._follow_log_start()
                 if not self.config.remote_storage_enable or offset > self.recovery_point:
-                    with self._availability.offline_on_failure():
+                    with self._availability.unchanged_on_full_disk(undo):
                         self._checkpoint(self)
+                self._follow_log_start()
 
     def delete_local_segments(self, *, ignore_retention: bool = False) -> int:
         """Drop local segments that are in the object store and beyond the local retention; returns how many.

@@ -145,7 +145,8 @@ class LogDirectories:
         for directory in self._directories:
             if not directory.is_online and partition in directory.partitions:
                 raise DataDirectoryError(
-                    "the partition is in a log directory that is offline; repair the disk and restart the server",
+                    "the partition is in a log directory that is offline; repair the disk and restart the"
+                    " server",
                     path=directory.partition_path(partition),
                     reason=directory.health.reason,
                 )

@@ -210,7 +210,8 @@ def test_one_log_that_cannot_be_flushed_keeps_no_other_from_it() -> None:
     for each in (log, other):
         each.append_as_leader(batch(), 1)
     machine.clock.advance(1)
-    disk.fail_at(disk.operation_count + 1, number=errno.EIO)
+    # Its disk is full, and works for the other one.
+    disk.fail_at(disk.operation_count + 1, number=errno.ENOSPC)
     with pytest.raises(DataDirectoryError, match="offline") as failure:
         manager.flush_old()
     assert failure.value.fields["path"] == log.directory

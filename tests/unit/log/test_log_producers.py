@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 
 import pytest
@@ -112,7 +113,7 @@ def test_a_write_that_fails_leaves_the_producer_where_it_was() -> None:
     disk = FaultyFileSystem()
     log = LogMachine(disk).start()
     log.append_as_leader(batch(7, 0), 1)
-    disk.fail_at(disk.operation_count + 2, part=0.5)
+    disk.fail_at(disk.operation_count + 2, number=errno.ENOSPC, part=0.5)
     outcomes = log.append_group([batch(7, 1), batch(7, 1), batch(7, 2, txn=True)], 1)
     assert [type(outcome) for outcome in outcomes] == [DataDirectoryError] * 3
     log.check()
@@ -129,7 +130,7 @@ def test_a_leader_epoch_whose_batch_failed_is_not_kept() -> None:
         if _fails_at_the_append_of_epoch_two(number)
     )
     assert write
-    disk.fail_at(write, part=0.5)
+    disk.fail_at(write, number=errno.ENOSPC, part=0.5)
     with pytest.raises(DataDirectoryError):
         log.append_as_leader(plain(), 2)
     log.check()

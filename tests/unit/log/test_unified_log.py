@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from crc32c import crc32c
 
@@ -82,7 +84,7 @@ def test_a_failed_write_refuses_what_was_written_together_and_nothing_else() -> 
     log.append_as_leader(batch(value_bytes=300), 1)
     # The group fills the segment and one more; the first write of the two fails.
     write = disk.operation_count + 2
-    disk.fail_at(write, part=0.7)
+    disk.fail_at(write, number=errno.ENOSPC, part=0.7)
     outcomes = log.append_group([batch(1, value_bytes=300)] * 4, 1)
     assert disk.trace[write - 1].startswith("append ")
     failed = [isinstance(outcome, DataDirectoryError) for outcome in outcomes]
@@ -100,8 +102,8 @@ def test_a_write_that_cannot_be_taken_back_takes_the_log_offline_until_it_is_rec
     log = machine.start()
     log.append_as_leader(batch(), 1)
     log.flush()
-    disk.fail_at(disk.operation_count + 2, part=0.5)
-    disk.fail_at(disk.operation_count + 3)
+    disk.fail_at(disk.operation_count + 2, number=errno.ENOSPC, part=0.5)
+    disk.fail_at(disk.operation_count + 3, number=errno.EPERM)
     with pytest.raises(DataDirectoryError, match="taken back"):
         log.append_as_leader(batch(), 1)
     assert log.is_offline
@@ -318,7 +320,8 @@ def test_readers_of_a_log_that_could_not_begin_anew_hear_why() -> None:
         for _ in range(8):
             log.append_as_leader(batch(3, value_bytes=100), 1)
         whole = {offset: log.read(offset, 1) for offset in offsets}
-        disk.fail_at(disk.operation_count + ordinal)
+        # It is the log's failure, and not its disk's: reads go on.
+        disk.fail_at(disk.operation_count + ordinal, number=errno.EPERM)
         try:
             log.truncate_fully_and_start_at(500)
         except DataDirectoryError:

@@ -1,0 +1,304 @@
+"""A disk that fails takes its own directory away, once, and nothing else; a full one takes nothing away."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.log.directory_health import DISK_FAILURES, DirectoryHealth
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_directory import DirectoryState
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.watched_filesystem import WatchedFileSystem
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.log_machine import TOPIC_ID, LogMachine
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+
+A, B = "/disk-a/logs", "/disk-b/logs"
+BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
+CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
+P = [TopicPartition("orders", number) for number in range(6)]
+
+
+class TwoDisks:
+    """Partitions 0, 2 and 4 are on disk A, the others on B; each has five records, flushed."""
+
+    def __init__(self, config: LogConfig = CONFIG) -> None:
+        self.disk = FaultyFileSystem()
+        self.machine = LogMachine(self.disk, data_dirs=(A, B), ids=SequentialIds())
+        self.manager: LogManager = self.machine.open()
+        for partition in P:
+            log = self.manager.open_log(partition, TOPIC_ID, config)
+            for _ in range(5):
+                log.append_as_leader(BATCH, 1)
+            log.flush()
+
+    def log(self, number: int) -> UnifiedLog:
+        return self.manager.log(P[number])
+
+    def fail_next(self, number: int = errno.EIO) -> None:
+        self.disk.fail_at(self.disk.operation_count + 1, number=number)
+
+    @property
+    def states(self) -> list[DirectoryState]:
+        return [status.state for status in self.manager.directories()]
+
+    def require_only_a_failed(self) -> None:
+        """A answers clearly and is left alone, B works as ever."""
+        assert self.states == [DirectoryState.OFFLINE, DirectoryState.LIVE]
+        assert self.machine.all_failed_count == 0
+        before = self.disk.operation_count
+        for number in (0, 2, 4):
+            log = self.log(number)
+            assert log.is_offline
+            for refused in (
+                lambda log=log: log.append_as_leader(BATCH, 1),
+                lambda log=log: log.read(0, 100),
+                lambda log=log: log.offset_for_timestamp(0),
+                lambda log=log: log.segments(),
+                lambda log=log: log.flush(),
+                lambda log=log: log.roll(),
+                lambda log=log: log.increment_log_start_offset(2),
+                lambda log=log: log.truncate_to(1),
+            ):
+                with pytest.raises(DataDirectoryError, match="offline after its disk failed") as failure:
+                    refused()
+                assert failure.value.fields["path"] == A
+                assert failure.value.fields["reason"]
+        assert not [one for one in self.disk.trace[before:] if A in one], "the disk is left alone"
+        for number in (1, 3, 5):
+            log = self.log(number)
+            assert not log.is_offline
+            end_offset = log.log_end_offset
+            log.append_as_leader(BATCH, 1)
+            log.flush()
+            assert log.read(0, 10_000).next_offset == end_offset + 1
+        self.manager.checkpoint()
+        self.manager.flush_old()
+        self.manager.check()
+        assert not [one for one in self.disk.trace[before:] if A in one], "no checkpoint is written there"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE])
+def test_an_append_that_the_disk_refuses_takes_the_directory_away(number: int) -> None:
+    disks = TwoDisks()
+    disks.fail_next(number)
+    with pytest.raises(DataDirectoryError):
+        disks.log(2).append_as_leader(BATCH, 1)
+    disks.require_only_a_failed()
+
+
+def test_a_flush_a_read_and_a_checkpoint_do_so_too() -> None:
+    disks = TwoDisks()
+    disks.log(0).append_as_leader(BATCH, 1)
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError):
+        disks.log(0).flush()
+    disks.require_only_a_failed()
+
+    disks = TwoDisks()
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError, match="offline"):
+        disks.log(4).read(0, 100)
+    disks.require_only_a_failed()
+
+    disks = TwoDisks()
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError):
+        disks.manager.checkpoint()
+    disks.require_only_a_failed()
+
+
+def test_new_partitions_go_to_the_disks_that_are_left() -> None:
+    disks = TwoDisks()
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError):
+        disks.log(0).append_as_leader(BATCH, 1)
+    log = disks.manager.open_log(TopicPartition("new", 0), TOPIC_ID, CONFIG)
+    assert log.directory == f"{B}/new-0"
+    disks.manager.let_go(P[0])
+    with pytest.raises(DataDirectoryError, match="in a log directory that is offline") as failure:
+        disks.manager.open_log(P[0], TOPIC_ID, CONFIG, is_first_opening=True)
+    assert failure.value.fields["path"] == f"{A}/orders-0"
+    with pytest.raises(DataDirectoryError, match="offline"):
+        disks.manager.delete_log(P[2])
+
+
+def test_the_last_directory_ends_it_once() -> None:
+    disks = TwoDisks()
+    for number in (0, 1):
+        assert disks.machine.all_failed_count == 0
+        disks.fail_next()
+        with pytest.raises(DataDirectoryError):
+            disks.log(number).append_as_leader(BATCH, 1)
+    assert disks.machine.all_failed_count == 1
+    with pytest.raises(DataDirectoryError):
+        disks.log(3).append_as_leader(BATCH, 1)
+    assert disks.machine.all_failed_count == 1
+    disks.manager.close()
+
+
+def test_what_works_is_closed_in_order_and_marked() -> None:
+    disks = TwoDisks()
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError):
+        disks.log(0).append_as_leader(BATCH, 1)
+    # What was offline before is no news.
+    disks.machine.stop()
+    found = disks.disk.killed()
+    assert found.exists(f"{B}/.kafka_cleanshutdown")
+    assert not found.exists(f"{A}/.kafka_cleanshutdown")
+    machine = LogMachine(found, data_dirs=(A, B), ids=SequentialIds(1))
+    manager = machine.open()
+    assert [manager.open_log(partition, TOPIC_ID, CONFIG).log_end_offset for partition in P] == [5] * 6
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("part", [0.0, 0.5])
+def test_a_full_disk_refuses_the_append_and_nothing_else(number: int, part: float) -> None:
+    disks = TwoDisks()
+    for _ in range(3):
+        # The epochs are on the disk already, so that this is the segment.
+        disks.disk.fail_at(disks.disk.operation_count + 1, number=number, part=part)
+        with pytest.raises(DataDirectoryError, match="nothing was stored; free space"):
+            disks.log(0).append_as_leader(BATCH, 1)
+    assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
+    log = disks.log(0)
+    assert not log.is_offline
+    assert log.read(0, 10_000).next_offset == 5
+    log.append_as_leader(BATCH, 1)
+    log.flush()
+    assert log.log_end_offset == 6
+
+
+def test_a_full_disk_does_not_keep_records_from_being_deleted() -> None:
+    """That is how somebody makes room: refused at worst, and tried again."""
+    disks = TwoDisks()
+    log = disks.log(0)
+    disks.fail_next(errno.ENOSPC)
+    with pytest.raises(DataDirectoryError, match="full"):
+        log.increment_log_start_offset(3)
+    assert (log.log_start_offset, log.is_offline) == (0, False)
+    log.increment_log_start_offset(3)
+    assert log.log_start_offset == 3
+
+
+def test_a_full_disk_does_not_stop_checkpoints_for_good() -> None:
+    disks = TwoDisks()
+    disks.fail_next(errno.ENOSPC)
+    with pytest.raises(DataDirectoryError):
+        disks.manager.checkpoint()
+    assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
+    disks.manager.checkpoint()
+
+
+def test_a_new_partition_that_finds_the_disk_full_goes_elsewhere_or_is_tried_again() -> None:
+    disks = TwoDisks()
+    partition = TopicPartition("new", 0)
+    disks.disk.fail_at(disks.disk.operation_count + 6, number=errno.ENOSPC)
+    with pytest.raises(DataDirectoryError, match="No space"):
+        disks.manager.open_log(partition, TOPIC_ID, CONFIG)
+    assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
+    assert disks.manager.open_log(partition, TOPIC_ID, CONFIG).log_end_offset == 0
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ENOMEM])
+def test_errors_that_are_not_of_the_disk_leave_the_directory_alone(number: int) -> None:
+    disks = TwoDisks()
+    disks.fail_next(number)
+    with pytest.raises(DataDirectoryError):
+        disks.log(0).read(0, 100)
+    assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
+    assert disks.log(0).read(0, 10_000).next_offset == 5
+
+
+def test_cleaning_ends_where_the_disk_failed() -> None:
+    disks = TwoDisks(dataclasses.replace(CONFIG, cleanup_policy=("compact",)))
+    assert len(disks.manager.cleaner.cleaned_logs()) == 6
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError):
+        disks.log(0).append_as_leader(BATCH, 1)
+    assert [log.topic_partition.partition for log in disks.manager.cleaner.cleaned_logs()] == [1, 3, 5]
+
+
+class TestWatchedFileSystem:
+    """Every operation is looked at, and none is asked for once the directory is offline."""
+
+    def test_every_operation_of_the_seam_is_watched(self) -> None:
+        operations = [
+            name for name in vars(WatchedFileSystem) if not name.startswith("_") and name != "copy_file"
+        ]
+        assert len(operations) > 15
+        for name in operations:
+            disk = FaultyFileSystem()
+            disk.make_directories(A)
+            disk.open_append(f"{A}/file").close()
+            health = DirectoryHealth(A)
+            watched = WatchedFileSystem(disk, [health])
+            arguments: list[object] = {
+                "rename": [f"{A}/file", f"{A}/other"],
+                "link": [f"{A}/file", f"{A}/other"],
+                "set_modified_ms": [f"{A}/file", 5],
+            }.get(name, [f"{A}/file"])
+            disk.fail_at(disk.operation_count + 1)
+            with pytest.raises(OSError, match="Input/output"):
+                getattr(watched, name)(*arguments)
+            assert health.reason is not None, name
+            count = disk.operation_count
+            with pytest.raises(OSError, match="is offline"):
+                getattr(watched, name)(*arguments)
+            assert disk.operation_count == count, name
+
+    @pytest.mark.parametrize("name", ["append", "read_at", "size", "truncate", "reserve", "sync"])
+    def test_so_are_open_files(self, name: str) -> None:
+        disk = FaultyFileSystem()
+        disk.make_directories(A)
+        health = DirectoryHealth(A)
+        file = WatchedFileSystem(disk, [health]).open_append(f"{A}/file")
+        arguments: list[object] = {
+            "append": [[b"x"]],
+            "read_at": [0, 1],
+            "truncate": [0],
+            "reserve": [10],
+        }.get(name, [])
+        disk.fail_at(disk.operation_count + 1)
+        with pytest.raises(OSError, match="Input/output"):
+            getattr(file, name)(*arguments)
+        assert health.reason is not None
+        count = disk.operation_count
+        with pytest.raises(OSError, match="is offline"):
+            getattr(file, name)(*arguments)
+        assert disk.operation_count == count
+        file.close()
+
+    def test_other_paths_pass_through(self) -> None:
+        disk = MemoryFileSystem()
+        health = DirectoryHealth(A)
+        watched = WatchedFileSystem(disk, [health])
+        health.fail("it is gone")
+        watched.make_directories(f"{A}-beside")
+        file = watched.open_append(f"{A}-beside/file")
+        file.append([b"x"])
+        file.close()
+        assert watched.read_file(f"{A}-beside/file") == b"x"
+        with pytest.raises(OSError, match="is offline"):
+            watched.exists(A)
+
+    def test_the_first_reason_is_kept_and_told_once(self) -> None:
+        told: list[str] = []
+        health = DirectoryHealth(A, lambda failed: told.append(failed.path))
+        health.observe(FileNotFoundError(errno.ENOENT, "no"))
+        health.observe(OSError("without a number"))
+        assert health.reason is None
+        for reason in ("first", "second"):
+            health.observe(OSError(errno.EIO, reason))
+        assert (health.reason, told) == ("[Errno 5] first", [A])
+        assert errno.ENOSPC not in DISK_FAILURES
