@@ -17,7 +17,7 @@ again without it: one damaged slice must not keep a shard from being compacted.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
@@ -44,7 +44,8 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.job_run import JobClock, JobResult, JobRun
 from stratalog.compaction.planner import plan
 from stratalog.compaction.scratch import clear_scratch_directory
-from stratalog.compaction.topic_policy import topic_policies
+from stratalog.compaction.topic_policy import TopicPolicy, topic_policies
+from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.catalog import Catalog
@@ -78,7 +79,9 @@ class Compactor:
         catalog: Catalog,
         store_id: UUID,
         settings: CompactionSettings,
+        defaults: Callable[[], LogConfig] = LogConfig,
     ) -> None:
+        """`defaults`: what topics go by, at that time, where they set nothing."""
         self._filesystem = filesystem
         self._store = store
         self._clock = clock
@@ -87,6 +90,7 @@ class Compactor:
         self._catalog = catalog
         self._store_id = store_id
         self._settings = settings
+        self._defaults = defaults
         self._lock = threading.Lock()
         self._excluded: dict[TopicIdPartition, _Exclusion] = {}
 
@@ -136,7 +140,7 @@ class Compactor:
         job_clock = self._job_clock()
         planned = plan(
             state,
-            topic_policies(topics.values()),
+            topic_policies(topics.values(), self._defaults()),
             job_clock.now_ms,
             self._settings,
             only=None if names is None else _ids_of(names, topics),
@@ -197,6 +201,9 @@ class Compactor:
         result: JobResult,
         counting: CountingObjectStore,
     ) -> CompactionReport:
+        defaults = self._defaults()
+        if any(run.topic != TopicPolicy.of(topics[run.topic.topic_id], defaults) for run in job.runs):
+            return _report(job, counting, refused=CONFIG_CHANGED)
         try:
             outcome = self._metadata.replace(
                 {run.topic_id_partition: run.slices for run in job.runs},

@@ -26,9 +26,10 @@ class TopicPolicy:
     max_compaction_lag_ms: int
 
     @staticmethod
-    def of(topic: TopicEntry) -> TopicPolicy:
-        """Raises InvalidConfigError where this version does not understand the topic's configuration."""
-        config = LogConfig.from_overrides(topic.config)
+    def of(topic: TopicEntry, defaults: LogConfig) -> TopicPolicy:
+        """On a server with these defaults. Raises InvalidConfigError where this version does not understand
+        the topic's configuration."""
+        config = LogConfig.in_force(topic.config, defaults)
         return TopicPolicy(
             topic_id=topic.topic_id,
             name=topic.name,
@@ -40,7 +41,7 @@ class TopicPolicy:
         )
 
 
-def topic_policies(topics: Iterable[TopicEntry]) -> Mapping[UUID, TopicPolicy]:
+def topic_policies(topics: Iterable[TopicEntry], defaults: LogConfig) -> Mapping[UUID, TopicPolicy]:
     """Policies by topic id. Deleted topics are left out: their slices go by another way.
 
     A topic whose configuration a later version wrote is left out too; the planner reports partitions without
@@ -51,7 +52,7 @@ def topic_policies(topics: Iterable[TopicEntry]) -> Mapping[UUID, TopicPolicy]:
         if topic.is_deleted:
             continue
         try:
-            policies[topic.topic_id] = TopicPolicy.of(topic)
+            policies[topic.topic_id] = TopicPolicy.of(topic, defaults)
         except InvalidConfigError:
             continue
     return policies

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from uuid import UUID
@@ -156,6 +156,21 @@ class Catalog:
         """
         with self._change_lock:
             landed = self._log.commit(lambda state: judge_alter(state, topic_id, partition_count, config))
+            self._fold_if_needed()
+        return landed.outcome
+
+    def alter_config(
+        self, topic_id: UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> TopicEntry:
+        """Make of the topic's configuration, whatever it is when this is committed, what `change` makes of
+        it; what that raises changes nothing. Raises UnknownTopicOrPartitionError.
+        """
+
+        def judge(state: CatalogState) -> Judgement[TopicEntry]:
+            return judge_alter(state, topic_id, None, change(require_topic(state, topic_id).config))
+
+        with self._change_lock:
+            landed = self._log.commit(judge)
             self._fold_if_needed()
         return landed.outcome
 
