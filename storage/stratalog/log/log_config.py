@@ -75,7 +75,7 @@ class LogConfig:
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
     """Whose time counts: the producer's (CreateTime) or that of the append (LogAppendTime)."""
     min_cleanable_dirty_ratio: float = 0.5
-    """A log that is not tiered is compacted once this part of its bytes was not compacted yet. Less saves disk
+    """A log that is not tiered is compacted once this part of its bytes has not been. Less saves disk
     space and copies more often."""
     min_compaction_lag_ms: int = 0
     """Records younger than this are not compacted."""
