@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -206,21 +205,21 @@ async def test_a_producer_is_known_for_as_long_as_the_server_is_told_to(tmp_path
         encode_batch([Record(0, SystemClock().now_ms() - idle_ms, None, b"once")]), sequence=0
     )
 
+    def expiring_after(duration_ms: int) -> dict[str, str]:
+        return {"producer.id.expiration.ms": str(duration_ms)}
+
     async def is_duplicate(bench: ServiceBench) -> bool:
         return (await bench.client.append_batches("t", 0, sent)).duplicate
 
-    async with service_bench(tmp_path, producer_id_expiration_ms=idle_ms + HOUR_MS) as bench:
+    async with service_bench(tmp_path, config=expiring_after(idle_ms + HOUR_MS)) as bench:
         await bench.client.admin.create_topic("t")
         assert not await is_duplicate(bench)
         bench.server.engine.registry.partition("t", 0).log.remove_expired_producers()
         assert await is_duplicate(bench)
-    async with service_bench(tmp_path, producer_id_expiration_ms=idle_ms + HOUR_MS) as bench:
+    async with service_bench(tmp_path, config=expiring_after(idle_ms + HOUR_MS)) as bench:
         assert await is_duplicate(bench)
-    short: dict[str, Any] = {
-        "producer_id_expiration_ms": idle_ms - HOUR_MS,
-        "producer_id_expiration_check_interval_ms": 1,
-    }
-    async with service_bench(tmp_path, **short) as bench:
+    short = expiring_after(idle_ms - HOUR_MS) | {"producer.id.expiration.check.interval.ms": "1"}
+    async with service_bench(tmp_path, config=short) as bench:
         log = bench.server.engine.registry.partition("t", 0).log
         assert log.producers() == (), "a start forgets"
         assert not await is_duplicate(bench)

@@ -41,7 +41,9 @@ async def test_a_start_opens_logs_of_all_topics_beside_each_other(tmp_path: Path
             await bench.append(topic, [topic.encode()], 1)
     disk = WatchedDisk()
     disk.meeting = threading.Barrier(4)
-    async with service_bench(tmp_path, filesystem=disk, recovery_thread_count=4) as bench:
+    async with service_bench(
+        tmp_path, filesystem=disk, config={"num.recovery.threads.per.data.dir": "4"}
+    ) as bench:
         for topic in ("t", "u"):
             values = [[record.value for record in part] for part in await bench.read_all(topic)]
             assert values == [[], [topic.encode()]]

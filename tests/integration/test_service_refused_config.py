@@ -11,7 +11,7 @@ from stratalog.base.errors import UnsupportedOperationError
 from stratalog.testing.service_bench import ServiceBench, service_bench
 
 REFUSED = pytest.mark.parametrize(
-    "config", [{"a.key.of.the.future": "1"}, {"retention.ms": "for ever"}, {"local.retention.ms": "-1"}]
+    "config", [{"a.key.of.the.future": "1"}, {"retention.ms": "for ever"}, {"min.durability": "object"}]
 )
 
 

@@ -120,11 +120,11 @@ async def test_producers_of_a_broker_go_on_from_the_bucket(tmp_path: Path) -> No
     shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
     arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data"]
     assert CliRunner().invoke(stratalog, arguments, catch_exceptions=False).exit_code == 0
-    async with service_bench(tmp_path, producer_id_expiration_ms=CENTURY_MS) as bench:
+    async with service_bench(tmp_path, config={"producer.id.expiration.ms": str(CENTURY_MS)}) as bench:
         await bench.client.admin.upload()
         before = {name: await seen(bench, f"g1-{name}") for name in ("txn", "compacted")}
     shutil.rmtree(tmp_path / "data")
-    async with service_bench(tmp_path, producer_id_expiration_ms=CENTURY_MS) as bench:
+    async with service_bench(tmp_path, config={"producer.id.expiration.ms": str(CENTURY_MS)}) as bench:
         for name, isolation in product(before, IsolationLevel):
             assert await seen(bench, f"g1-{name}") == before[name]
             [records] = before[name][isolation][1]

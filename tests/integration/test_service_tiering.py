@@ -177,11 +177,12 @@ async def test_a_topic_that_is_not_tiered_stays_on_the_disk(tmp_path: Path) -> N
 async def test_background_passes_do_by_themselves_what_the_calls_do(tmp_path: Path) -> None:
     periods: dict[str, Any] = {
         "upload_ms": 5,
-        "local_retention_ms": 5,
         "head_refresh_ms": 5,
         "remote_retention_ms": 5,
     }
-    periods |= {"collector_ms": 5, "fold_ms": 5, "checkpoint_ms": 5, "compaction_ms": 5}
+    periods |= {"collector_ms": 5, "fold_ms": 5, "compaction_ms": 5}
+    names = ("log.retention.check.interval.ms", "log.flush.offset.checkpoint.interval.ms")
+    periods["config"] = dict.fromkeys((*names, "log.initial.task.delay.ms"), "5")
     async with service_bench(tmp_path, **periods) as bench:
         # By size alone: the records are of 1970.
         config = {"segment.bytes": "1024", "local.retention.bytes": "1"}

@@ -33,10 +33,13 @@ async def until_tiered(bench: ServiceBench, topic: str, offset: int) -> None:
         await asyncio.sleep(0.02)
 
 
+RETAINING = {"log.retention.check.interval.ms": "20", "log.initial.task.delay.ms": "20"}
+
+
 @pytest.mark.parametrize("durability", ["os", "disk"])
 @pytest.mark.timeout(60)
 async def test_rolled_segments_are_tiered_without_anybody_asking(tmp_path: Path, durability: str) -> None:
-    async with service_bench(tmp_path, upload_ms=20, local_retention_ms=20) as bench:
+    async with service_bench(tmp_path, upload_ms=20, config=RETAINING) as bench:
         await bench.client.admin.create_topic("t", 1, {**SMALL_SEGMENTS, "min.durability": durability})
         for _ in range(50):
             await bench.append("t", [b"x" * 300])

@@ -1,4 +1,4 @@
-"""`--config KEY=VALUE`, for every command that gives topics a configuration."""
+"""`--config KEY=VALUE`, for every command that gives topics or a server a configuration."""
 
 from __future__ import annotations
 
@@ -9,17 +9,24 @@ import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
+TOPIC_HELP = "Kafka's names, for example cleanup.policy=compact; may be repeated."
 
-def config_option(command: _Command) -> _Command:
-    """Adds `--config`, which may be repeated and becomes the parameter `config`, a dictionary."""
-    option = click.option(
-        "--config",
+
+def config_option(
+    name: str = "--config", *, text: str = TOPIC_HELP, envvar: str | None = None
+) -> Callable[[_Command], _Command]:
+    """Adds an option with the help `text`, which may be repeated and becomes a dictionary. Its environment
+    variable has pairs with spaces between them.
+    """
+    return click.option(
+        name,
         callback=_parse,
         multiple=True,
+        envvar=envvar,
+        show_envvar=envvar is not None,
         metavar="KEY=VALUE",
-        help="Kafka's names, for example cleanup.policy=compact; may be repeated.",
+        help=text,
     )
-    return option(command)
 
 
 def _parse(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

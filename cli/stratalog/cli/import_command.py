@@ -39,7 +39,7 @@ def import_() -> None:
     metavar="NAME",
     help="Only this one; may be repeated. Default: all but Kafka's own.",
 )
-@config_option
+@config_option()
 @click.option(
     "--copy",
     "copies_all",

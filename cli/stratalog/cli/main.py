@@ -24,6 +24,7 @@ EXIT_FAILED = 1
 COMMANDS = {
     "server": ("stratalog.cli.server_commands:server", "Run a server."),
     "topic": ("stratalog.cli.topic_commands:topic", "Create, list, describe and delete topics."),
+    "config": ("stratalog.cli.config_commands:config", "Show and alter configurations of topics and server."),
     "records": ("stratalog.cli.records_commands:records", "Delete records from the start of a partition."),
     "produce": ("stratalog.cli.produce_command:produce", "Append records from standard input or a file."),
     "consume": ("stratalog.cli.consume_command:consume", "Print records."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stratalog.cli.config_option import config_option
 from stratalog.cli.int_ranges import MEMORY_MIB, SECONDS, SECONDS_OR_NEVER
 from stratalog.cli.place_options import data_dir_option, store_option
 
@@ -81,16 +82,17 @@ def server() -> None:
     " again), half for answers of fetches (which get smaller). The process takes about twice as much.",
 )
 @click.option(
-    "--producer-id-expiration",
-    "producer_id_expiration_s",
-    envvar="STRATALOG_PRODUCER_ID_EXPIRATION",
+    "--config-file",
+    envvar="STRATALOG_CONFIG_FILE",
     show_envvar=True,
-    type=SECONDS,
-    default=86_400,
-    show_default=True,
-    metavar="SECONDS",
-    help="Forget idempotent producers that have been idle for so long: what they send again afterwards is"
-    " stored again.",
+    default="",
+    metavar="FILE",
+    help="Lines of KEY=VALUE, with Kafka's names, for example log.retention.hours=48.",
+)
+@config_option(
+    text="Of the server, with Kafka's names, for example log.cleaner.threads=2; may be repeated. Stronger"
+    " than the file; what `stratalog config alter --broker` sets is stronger still.",
+    envvar="STRATALOG_CONFIG",
 )
 @click.option(
     "--log-level",
@@ -108,13 +110,15 @@ def start(
     upload_s: int,
     max_silence_s: int,
     max_request_memory_mib: int,
-    producer_id_expiration_s: int,
+    config_file: str,
+    config: dict[str, str],
     log_level: str,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then stop cleanly. There is no authentication yet: listen on a private
     address.
     """
     from stratalog.server.app import serve
+    from stratalog.server.properties_file import read_properties
     from stratalog.server.settings import ServerSettings
 
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
@@ -129,7 +133,7 @@ def start(
         upload_ms=upload_s * 1000,
         max_silence_ms=max_silence_s * 1000,
         max_request_memory_bytes=max_request_memory_mib << 20,
-        producer_id_expiration_ms=producer_id_expiration_s * 1000,
+        config={**read_properties(config_file), **config} if config_file else config,
     )
     logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
     serve(settings, _announce)

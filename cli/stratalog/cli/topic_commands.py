@@ -18,7 +18,7 @@ def topic() -> None:
 @topic.command()
 @click.argument("name")
 @click.option("--partitions", type=PARTITION_COUNT, help="Default: as the server says.")
-@config_option
+@config_option()
 @json_option
 @server_option
 def create(name: str, partitions: int | None, config: dict[str, str], as_json: bool, server: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stratalog.base.errors import UnknownTopicOrPartitionError
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.retry import RetryPolicy, retrying
@@ -63,6 +64,40 @@ class Admin:
             request = admin_pb2.DeleteTopicRequest(name=name)
         await self._channel.call(self._stub.DeleteTopic(request, timeout=CALL_TIMEOUT_S))
 
+    async def describe_configs(
+        self, topic: str | None = None, names: Sequence[str] = ()
+    ) -> list[admin_pb2.ConfigEntry]:
+        """The configuration in force of a topic, or, without one, of the server: the named keys, or all.
+        Raises UnknownTopicOrPartitionError, InvalidConfigError for an unknown key."""
+        with refusing_misfits():
+            request = admin_pb2.DescribeConfigsRequest(topic=_named(topic), names=names)
+        response = await retrying(
+            self._retry,
+            lambda: self._channel.call(self._stub.DescribeConfigs(request, timeout=CALL_TIMEOUT_S)),
+        )
+        return list(response.entries)
+
+    async def alter_configs(
+        self,
+        changes: Mapping[str, str | None],
+        topic: str | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> list[admin_pb2.ConfigEntry]:
+        """Set keys of a topic, or, without one, of the server; None takes back what was set. All or nothing,
+        and in force when it returns the keys as they are then. Raises UnknownTopicOrPartitionError,
+        InvalidConfigError. Safe to repeat."""
+        with refusing_misfits():
+            request = admin_pb2.AlterConfigsRequest(
+                topic=_named(topic),
+                changes=[admin_pb2.ConfigChange(name=name, value=value) for name, value in changes.items()],
+                validate_only=validate_only,
+            )
+        response = await retrying(
+            self._retry, lambda: self._channel.call(self._stub.AlterConfigs(request, timeout=CALL_TIMEOUT_S))
+        )
+        return list(response.entries)
+
     async def describe_log(self, topic: str, partitions: Sequence[int] = ()) -> list[admin_pb2.PartitionLog]:
         """Offsets, segments and slices of the named partitions, or all."""
         with refusing_misfits():
@@ -107,3 +142,10 @@ class Admin:
             request = admin_pb2.RunCompactionRequest(topics=topics)
         response = await self._channel.call(self._stub.RunCompaction(request, timeout=LONG_CALL_TIMEOUT_S))
         return list(response.jobs)
+
+
+def _named(topic: str | None) -> str:
+    """On the wire, nobody's name is the server."""
+    if topic == "":
+        raise UnknownTopicOrPartitionError("no topic has an empty name; correct it", topic=topic)
+    return topic or ""

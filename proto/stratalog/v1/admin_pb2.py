@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18stratalog/v1/admin.proto\x12\x0cstratalog.v1\"\xd8\x02\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12\x42\n\x10\x63onfig_overrides\x18\x04 \x03(\x0b\x32(.stratalog.v1.Topic.ConfigOverridesEntry\x12/\n\x06\x63onfig\x18\x05 \x03(\x0b\x32\x1f.stratalog.v1.Topic.ConfigEntry\x12:\n\x12offline_partitions\x18\x06 \x03(\x0b\x32\x1e.stratalog.v1.OfflinePartition\x1a\x36\n\x14\x43onfigOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"R\n\x10OfflinePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xa8\x01\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\x12<\n\x06\x63onfig\x18\x03 \x03(\x0b\x32,.stratalog.v1.CreateTopicRequest.ConfigEntry\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"9\n\x13\x43reateTopicResponse\x12\"\n\x05topic\x18\x01 \x01(\x0b\x32\x13.stratalog.v1.Topic\"\x13\n\x11ListTopicsRequest\"9\n\x12ListTopicsResponse\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.stratalog.v1.Topic\"&\n\x15\x44\x65scribeTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"=\n\x16\x44\x65scribeTopicsResponse\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.stratalog.v1.Topic\"\"\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteTopicResponse\"7\n\x12\x44\x65scribeLogRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\"p\n\x07Segment\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x12\n\nend_offset\x18\x02 \x01(\x03\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x18\n\x10max_timestamp_ms\x18\x04 \x01(\x03\x12\x0e\n\x06\x61\x63tive\x18\x05 \x01(\x08\"\x84\x01\n\x05Slice\x12\x0e\n\x06object\x18\x01 \x01(\t\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x14\n\x0crecord_count\x18\x05 \x01(\x03\x12\x18\n\x10max_timestamp_ms\x18\x06 \x01(\x03\"\xf3\x03\n\x0cPartitionLog\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x18\n\x10log_start_offset\x18\x03 \x01(\x03\x12\x1e\n\x16local_log_start_offset\x18\x04 \x01(\x03\x12\x19\n\x11tiered_end_offset\x18\x05 \x01(\x03\x12&\n\x1e\x65\x61rliest_pending_upload_offset\x18\x06 \x01(\x03\x12\x16\n\x0e\x63ompacted_upto\x18\x07 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x08 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\t \x01(\x03\x12\x16\n\x0elog_end_offset\x18\n \x01(\x03\x12\x16\n\x0erecovery_point\x18\x0b \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x0c \x01(\x05\x12\x18\n\x10local_size_bytes\x18\r \x01(\x03\x12\x19\n\x11tiered_size_bytes\x18\x0e \x01(\x03\x12\'\n\x08segments\x18\x0f \x03(\x0b\x32\x15.stratalog.v1.Segment\x12#\n\x06slices\x18\x10 \x03(\x0b\x32\x13.stratalog.v1.Slice\x12/\n\x07offline\x18\x11 \x01(\x0b\x32\x1e.stratalog.v1.OfflinePartition\"E\n\x13\x44\x65scribeLogResponse\x12.\n\npartitions\x18\x01 \x03(\x0b\x32\x1a.stratalog.v1.PartitionLog\"O\n\x14\x44\x65leteRecordsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x15\n\rbefore_offset\x18\x03 \x01(\x03\"1\n\x15\x44\x65leteRecordsResponse\x12\x18\n\x10log_start_offset\x18\x01 \x01(\x03\"5\n\rUploadRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x14\n\x0c\x64\x65lete_local\x18\x02 \x01(\x08\"`\n\x0eUploadResponse\x12\x0f\n\x07objects\x18\x01 \x01(\x05\x12\x0e\n\x06slices\x18\x02 \x01(\x05\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x1e\n\x16local_segments_deleted\x18\x04 \x01(\x05\"\x13\n\x11TierStatusRequest\"\xa0\x03\n\x12TierStatusResponse\x12\r\n\x05store\x18\x01 \x01(\t\x12\x10\n\x08store_id\x18\x02 \x01(\t\x12\x13\n\x0bshard_count\x18\x03 \x01(\x05\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\x12\x14\n\x0cmetadata_seq\x18\x05 \x01(\x03\x12\x14\n\x0clive_objects\x18\x06 \x01(\x03\x12\x12\n\nlive_bytes\x18\x07 \x01(\x03\x12\x13\n\x0blive_slices\x18\x08 \x01(\x03\x12\x17\n\x0f\x64ropped_objects\x18\t \x01(\x03\x12\x15\n\rdropped_bytes\x18\n \x01(\x03\x12\x1c\n\x14pending_upload_bytes\x18\x0b \x01(\x03\x12!\n\x19last_successful_upload_ms\x18\x0c \x01(\x03\x12\x19\n\x11last_upload_error\x18\r \x01(\t\x12:\n\x12offline_partitions\x18\x0e \x03(\x0b\x32\x1e.stratalog.v1.OfflinePartition\x12(\n\x08takeover\x18\x0f \x01(\x0b\x32\x16.stratalog.v1.Takeover\"9\n\x08Takeover\x12\r\n\x05owner\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x0f\n\x07time_ms\x18\x03 \x01(\x03\"&\n\x14RunCompactionRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\"\xef\x01\n\rCompactionJob\x12\x0e\n\x06inputs\x18\x01 \x01(\x05\x12\x14\n\x0cget_requests\x18\x02 \x01(\x03\x12\x13\n\x0binput_bytes\x18\x03 \x01(\x03\x12\x12\n\nbytes_read\x18\x04 \x01(\x03\x12\x12\n\nrecords_in\x18\x05 \x01(\x03\x12\x13\n\x0brecords_out\x18\x06 \x01(\x03\x12\x1a\n\x12tombstones_removed\x18\x07 \x01(\x03\x12\x0f\n\x07outputs\x18\x08 \x01(\x05\x12\x14\n\x0coutput_bytes\x18\t \x01(\x03\x12\x12\n\npartitions\x18\n \x01(\x05\x12\x0f\n\x07refused\x18\x0b \x01(\t\"B\n\x15RunCompactionResponse\x12)\n\x04jobs\x18\x01 \x03(\x0b\x32\x1b.stratalog.v1.CompactionJob2\x82\x06\n\x0c\x41\x64minService\x12R\n\x0b\x43reateTopic\x12 .stratalog.v1.CreateTopicRequest\x1a!.stratalog.v1.CreateTopicResponse\x12O\n\nListTopics\x12\x1f.stratalog.v1.ListTopicsRequest\x1a .stratalog.v1.ListTopicsResponse\x12[\n\x0e\x44\x65scribeTopics\x12#.stratalog.v1.DescribeTopicsRequest\x1a$.stratalog.v1.DescribeTopicsResponse\x12R\n\x0b\x44\x65leteTopic\x12 .stratalog.v1.DeleteTopicRequest\x1a!.stratalog.v1.DeleteTopicResponse\x12R\n\x0b\x44\x65scribeLog\x12 .stratalog.v1.DescribeLogRequest\x1a!.stratalog.v1.DescribeLogResponse\x12X\n\rDeleteRecords\x12\".stratalog.v1.DeleteRecordsRequest\x1a#.stratalog.v1.DeleteRecordsResponse\x12\x43\n\x06Upload\x12\x1b.stratalog.v1.UploadRequest\x1a\x1c.stratalog.v1.UploadResponse\x12O\n\nTierStatus\x12\x1f.stratalog.v1.TierStatusRequest\x1a .stratalog.v1.TierStatusResponse\x12X\n\rRunCompaction\x12\".stratalog.v1.RunCompactionRequest\x1a#.stratalog.v1.RunCompactionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18stratalog/v1/admin.proto\x12\x0cstratalog.v1\"\xd8\x02\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12\x42\n\x10\x63onfig_overrides\x18\x04 \x03(\x0b\x32(.stratalog.v1.Topic.ConfigOverridesEntry\x12/\n\x06\x63onfig\x18\x05 \x03(\x0b\x32\x1f.stratalog.v1.Topic.ConfigEntry\x12:\n\x12offline_partitions\x18\x06 \x03(\x0b\x32\x1e.stratalog.v1.OfflinePartition\x1a\x36\n\x14\x43onfigOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"R\n\x10OfflinePartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xa8\x01\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\x12<\n\x06\x63onfig\x18\x03 \x03(\x0b\x32,.stratalog.v1.CreateTopicRequest.ConfigEntry\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"9\n\x13\x43reateTopicResponse\x12\"\n\x05topic\x18\x01 \x01(\x0b\x32\x13.stratalog.v1.Topic\"\x13\n\x11ListTopicsRequest\"9\n\x12ListTopicsResponse\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.stratalog.v1.Topic\"&\n\x15\x44\x65scribeTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"=\n\x16\x44\x65scribeTopicsResponse\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.stratalog.v1.Topic\"\"\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteTopicResponse\"X\n\rConfigSynonym\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12*\n\x06source\x18\x03 \x01(\x0e\x32\x1a.stratalog.v1.ConfigSource\"\xda\x01\n\x0b\x43onfigEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x12*\n\x06source\x18\x03 \x01(\x0e\x32\x1a.stratalog.v1.ConfigSource\x12\x33\n\x0bupdate_mode\x18\x04 \x01(\x0e\x32\x1e.stratalog.v1.ConfigUpdateMode\x12\x0f\n\x07\x61llowed\x18\x05 \x01(\t\x12-\n\x08synonyms\x18\x06 \x03(\x0b\x32\x1b.stratalog.v1.ConfigSynonymB\x08\n\x06_value\"6\n\x16\x44\x65scribeConfigsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\"E\n\x17\x44\x65scribeConfigsResponse\x12*\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x19.stratalog.v1.ConfigEntry\":\n\x0c\x43onfigChange\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value\"h\n\x13\x41lterConfigsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12+\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x1a.stratalog.v1.ConfigChange\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"B\n\x14\x41lterConfigsResponse\x12*\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x19.stratalog.v1.ConfigEntry\"7\n\x12\x44\x65scribeLogRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\"p\n\x07Segment\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x12\n\nend_offset\x18\x02 \x01(\x03\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x18\n\x10max_timestamp_ms\x18\x04 \x01(\x03\x12\x0e\n\x06\x61\x63tive\x18\x05 \x01(\x08\"\x84\x01\n\x05Slice\x12\x0e\n\x06object\x18\x01 \x01(\t\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x14\n\x0crecord_count\x18\x05 \x01(\x03\x12\x18\n\x10max_timestamp_ms\x18\x06 \x01(\x03\"\xf3\x03\n\x0cPartitionLog\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x18\n\x10log_start_offset\x18\x03 \x01(\x03\x12\x1e\n\x16local_log_start_offset\x18\x04 \x01(\x03\x12\x19\n\x11tiered_end_offset\x18\x05 \x01(\x03\x12&\n\x1e\x65\x61rliest_pending_upload_offset\x18\x06 \x01(\x03\x12\x16\n\x0e\x63ompacted_upto\x18\x07 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x08 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\t \x01(\x03\x12\x16\n\x0elog_end_offset\x18\n \x01(\x03\x12\x16\n\x0erecovery_point\x18\x0b \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x0c \x01(\x05\x12\x18\n\x10local_size_bytes\x18\r \x01(\x03\x12\x19\n\x11tiered_size_bytes\x18\x0e \x01(\x03\x12\'\n\x08segments\x18\x0f \x03(\x0b\x32\x15.stratalog.v1.Segment\x12#\n\x06slices\x18\x10 \x03(\x0b\x32\x13.stratalog.v1.Slice\x12/\n\x07offline\x18\x11 \x01(\x0b\x32\x1e.stratalog.v1.OfflinePartition\"E\n\x13\x44\x65scribeLogResponse\x12.\n\npartitions\x18\x01 \x03(\x0b\x32\x1a.stratalog.v1.PartitionLog\"O\n\x14\x44\x65leteRecordsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x15\n\rbefore_offset\x18\x03 \x01(\x03\"1\n\x15\x44\x65leteRecordsResponse\x12\x18\n\x10log_start_offset\x18\x01 \x01(\x03\"5\n\rUploadRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x14\n\x0c\x64\x65lete_local\x18\x02 \x01(\x08\"`\n\x0eUploadResponse\x12\x0f\n\x07objects\x18\x01 \x01(\x05\x12\x0e\n\x06slices\x18\x02 \x01(\x05\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x1e\n\x16local_segments_deleted\x18\x04 \x01(\x05\"\x13\n\x11TierStatusRequest\"\xa0\x03\n\x12TierStatusResponse\x12\r\n\x05store\x18\x01 \x01(\t\x12\x10\n\x08store_id\x18\x02 \x01(\t\x12\x13\n\x0bshard_count\x18\x03 \x01(\x05\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\x12\x14\n\x0cmetadata_seq\x18\x05 \x01(\x03\x12\x14\n\x0clive_objects\x18\x06 \x01(\x03\x12\x12\n\nlive_bytes\x18\x07 \x01(\x03\x12\x13\n\x0blive_slices\x18\x08 \x01(\x03\x12\x17\n\x0f\x64ropped_objects\x18\t \x01(\x03\x12\x15\n\rdropped_bytes\x18\n \x01(\x03\x12\x1c\n\x14pending_upload_bytes\x18\x0b \x01(\x03\x12!\n\x19last_successful_upload_ms\x18\x0c \x01(\x03\x12\x19\n\x11last_upload_error\x18\r \x01(\t\x12:\n\x12offline_partitions\x18\x0e \x03(\x0b\x32\x1e.stratalog.v1.OfflinePartition\x12(\n\x08takeover\x18\x0f \x01(\x0b\x32\x16.stratalog.v1.Takeover\"9\n\x08Takeover\x12\r\n\x05owner\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x0f\n\x07time_ms\x18\x03 \x01(\x03\"&\n\x14RunCompactionRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\"\xef\x01\n\rCompactionJob\x12\x0e\n\x06inputs\x18\x01 \x01(\x05\x12\x14\n\x0cget_requests\x18\x02 \x01(\x03\x12\x13\n\x0binput_bytes\x18\x03 \x01(\x03\x12\x12\n\nbytes_read\x18\x04 \x01(\x03\x12\x12\n\nrecords_in\x18\x05 \x01(\x03\x12\x13\n\x0brecords_out\x18\x06 \x01(\x03\x12\x1a\n\x12tombstones_removed\x18\x07 \x01(\x03\x12\x0f\n\x07outputs\x18\x08 \x01(\x05\x12\x14\n\x0coutput_bytes\x18\t \x01(\x03\x12\x12\n\npartitions\x18\n \x01(\x05\x12\x0f\n\x07refused\x18\x0b \x01(\t\"B\n\x15RunCompactionResponse\x12)\n\x04jobs\x18\x01 \x03(\x0b\x32\x1b.stratalog.v1.CompactionJob*\x90\x01\n\x0c\x43onfigSource\x12\x1d\n\x19\x43ONFIG_SOURCE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44YNAMIC_TOPIC_CONFIG\x10\x01\x12\x19\n\x15\x44YNAMIC_BROKER_CONFIG\x10\x02\x12\x18\n\x14STATIC_BROKER_CONFIG\x10\x03\x12\x12\n\x0e\x44\x45\x46\x41ULT_CONFIG\x10\x04*g\n\x10\x43onfigUpdateMode\x12\"\n\x1e\x43ONFIG_UPDATE_MODE_UNSPECIFIED\x10\x00\x12\r\n\tREAD_ONLY\x10\x01\x12\x0e\n\nPER_BROKER\x10\x02\x12\x10\n\x0c\x43LUSTER_WIDE\x10\x03\x32\xb9\x07\n\x0c\x41\x64minService\x12R\n\x0b\x43reateTopic\x12 .stratalog.v1.CreateTopicRequest\x1a!.stratalog.v1.CreateTopicResponse\x12O\n\nListTopics\x12\x1f.stratalog.v1.ListTopicsRequest\x1a .stratalog.v1.ListTopicsResponse\x12[\n\x0e\x44\x65scribeTopics\x12#.stratalog.v1.DescribeTopicsRequest\x1a$.stratalog.v1.DescribeTopicsResponse\x12R\n\x0b\x44\x65leteTopic\x12 .stratalog.v1.DeleteTopicRequest\x1a!.stratalog.v1.DeleteTopicResponse\x12^\n\x0f\x44\x65scribeConfigs\x12$.stratalog.v1.DescribeConfigsRequest\x1a%.stratalog.v1.DescribeConfigsResponse\x12U\n\x0c\x41lterConfigs\x12!.stratalog.v1.AlterConfigsRequest\x1a\".stratalog.v1.AlterConfigsResponse\x12R\n\x0b\x44\x65scribeLog\x12 .stratalog.v1.DescribeLogRequest\x1a!.stratalog.v1.DescribeLogResponse\x12X\n\rDeleteRecords\x12\".stratalog.v1.DeleteRecordsRequest\x1a#.stratalog.v1.DeleteRecordsResponse\x12\x43\n\x06Upload\x12\x1b.stratalog.v1.UploadRequest\x1a\x1c.stratalog.v1.UploadResponse\x12O\n\nTierStatus\x12\x1f.stratalog.v1.TierStatusRequest\x1a .stratalog.v1.TierStatusResponse\x12X\n\rRunCompaction\x12\".stratalog.v1.RunCompactionRequest\x1a#.stratalog.v1.RunCompactionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +37,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOPIC_CONFIGENTRY']._serialized_options = b'8\001'
   _globals['_CREATETOPICREQUEST_CONFIGENTRY']._loaded_options = None
   _globals['_CREATETOPICREQUEST_CONFIGENTRY']._serialized_options = b'8\001'
+  _globals['_CONFIGSOURCE']._serialized_start=3631
+  _globals['_CONFIGSOURCE']._serialized_end=3775
+  _globals['_CONFIGUPDATEMODE']._serialized_start=3777
+  _globals['_CONFIGUPDATEMODE']._serialized_end=3880
   _globals['_TOPIC']._serialized_start=43
   _globals['_TOPIC']._serialized_end=387
   _globals['_TOPIC_CONFIGOVERRIDESENTRY']._serialized_start=286
@@ -63,36 +67,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELETETOPICREQUEST']._serialized_end=920
   _globals['_DELETETOPICRESPONSE']._serialized_start=922
   _globals['_DELETETOPICRESPONSE']._serialized_end=943
-  _globals['_DESCRIBELOGREQUEST']._serialized_start=945
-  _globals['_DESCRIBELOGREQUEST']._serialized_end=1000
-  _globals['_SEGMENT']._serialized_start=1002
-  _globals['_SEGMENT']._serialized_end=1114
-  _globals['_SLICE']._serialized_start=1117
-  _globals['_SLICE']._serialized_end=1249
-  _globals['_PARTITIONLOG']._serialized_start=1252
-  _globals['_PARTITIONLOG']._serialized_end=1751
-  _globals['_DESCRIBELOGRESPONSE']._serialized_start=1753
-  _globals['_DESCRIBELOGRESPONSE']._serialized_end=1822
-  _globals['_DELETERECORDSREQUEST']._serialized_start=1824
-  _globals['_DELETERECORDSREQUEST']._serialized_end=1903
-  _globals['_DELETERECORDSRESPONSE']._serialized_start=1905
-  _globals['_DELETERECORDSRESPONSE']._serialized_end=1954
-  _globals['_UPLOADREQUEST']._serialized_start=1956
-  _globals['_UPLOADREQUEST']._serialized_end=2009
-  _globals['_UPLOADRESPONSE']._serialized_start=2011
-  _globals['_UPLOADRESPONSE']._serialized_end=2107
-  _globals['_TIERSTATUSREQUEST']._serialized_start=2109
-  _globals['_TIERSTATUSREQUEST']._serialized_end=2128
-  _globals['_TIERSTATUSRESPONSE']._serialized_start=2131
-  _globals['_TIERSTATUSRESPONSE']._serialized_end=2547
-  _globals['_TAKEOVER']._serialized_start=2549
-  _globals['_TAKEOVER']._serialized_end=2606
-  _globals['_RUNCOMPACTIONREQUEST']._serialized_start=2608
-  _globals['_RUNCOMPACTIONREQUEST']._serialized_end=2646
-  _globals['_COMPACTIONJOB']._serialized_start=2649
-  _globals['_COMPACTIONJOB']._serialized_end=2888
-  _globals['_RUNCOMPACTIONRESPONSE']._serialized_start=2890
-  _globals['_RUNCOMPACTIONRESPONSE']._serialized_end=2956
-  _globals['_ADMINSERVICE']._serialized_start=2959
-  _globals['_ADMINSERVICE']._serialized_end=3729
+  _globals['_CONFIGSYNONYM']._serialized_start=945
+  _globals['_CONFIGSYNONYM']._serialized_end=1033
+  _globals['_CONFIGENTRY']._serialized_start=1036
+  _globals['_CONFIGENTRY']._serialized_end=1254
+  _globals['_DESCRIBECONFIGSREQUEST']._serialized_start=1256
+  _globals['_DESCRIBECONFIGSREQUEST']._serialized_end=1310
+  _globals['_DESCRIBECONFIGSRESPONSE']._serialized_start=1312
+  _globals['_DESCRIBECONFIGSRESPONSE']._serialized_end=1381
+  _globals['_CONFIGCHANGE']._serialized_start=1383
+  _globals['_CONFIGCHANGE']._serialized_end=1441
+  _globals['_ALTERCONFIGSREQUEST']._serialized_start=1443
+  _globals['_ALTERCONFIGSREQUEST']._serialized_end=1547
+  _globals['_ALTERCONFIGSRESPONSE']._serialized_start=1549
+  _globals['_ALTERCONFIGSRESPONSE']._serialized_end=1615
+  _globals['_DESCRIBELOGREQUEST']._serialized_start=1617
+  _globals['_DESCRIBELOGREQUEST']._serialized_end=1672
+  _globals['_SEGMENT']._serialized_start=1674
+  _globals['_SEGMENT']._serialized_end=1786
+  _globals['_SLICE']._serialized_start=1789
+  _globals['_SLICE']._serialized_end=1921
+  _globals['_PARTITIONLOG']._serialized_start=1924
+  _globals['_PARTITIONLOG']._serialized_end=2423
+  _globals['_DESCRIBELOGRESPONSE']._serialized_start=2425
+  _globals['_DESCRIBELOGRESPONSE']._serialized_end=2494
+  _globals['_DELETERECORDSREQUEST']._serialized_start=2496
+  _globals['_DELETERECORDSREQUEST']._serialized_end=2575
+  _globals['_DELETERECORDSRESPONSE']._serialized_start=2577
+  _globals['_DELETERECORDSRESPONSE']._serialized_end=2626
+  _globals['_UPLOADREQUEST']._serialized_start=2628
+  _globals['_UPLOADREQUEST']._serialized_end=2681
+  _globals['_UPLOADRESPONSE']._serialized_start=2683
+  _globals['_UPLOADRESPONSE']._serialized_end=2779
+  _globals['_TIERSTATUSREQUEST']._serialized_start=2781
+  _globals['_TIERSTATUSREQUEST']._serialized_end=2800
+  _globals['_TIERSTATUSRESPONSE']._serialized_start=2803
+  _globals['_TIERSTATUSRESPONSE']._serialized_end=3219
+  _globals['_TAKEOVER']._serialized_start=3221
+  _globals['_TAKEOVER']._serialized_end=3278
+  _globals['_RUNCOMPACTIONREQUEST']._serialized_start=3280
+  _globals['_RUNCOMPACTIONREQUEST']._serialized_end=3318
+  _globals['_COMPACTIONJOB']._serialized_start=3321
+  _globals['_COMPACTIONJOB']._serialized_end=3560
+  _globals['_RUNCOMPACTIONRESPONSE']._serialized_start=3562
+  _globals['_RUNCOMPACTIONRESPONSE']._serialized_end=3628
+  _globals['_ADMINSERVICE']._serialized_start=3883
+  _globals['_ADMINSERVICE']._serialized_end=4836
 # @@protoc_insertion_point(module_scope)

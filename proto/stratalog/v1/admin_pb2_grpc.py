@@ -54,6 +54,16 @@ class AdminServiceStub:
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.DeleteTopicRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_admin__pb2.DeleteTopicResponse.FromString,
                 _registered_method=True)
+        self.DescribeConfigs = channel.unary_unary(
+                '/stratalog.v1.AdminService/DescribeConfigs',
+                request_serializer=stratalog_dot_v1_dot_admin__pb2.DescribeConfigsRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_admin__pb2.DescribeConfigsResponse.FromString,
+                _registered_method=True)
+        self.AlterConfigs = channel.unary_unary(
+                '/stratalog.v1.AdminService/AlterConfigs',
+                request_serializer=stratalog_dot_v1_dot_admin__pb2.AlterConfigsRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_admin__pb2.AlterConfigsResponse.FromString,
+                _registered_method=True)
         self.DescribeLog = channel.unary_unary(
                 '/stratalog.v1.AdminService/DescribeLog',
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogRequest.SerializeToString,
@@ -104,6 +114,20 @@ class AdminServiceServicer:
 
     def DeleteTopic(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeConfigs(self, request, context):
+        """The configuration in force of a topic, or of this server, and who set it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterConfigs(self, request, context):
+        """Changes single keys, all or nothing; in force when it is answered.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -164,6 +188,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DeleteTopic,
                     request_deserializer=stratalog_dot_v1_dot_admin__pb2.DeleteTopicRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_admin__pb2.DeleteTopicResponse.SerializeToString,
+            ),
+            'DescribeConfigs': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeConfigs,
+                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.DescribeConfigsRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_admin__pb2.DescribeConfigsResponse.SerializeToString,
+            ),
+            'AlterConfigs': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterConfigs,
+                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.AlterConfigsRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_admin__pb2.AlterConfigsResponse.SerializeToString,
             ),
             'DescribeLog': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeLog,
@@ -299,6 +333,60 @@ class AdminService:
             '/stratalog.v1.AdminService/DeleteTopic',
             stratalog_dot_v1_dot_admin__pb2.DeleteTopicRequest.SerializeToString,
             stratalog_dot_v1_dot_admin__pb2.DeleteTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeConfigs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/DescribeConfigs',
+            stratalog_dot_v1_dot_admin__pb2.DescribeConfigsRequest.SerializeToString,
+            stratalog_dot_v1_dot_admin__pb2.DescribeConfigsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterConfigs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/AlterConfigs',
+            stratalog_dot_v1_dot_admin__pb2.AlterConfigsRequest.SerializeToString,
+            stratalog_dot_v1_dot_admin__pb2.AlterConfigsResponse.FromString,
             options,
             channel_credentials,
             insecure,

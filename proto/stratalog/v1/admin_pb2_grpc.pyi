@@ -35,6 +35,10 @@ class AdminServiceStub:
     ListTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]
     DescribeTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicsRequest, _admin_pb2.DescribeTopicsResponse]
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]
+    DescribeConfigs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeConfigsRequest, _admin_pb2.DescribeConfigsResponse]
+    """The configuration in force of a topic, or of this server, and who set it."""
+    AlterConfigs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AlterConfigsRequest, _admin_pb2.AlterConfigsResponse]
+    """Changes single keys, all or nothing; in force when it is answered."""
     DescribeLog: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogRequest, _admin_pb2.DescribeLogResponse]
     """Offsets, segments and sizes of partitions, by tier."""
     DeleteRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]
@@ -52,6 +56,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]  # type: ignore[assignment]
     DescribeTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicsRequest, _admin_pb2.DescribeTopicsResponse]  # type: ignore[assignment]
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteTopicRequest, _admin_pb2.DeleteTopicResponse]  # type: ignore[assignment]
+    DescribeConfigs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeConfigsRequest, _admin_pb2.DescribeConfigsResponse]  # type: ignore[assignment]
+    """The configuration in force of a topic, or of this server, and who set it."""
+    AlterConfigs: _aio.UnaryUnaryMultiCallable[_admin_pb2.AlterConfigsRequest, _admin_pb2.AlterConfigsResponse]  # type: ignore[assignment]
+    """Changes single keys, all or nothing; in force when it is answered."""
     DescribeLog: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogRequest, _admin_pb2.DescribeLogResponse]  # type: ignore[assignment]
     """Offsets, segments and sizes of partitions, by tier."""
     DeleteRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
@@ -90,6 +98,22 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DeleteTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DeleteTopicResponse, _abc.Awaitable[_admin_pb2.DeleteTopicResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DescribeConfigs(
+        self,
+        request: _admin_pb2.DescribeConfigsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeConfigsResponse, _abc.Awaitable[_admin_pb2.DescribeConfigsResponse]]:
+        """The configuration in force of a topic, or of this server, and who set it."""
+
+    @_abc_1.abstractmethod
+    def AlterConfigs(
+        self,
+        request: _admin_pb2.AlterConfigsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AlterConfigsResponse, _abc.Awaitable[_admin_pb2.AlterConfigsResponse]]:
+        """Changes single keys, all or nothing; in force when it is answered."""
 
     @_abc_1.abstractmethod
     def DescribeLog(

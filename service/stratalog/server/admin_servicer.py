@@ -6,6 +6,8 @@ from functools import partial
 
 from stratalog.server.admin_convert import compaction_job_message, partition_log_message, topic_message
 from stratalog.server.call_guard import Context, guarded
+from stratalog.server.config_convert import config_changes, config_entry_message
+from stratalog.server.config_manager import ConfigManager
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.offline_partition import OfflinePartition
 from stratalog.server.partition_registry import PartitionRegistry
@@ -25,12 +27,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         topics: TopicManager,
         tiers: TierManager,
         status: TierStatusReporter,
+        configs: ConfigManager,
         pools: WorkerPools,
     ) -> None:
         self._registry = registry
         self._topics = topics
         self._tiers = tiers
         self._status = status
+        self._configs = configs
         self._pools = pools
 
     @guarded
@@ -61,6 +65,22 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.DeleteTopicResponse:
         await self._pools.task(partial(self._topics.delete, request.name))
         return admin_pb2.DeleteTopicResponse()
+
+    @guarded
+    async def DescribeConfigs(
+        self, request: admin_pb2.DescribeConfigsRequest, context: Context
+    ) -> admin_pb2.DescribeConfigsResponse:
+        entries = self._configs.describe(request.topic, set(request.names))
+        return admin_pb2.DescribeConfigsResponse(entries=map(config_entry_message, entries))
+
+    @guarded
+    async def AlterConfigs(
+        self, request: admin_pb2.AlterConfigsRequest, context: Context
+    ) -> admin_pb2.AlterConfigsResponse:
+        changes = config_changes(request.changes)
+        alter = partial(self._configs.alter, request.topic, changes, validate_only=request.validate_only)
+        entries = await self._pools.task(alter)
+        return admin_pb2.AlterConfigsResponse(entries=map(config_entry_message, entries))
 
     @guarded
     async def DescribeLog(

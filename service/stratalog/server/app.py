@@ -33,10 +33,12 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.server.admin_servicer import AdminServicer
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.closing import Closing
+from stratalog.server.config_manager import ConfigManager
 from stratalog.server.log_servicer import LogServicer
 from stratalog.server.memory_tuning import keep_freed_memory
 from stratalog.server.partition_host import PartitionHost
 from stratalog.server.request_memory import RequestMemory
+from stratalog.server.runtime_config import RuntimeConfig
 from stratalog.server.settings import ServerSettings, listen_address
 from stratalog.server.storage_engine import StorageEngine, StorageEngineBuilder
 from stratalog.server.thread_scheduler import ThreadScheduler
@@ -104,7 +106,13 @@ class Server:
             options=_server_options(self.settings), maximum_concurrent_rpcs=self.settings.max_call_count
         )
         self.port = self._take_port()
-        self._pools = WorkerPools(self.settings)
+        runtime = RuntimeConfig.open(
+            self._filesystem,
+            os.path.abspath(self.settings.data_dir),
+            self.settings.config,
+            self.settings.max_request_bytes,
+        )
+        self._pools = WorkerPools(self.settings, runtime.current.number("num.recovery.threads.per.data.dir"))
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._closing = Closing(loop)
         self._health = health.aio.HealthServicer()
@@ -116,6 +124,7 @@ class Server:
             self._ids,
             self._closing.stop,
             self.settings,
+            runtime,
         )
         hosts = PartitionHost(loop, self._pools.append)
         try:
@@ -128,7 +137,7 @@ class Server:
             raise
         self._engine = engine
         self._register(engine)
-        start_background_tasks(self._scheduler, engine, self.settings)
+        start_background_tasks(self._scheduler, engine, self.settings, runtime.current)
         await self._grpc.start()
         await self._report(is_serving=True)
 
@@ -172,7 +181,12 @@ class Server:
             self.settings,
         )
         admin_servicer = AdminServicer(
-            engine.registry, engine.topics, engine.tiers, engine.status, self._pools
+            engine.registry,
+            engine.topics,
+            engine.tiers,
+            engine.status,
+            ConfigManager(engine.registry, engine.topics, engine.runtime),
+            self._pools,
         )
         log_handlers = grpc.method_handlers_generic_handler(LOG_SERVICE, log_servicer.method_handlers())
         self._grpc.add_generic_rpc_handlers((log_handlers,))

@@ -8,28 +8,38 @@ from collections.abc import Callable
 
 from stratalog.base.errors import FencedError, StoppingError
 from stratalog.base.scheduler import Scheduler
+from stratalog.server.broker_config import BrokerConfig
 from stratalog.server.settings import ServerSettings
 from stratalog.server.storage_engine import StorageEngine
 
 
-def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings: ServerSettings) -> None:
-    """Schedule everything; closing the scheduler ends it. Each task first waits for one of its periods."""
+def start_background_tasks(
+    scheduler: Scheduler, engine: StorageEngine, settings: ServerSettings, config: BrokerConfig
+) -> None:
+    """Schedule everything; closing the scheduler ends it. Each task first waits for one of its periods, those
+    that work on local logs for `log.initial.task.delay.ms`.
+    """
     tiers = engine.tiers
     tasks: list[tuple[str, Callable[[], None], int]] = [
         ("head-refresh", tiers.refresh_pass, settings.head_refresh_ms),
         ("upload", tiers.upload_pass, settings.upload_ms),
-        ("local-retention", tiers.local_retention_pass, settings.local_retention_ms),
         ("remote-retention", tiers.remote_retention_pass, settings.remote_retention_ms),
         ("deleted-topics", engine.topics.drop_leftovers, settings.remote_retention_ms),
         ("collector", tiers.collect_pass, settings.collector_ms),
         ("fold", tiers.fold_pass, settings.fold_ms),
-        ("flush", engine.logs.flush_old, settings.flush_check_ms),
-        ("checkpoint", engine.logs.checkpoint, settings.checkpoint_ms),
     ]
     if settings.compaction_ms:
         tasks.append(("compaction", lambda: _compact(engine), settings.compaction_ms))
     for name, task, period_ms in tasks:
         scheduler.every(name, _unless_fenced(engine, task), period_ms, delay_ms=period_ms)
+    local_tasks: list[tuple[str, Callable[[], None], str]] = [
+        ("local-retention", tiers.local_retention_pass, "log.retention.check.interval.ms"),
+        ("flush", engine.logs.flush_old, "log.flush.scheduler.interval.ms"),
+        ("checkpoint", engine.logs.checkpoint, "log.flush.offset.checkpoint.interval.ms"),
+    ]
+    delay_ms = config.number("log.initial.task.delay.ms")
+    for name, task, key in local_tasks:
+        scheduler.every(name, _unless_fenced(engine, task), config.number(key), delay_ms=delay_ms)
 
 
 def _compact(engine: StorageEngine) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.objectstore.open_store import store_directory
+from stratalog.server.broker_config import BrokerConfig
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -90,11 +92,6 @@ class ServerSettings:
     cold_read_queue_count: int = 256
     """Reads of tiered data that may wait for a thread; one more is refused as retriable."""
 
-    recovery_thread_count: int = 4
-    """Threads that open local logs. More help a start after a crash, where partitions are many and the disk
-    answers many at once.
-    """
-
     task_thread_count: int = 11
     """Threads of background tasks: one for each, so that a compaction of hours delays no look at the head."""
 
@@ -114,9 +111,6 @@ class ServerSettings:
     upload_ms: int = 5_000
     """Between passes of the uploader."""
 
-    local_retention_ms: int = 30_000
-    """Between passes that delete local segments."""
-
     remote_retention_ms: int = 300_000
     """Between passes of retention over tiered data."""
 
@@ -126,32 +120,23 @@ class ServerSettings:
     fold_ms: int = 30_000
     """Between looks at whether a metadata head needs folding."""
 
-    checkpoint_ms: int = 60_000
-    """Between writes of the local checkpoint files."""
-
-    flush_check_ms: int = 1_000
-    """Between looks for logs whose `flush.ms` is over."""
-
     compaction_ms: int = 0
     """Between compactions of tiered data; 0 leaves it to `stratalog compaction run`."""
 
-    producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
-    """A partition forgets a producer that has sent nothing for this long and has no transaction open; what it
-    sends again afterwards is stored again. Longer than any producer retries; shorter where many short-lived
-    ones would fill the memory.
+    config: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the server's own configuration, by Kafka's names: defaults of topics, retention, flushes, the
+    cleaner. See docs/broker_configuration.md. What is altered at run time is stronger.
     """
-
-    producer_id_expiration_check_interval_ms: int = 10 * 60 * 1000
-    """Between looks for such producers."""
 
     shutdown_grace_s: float = 5.0
     """Calls that are under way at a shutdown may finish for so long."""
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        for one in dataclasses.fields(self):
+            value = getattr(self, one.name)
             if isinstance(value, int):
-                _require(field.name, value, 0 if field.name in MAY_BE_ZERO else 1)
+                _require(one.name, value, 0 if one.name in MAY_BE_ZERO else 1)
+        BrokerConfig.of(self.config)
         if self.max_silence_ms:
             _require("max_silence_ms", self.max_silence_ms, self.head_refresh_ms + 1)
         _require("max_request_memory_bytes", self.max_request_memory_bytes, 2 * self.max_request_bytes)

@@ -59,6 +59,7 @@ from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_host import PartitionHost
 from stratalog.server.partition_opener import PartitionOpener
 from stratalog.server.partition_registry import PartitionRegistry
+from stratalog.server.runtime_config import RuntimeConfig
 from stratalog.server.settings import ServerSettings
 from stratalog.server.shard_set import ShardSet
 from stratalog.server.store_wait import tell_of_waiting
@@ -82,8 +83,10 @@ class StorageEngine:
         topics: TopicManager,
         tiers: TierManager,
         status: TierStatusReporter,
+        runtime: RuntimeConfig,
     ) -> None:
         """Use `open`."""
+        self.runtime = runtime
         self.store = store
         self.logs = logs
         self.catalog = catalog
@@ -115,6 +118,7 @@ class StorageEngineBuilder:
         ids: IdGenerator,
         stop: StopSignal,
         settings: ServerSettings,
+        runtime: RuntimeConfig,
     ) -> None:
         """`stop` ends what takes long and can be made up for: uploads, compactions, the collector."""
         self._stop = stop
@@ -125,6 +129,7 @@ class StorageEngineBuilder:
         self._ids = ids
         self._random = system_random()
         self._settings = settings
+        self._runtime = runtime
         self._data_dir = os.path.abspath(settings.data_dir)
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._registry = PartitionRegistry()
@@ -135,13 +140,15 @@ class StorageEngineBuilder:
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
+            config = self._runtime.current
             settings = LogManagerSettings(
                 data_dirs=(self._data_dir,),
                 max_open_files=max_open_below(open_file_limit()),
-                producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
-                producer_id_expiration_check_interval_ms=(
-                    self._settings.producer_id_expiration_check_interval_ms
+                producer_id_expiration_ms=config.number("producer.id.expiration.ms"),
+                producer_id_expiration_check_interval_ms=config.number(
+                    "producer.id.expiration.check.interval.ms"
                 ),
+                file_delete_delay_ms=config.topic_defaults.file_delete_delay_ms,
             )
             logs = LogManager.open(self._filesystem, self._clock, self._scheduler, self._ids, settings)
             undo.callback(logs.close)
@@ -229,10 +236,14 @@ class StorageEngineBuilder:
                 opening,
             ),
             self._settings,
+            self._runtime,
         )
+        self._runtime.add(topics)
         manager = TierManager(self._clock, catalog, tiers, self._registry, topics)
         status = TierStatusReporter(self._store.url, identity, catalog, shards, self._registry, manager)
-        return StorageEngine(self._store, logs, catalog, shards, self._registry, topics, manager, status)
+        return StorageEngine(
+            self._store, logs, catalog, shards, self._registry, topics, manager, status, self._runtime
+        )
 
     def _open_metadata(self, identity: StoreIdentity, number: int, witness: str) -> MetadataLog:
         return MetadataLog.open(
@@ -270,6 +281,7 @@ class StorageEngineBuilder:
             catalog,
             identity.store_id,
             CompactionSettings(spool_directory=f"{scratch}/compaction"),
+            lambda: self._runtime.topic_defaults,
         )
         return ShardTier(
             shard,

@@ -9,9 +9,9 @@ decides, the rest follows.
 Anybody may change the catalog: a tool, a former owner that has not noticed yet, or a commit of our own whose
 outcome stayed unknown. So `follow_catalog` runs with every look at the heads, and before anything is deleted
 by a configuration: what the catalog says is deleted is withdrawn, what it has and is not hosted is opened,
-and the logs of a topic that was altered go by its new configuration. A topic that it does not know is kept:
-absent is not deleted. An owner that was replaced changes nothing: the heads are read right before the catalog
-is changed.
+and the logs of a topic that was altered, or whose defaults were, go by its new configuration. A topic that it
+does not know is kept: absent is not deleted. An owner that was replaced changes nothing: the heads are read
+right before the catalog is changed.
 
 What is in the object store stays a part of its topic: one that has slices stays tiered, whatever its
 configuration says of `remote.storage.enable`.
@@ -42,12 +42,16 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.catalog_state import CatalogState
 from stratalog.remote.topic_entry import TopicEntry, require_partition_count, require_topic_name
+from stratalog.server.broker_config import BrokerConfig
+from stratalog.server.config_entry import ConfigChange, changed
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.offline_partition import OfflinePartition
 from stratalog.server.partition_opener import PartitionOpener, WantedPartition
 from stratalog.server.partition_registry import HostedTopic, PartitionRegistry
+from stratalog.server.runtime_config import RuntimeConfig, require_fits
 from stratalog.server.settings import ServerSettings
 from stratalog.server.shard_set import ShardSet
+from stratalog.server.unknown_topic import unknown_topic
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +77,7 @@ class TopicManager:
         registry: PartitionRegistry,
         opener: PartitionOpener,
         settings: ServerSettings,
+        runtime: RuntimeConfig,
     ) -> None:
         self._ids = ids
         self._catalog = catalog
@@ -81,6 +86,7 @@ class TopicManager:
         self._registry = registry
         self._opener = opener
         self._settings = settings
+        self._runtime = runtime
         self._lock = threading.Lock()
         # What the catalog said of topics that could not be followed: told once, and tried with every look.
         self._refused: dict[UUID, TopicEntry] = {}
@@ -118,7 +124,7 @@ class TopicManager:
                 value=partition_count,
                 allowed=f"at most {self._settings.max_partition_count}",
             )
-        self._require_fits(LogConfig.from_overrides(config))
+        self._acceptable(config)
         with self._lock:
             self._shards.confirm_owned()
             if self._registry.find(name) is not None:
@@ -146,6 +152,44 @@ class TopicManager:
             self._catalog.delete(topic.topic_id)
             self._withdraw(topic)
             self._try_drop_leftovers()
+
+    def alter(self, name: str, changes: tuple[ConfigChange, ...], *, validate_only: bool = False) -> None:
+        """Change what a topic sets, all or nothing; its logs go by it when this returns. With
+        `validate_only`, only say whether that could be.
+
+        Raises UnknownTopicOrPartitionError, InvalidConfigError, FencedError, StoreError: after
+        StoreUnavailableError it may have been changed or not, and asking again is safe. DataDirectoryError
+        where a log cannot go by it yet, which is tried again with every look at the catalog.
+        """
+        with self._lock:
+            topic = self._registry.topic(name)
+            self._shards.confirm_owned()
+            entry = self._catalog.refresh().entries.get(topic.topic_id)
+            if entry is None or entry.is_deleted:
+                raise unknown_topic(name)
+            self._altered(entry, entry.config, changes)
+            if validate_only:
+                return
+            entry = self._catalog.alter_config(
+                topic.topic_id, lambda overrides: self._altered(entry, overrides, changes)
+            )
+            try:
+                self._alter(topic, entry)
+            except LogStoreError:
+                self._refused[entry.topic_id] = entry
+                raise
+            self._refused.pop(entry.topic_id, None)
+
+    def require_applicable(self, config: BrokerConfig) -> None:
+        """Any defaults will do: what a topic cannot keep of them gives way to what it sets."""
+
+    def apply(self, config: BrokerConfig) -> None:
+        """Let the logs go by the server's defaults, which were altered. A topic that cannot is logged, and
+        tried again with every look at the catalog.
+        """
+        with self._lock:
+            if not self._shards.is_fenced:
+                self._follow(self._catalog.state())
 
     def follow_catalog(self) -> FollowedCatalog:
         """Read the catalog and make what is hosted what it says. Raises StoreError.
@@ -223,10 +267,14 @@ class TopicManager:
             # Where an alteration failed half-way some logs go by it, and the topic does not say so.
             entry.topic_id not in self._refused
             and topic.config_overrides == entry.config
+            and (topic.config is None or self._is_in_force(topic.config, entry))
             and len(topic.all_partitions) == entry.partition_count
-            # An upload that was under way may have made the topic's first slice since.
-            and (topic.config is None or topic.config.remote_storage_enable or not self._is_in_store(entry))
         )
+
+    def _is_in_force(self, config: LogConfig, entry: TopicEntry) -> bool:
+        """Whether logs that go by `config` go by the entry. Who was found to be tiered stays so."""
+        wanted = self._config_of(entry)
+        return config in (wanted, dataclasses.replace(wanted, remote_storage_enable=True))
 
     def _is_followed(self, topic: HostedTopic, state: CatalogState) -> bool:
         """Whether the topic's logs go by what the catalog says of it, or by something newer."""
@@ -236,7 +284,7 @@ class TopicManager:
 
     def _config_of(self, entry: TopicEntry) -> LogConfig:
         """The configuration that the topic's logs go by. Raises InvalidConfigError."""
-        config = LogConfig.from_overrides(entry.config)
+        config = LogConfig.in_force(entry.config, self._runtime.topic_defaults)
         if config.remote_storage_enable or not self._is_in_store(entry):
             return config
         return dataclasses.replace(config, remote_storage_enable=True)
@@ -334,14 +382,25 @@ class TopicManager:
                 if entry is not None and entry.is_deleted:
                     shard.metadata.drop_partitions(topic_id, self._catalog.confirm_deleted(topic_id))
 
-    def _require_fits(self, config: LogConfig) -> None:
-        if config.max_message_bytes > self._settings.max_request_bytes:
+    def _acceptable(self, overrides: Mapping[str, str]) -> LogConfig:
+        """What a topic that sets these keys would go by. Raises InvalidConfigError."""
+        config = LogConfig.from_overrides(overrides, self._runtime.topic_defaults)
+        require_fits(config, self._settings.max_request_bytes)
+        return config
+
+    def _altered(
+        self, entry: TopicEntry, overrides: Mapping[str, str], changes: tuple[ConfigChange, ...]
+    ) -> Mapping[str, str]:
+        """What the topic sets after the changes. Raises InvalidConfigError where that cannot be."""
+        result = changed(overrides, changes)
+        if not self._acceptable(result).remote_storage_enable and self._is_in_store(entry):
             raise InvalidConfigError(
-                "the server does not accept requests of that size",
-                name="max.message.bytes",
-                value=config.max_message_bytes,
-                allowed=f"at most {self._settings.max_request_bytes}",
+                "what is in the object store stays a part of its topic, which stays tiered therefore",
+                name="remote.storage.enable",
+                value="false",
+                allowed="true, for a topic that has data in the object store",
             )
+        return result
 
 
 def _wanted(entry: TopicEntry, config: LogConfig) -> list[WantedPartition]:

@@ -24,13 +24,11 @@ class WorkerPools:
     for `PartitionOpener`.
     """
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, opening_thread_count: int) -> None:
         self.append: Executor = ThreadPoolExecutor(
             settings.append_thread_count, thread_name_prefix="stratalog-append"
         )
-        self.opening: Executor = ThreadPoolExecutor(
-            settings.recovery_thread_count, thread_name_prefix="stratalog-open"
-        )
+        self.opening: Executor = ThreadPoolExecutor(opening_thread_count, thread_name_prefix="stratalog-open")
         self._read = ThreadPoolExecutor(settings.read_thread_count, thread_name_prefix="stratalog-read")
         self._cold = ThreadPoolExecutor(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
         self._task = ThreadPoolExecutor(settings.admin_thread_count, thread_name_prefix="stratalog-admin")

@@ -44,9 +44,8 @@ def test_the_store_lies_beside_the_data_directory(tmp_path: Path, store: str) ->
         "append_thread_count",
         "upload_ms",
         "max_fetch_wait_ms",
-        "producer_id_expiration_ms",
-        "producer_id_expiration_check_interval_ms",
-        "flush_check_ms",
+        "task_thread_count",
+        "remote_retention_ms",
     ],
 )
 def test_zero_is_out_of_range(field: str) -> None:

@@ -13,6 +13,7 @@ from stratalog.base.errors import StoreUnavailableError
 from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.server.partition_host import PartitionHost
+from stratalog.server.runtime_config import RuntimeConfig
 from stratalog.server.settings import ServerSettings
 from stratalog.server.storage_engine import StorageEngineBuilder
 from stratalog.server.store_wait import tell_of_waiting
@@ -59,6 +60,7 @@ def test_a_start_on_a_silent_store_tells_of_it(caplog: pytest.LogCaptureFixture)
         SequentialIds(1),
         StopSignal(),
         ServerSettings(data_dir="/data"),
+        RuntimeConfig.open(MemoryFileSystem(), "/data", {}, 1 << 25),
     )
     with ThreadPoolExecutor(1) as executor, pytest.raises(StoreUnavailableError):
         # No partition is opened, so none needs a host.

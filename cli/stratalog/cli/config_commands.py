@@ -1,0 +1,131 @@
+"""`stratalog config`: show and alter the configuration of topics and of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from stratalog.cli.config_option import config_option
+from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.output import message_document, print_json, print_table
+from stratalog.v1 import admin_pb2
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _resource_options(command: _Command) -> _Command:
+    """Adds `--topic` and `--broker`; one of them is given."""
+    broker = click.option("--broker", is_flag=True, help="Of the server itself.")
+    topic = click.option("--topic", metavar="TOPIC", help="Of this topic.")
+    return topic(broker(command))
+
+
+@click.group()
+def config() -> None:
+    """Show and alter the configuration of topics and of the server.
+
+    A value that is set for a topic is stronger than one that was set for the server while it ran, which is
+    stronger than one that was given to its start (--config, --config-file), and that is stronger than the
+    default.
+    """
+
+
+@config.command()
+@click.argument("keys", nargs=-1)
+@_resource_options
+@click.option("--synonyms", is_flag=True, help="Also what stands behind each value.")
+@json_option
+@server_option
+def describe(
+    keys: tuple[str, ...], topic: str | None, broker: bool, synonyms: bool, as_json: bool, server: str
+) -> None:
+    """Show the named KEYS, or all: the value in force, who set it, and when it may change."""
+    _require_one(topic, broker)
+    entries = with_client(server, lambda client: client.admin.describe_configs(topic, keys))
+    _print(entries, as_json, synonyms)
+
+
+@config.command()
+@_resource_options
+@config_option("--add", text="Set this; may be repeated.")
+@click.option("--delete", "deleted", multiple=True, metavar="KEY", help="Take back what is set; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only say whether it could be.")
+@json_option
+@server_option
+def alter(
+    topic: str | None,
+    broker: bool,
+    add: dict[str, str],
+    deleted: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Change keys, all or nothing, at once, and show them as they are then. What a topic sets is kept in the
+    object store, what the server sets in its data directory.
+    """
+    _require_one(topic, broker)
+    changes: dict[str, str | None] = {**add, **dict.fromkeys(deleted)}
+    if not changes or set(add) & set(deleted):
+        raise click.UsageError("give --add KEY=VALUE or --delete KEY, each key once")
+    entries = with_client(
+        server, lambda client: client.admin.alter_configs(changes, topic, validate_only=dry_run)
+    )
+    _print(entries, as_json, is_long=False)
+
+
+def _require_one(topic: str | None, broker: bool) -> None:
+    if (topic is None) == (not broker):
+        raise click.UsageError("give --topic TOPIC or --broker")
+
+
+def _print(entries: Sequence[admin_pb2.ConfigEntry], as_json: bool, is_long: bool) -> None:
+    if as_json:
+        print_json([_document(entry) for entry in entries])
+        return
+    rows = [
+        (
+            entry.name,
+            entry.value if entry.HasField("value") else None,
+            admin_pb2.ConfigSource.Name(entry.source),
+            _update_mode(entry),
+        )
+        for entry in entries
+    ]
+    if not is_long:
+        print_table(("KEY", "VALUE", "SOURCE", "UPDATE"), rows)
+        return
+    chains = [
+        " > ".join(
+            f"{synonym.name}={synonym.value} ({admin_pb2.ConfigSource.Name(synonym.source)})"
+            for synonym in entry.synonyms
+        )
+        for entry in entries
+    ]
+    print_table(
+        ("KEY", "VALUE", "SOURCE", "UPDATE", "SYNONYMS"),
+        [(*row, chain) for row, chain in zip(rows, chains, strict=True)],
+    )
+
+
+def _update_mode(entry: admin_pb2.ConfigEntry) -> str:
+    return admin_pb2.ConfigUpdateMode.Name(entry.update_mode).lower().replace("_", "-")
+
+
+def _document(entry: admin_pb2.ConfigEntry) -> dict[str, object]:
+    """Names in the place of numbers."""
+    document = message_document(entry)
+    document["value"] = entry.value if entry.HasField("value") else None
+    document["source"] = admin_pb2.ConfigSource.Name(entry.source)
+    document["update_mode"] = _update_mode(entry)
+    document["synonyms"] = [
+        {
+            "name": synonym.name,
+            "value": synonym.value,
+            "source": admin_pb2.ConfigSource.Name(synonym.source),
+        }
+        for synonym in entry.synonyms
+    ]
+    return document

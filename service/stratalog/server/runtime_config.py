@@ -1,0 +1,120 @@
+"""The server's own configuration while it runs: whoever asks gets it as it is now, and it can be altered.
+
+An alteration is checked by everybody whom it concerns, made durable, then told to them, in this order: what
+was refused changes nothing, and what was accepted survives a crash. Where somebody cannot go by it at once
+(a disk fails) the alteration stands all the same, and the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Protocol
+
+from stratalog.base.errors import InvalidConfigError, LogStoreError
+from stratalog.base.filesystem import FileSystem
+from stratalog.log.log_config import LogConfig
+from stratalog.server.broker_config import BrokerConfig
+from stratalog.server.broker_config_file import BrokerConfigFile
+from stratalog.server.broker_keys import broker_key
+from stratalog.server.config_entry import ConfigChange, changed
+
+logger = logging.getLogger(__name__)
+
+
+class Reconfigurable(Protocol):
+    """Goes by the server's configuration. Thread-safe."""
+
+    def require_applicable(self, config: BrokerConfig) -> None:
+        """Raises InvalidConfigError where it cannot go by this."""
+        ...
+
+    def apply(self, config: BrokerConfig) -> None:
+        """Go by this from now on. Raises LogStoreError; calling it again makes up for that."""
+        ...
+
+
+class RuntimeConfig:
+    """Thread-safe: `_lock` lets one alteration run at a time; `current` is replaced whole."""
+
+    def __init__(self, file: BrokerConfigFile, current: BrokerConfig, max_request_bytes: int) -> None:
+        """Use `open`."""
+        self._file = file
+        self._lock = threading.Lock()
+        self._current = current
+        self._max_request_bytes = max_request_bytes
+        self._reconfigurables: list[Reconfigurable] = []
+
+    @staticmethod
+    def open(
+        filesystem: FileSystem, data_dir: str, static: Mapping[str, str], max_request_bytes: int
+    ) -> RuntimeConfig:
+        """Raises InvalidConfigError, DataDirectoryError where what was altered cannot be read."""
+        file = BrokerConfigFile(filesystem, data_dir)
+        dynamic = file.read()
+        try:
+            current = BrokerConfig.of(static, dynamic)
+        except InvalidConfigError as refusal:
+            if refusal.fields.get("name") not in dynamic:
+                raise
+            raise InvalidConfigError(
+                refusal.message + "; it was altered at run time, see the file",
+                **refusal.fields,
+                path=file.path,
+            ) from None
+        require_fits(current.topic_defaults, max_request_bytes, "message.max.bytes")
+        return RuntimeConfig(file, current, max_request_bytes)
+
+    @property
+    def current(self) -> BrokerConfig:
+        return self._current
+
+    @property
+    def topic_defaults(self) -> LogConfig:
+        """What topics go by where they set nothing."""
+        return self._current.topic_defaults
+
+    def add(self, reconfigurable: Reconfigurable) -> None:
+        """Tell it of every alteration from now on."""
+        with self._lock:
+            self._reconfigurables.append(reconfigurable)
+
+    def alter(self, changes: tuple[ConfigChange, ...], *, validate_only: bool = False) -> BrokerConfig:
+        """Make the changes, all or none; returns what is in force, or would be. Durable when it returns.
+
+        Raises InvalidConfigError, DataDirectoryError.
+        """
+        for change in changes:
+            broker_key(change.name, change.value)
+        with self._lock:
+            former = self._current
+            config = BrokerConfig.of(former.static, changed(former.dynamic, changes))
+            require_fits(config.topic_defaults, self._max_request_bytes, "message.max.bytes")
+            for reconfigurable in self._reconfigurables:
+                reconfigurable.require_applicable(config)
+            if validate_only or config.dynamic == former.dynamic:
+                return config
+            self._file.write(config.dynamic)
+            self._current = config
+            for reconfigurable in self._reconfigurables:
+                try:
+                    reconfigurable.apply(config)
+                except LogStoreError as error:
+                    logger.warning("not everything goes by the altered configuration yet: %s", error)
+        logger.info(
+            "the configuration was altered: %s",
+            ", ".join(f"{name}={'(deleted)' if text is None else text}" for name, text in changes),
+        )
+        return config
+
+
+def require_fits(config: LogConfig, max_request_bytes: int, name: str = "max.message.bytes") -> None:
+    """Raises InvalidConfigError where a batch of the largest size does not fit a request."""
+    if config.max_message_bytes > max_request_bytes:
+        raise InvalidConfigError(
+            "the server does not accept requests of that size",
+            name=name,
+            value=config.max_message_bytes,
+            allowed=f"at most {max_request_bytes}",
+        )
