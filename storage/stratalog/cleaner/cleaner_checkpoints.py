@@ -49,16 +49,20 @@ class CleanerCheckpoints:
 
     def __init__(self, filesystem: FileSystem) -> None:
         self._filesystem = filesystem
-        # Replaced as a whole, so that readers need no lock.
+        self._guard = threading.Lock()
+        # Replaced as a whole, under the guard, so that readers need no lock.
         self._directories: dict[str, _DirectoryCheckpoint] = {}
 
     def add_directory(self, directory: str) -> None:
         """Read the file of a directory that holds partitions. Raises OSError."""
-        self._directories = self._directories | {directory: _DirectoryCheckpoint(self._filesystem, directory)}
+        added = _DirectoryCheckpoint(self._filesystem, directory)
+        with self._guard:
+            self._directories = self._directories | {directory: added}
 
     def drop_directory(self, directory: str) -> None:
         """Nothing is read of it or written to it any more."""
-        self._directories = {name: kept for name, kept in self._directories.items() if name != directory}
+        with self._guard:
+            self._directories = {name: kept for name, kept in self._directories.items() if name != directory}
 
     def has_directory(self, directory: str) -> bool:
         return directory in self._directories

@@ -17,6 +17,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.log_machine import DATA_DIR, LogMachine
 from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}), remote_storage_enable=False)
@@ -46,6 +47,7 @@ class CleanerMachine:
         self.clock = WaitingClock()
         disk = disk if disk is not None else MemoryFileSystem(now_ms=self.clock.now_ms)
         self.machine = LogMachine(disk, COMPACTED)
+        self.machine.clock, self.machine.scheduler = self.clock, ManualScheduler(self.clock)
         self.log_manager = self.machine.open()
         self.seed = seed
         self.manager = self.new_manager()
