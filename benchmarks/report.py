@@ -71,6 +71,19 @@ def best_seconds(
     return fastest_ours, fastest_reference
 
 
+def median_pair(
+    ours: Callable[[], object], reference: Callable[[], object], repeats: int
+) -> tuple[float, float]:
+    """One run of each, a moment apart, whose ratio is the median of `repeats` such pairs.
+
+    For ratios near their target: a machine that is fast for a while, as with memory that is still at hand,
+    may be so for one of the two only, and the fastest runs are then of different machines.
+    """
+    pairs = [(seconds(reference), seconds(ours)) for _ in range(repeats)]
+    reference_s, ours_s = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
+    return ours_s, reference_s
+
+
 def seconds(work: Callable[[], object]) -> float:
     """How long `work` takes once."""
     begin = time.perf_counter()
