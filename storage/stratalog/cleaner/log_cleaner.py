@@ -56,15 +56,21 @@ class LogCleaner:
         manager: CleanerManager,
         clean_log: CleanLog,
         settings: CleanerSettings,
+        *,
+        may_begin: Callable[[], bool] = lambda: True,
+        may_shrink: Callable[[UnifiedLog], bool] = lambda _: True,
     ) -> None:
         """Nothing runs before `start`. `scheduler`: a clean may have one of its threads for hours, so there
-        are at least as many as workers. Raises InvalidConfigError."""
+        are at least as many as workers. `may_begin` is asked before each look for something to do, and
+        `may_shrink` before the retention of a log, under no lock. Raises InvalidConfigError."""
         settings.require_consistent()
         self._clock = clock
         self._scheduler = scheduler
         self._manager = manager
         self._clean_log = clean_log
         self._settings = settings
+        self._may_begin = may_begin
+        self._may_shrink = may_shrink
         self._tally = CleanTally()
         self._changed = threading.Lock()
         self._retention_lock = threading.Lock()
@@ -125,6 +131,8 @@ class LogCleaner:
 
         An error of one log counts as its failure and keeps no other from being cleaned.
         """
+        if not self._may_begin():
+            return False
         slot = self._borrow()
         if slot is None:
             return False
@@ -189,6 +197,8 @@ class LogCleaner:
         if not self._retention_lock.acquire(blocking=False):
             return 0
         try:
+            if not self._may_begin():
+                return 0
             return sum(self._delete_old_segments_of(log) for log in self._manager.cleaned_logs())
         finally:
             self._retention_lock.release()
@@ -203,6 +213,8 @@ class LogCleaner:
         self.delete_old_segments()
 
     def _delete_old_segments_of(self, log: UnifiedLog) -> int:
+        if not self._may_shrink(log):
+            return 0
         with self._manager.held(log) as is_held:
             try:
                 return log.delete_old_segments() if is_held else 0

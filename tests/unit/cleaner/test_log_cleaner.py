@@ -1,0 +1,426 @@
+"""The workers: what they clean in which order, with what, and what ends them."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+
+from stratalog.base.errors import CorruptRecordError, InvalidConfigError
+from stratalog.base.types import TopicPartition
+from stratalog.cleaner.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.clean_stats import CleanStats
+from stratalog.cleaner.cleaner_failures import FIRST_DELAY_MS, MAX_DELAY_MS
+from stratalog.cleaner.cleaner_settings import MIN_MAP_BYTES, CleanerSettings
+from stratalog.cleaner.failure_kind import FailureKind
+from stratalog.cleaner.log_cleaner import LogCleaner
+from stratalog.cleaner.log_to_clean import LogToClean
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine
+from stratalog.testing.log_machine import DATA_DIR
+
+BOTH = replace(COMPACTED, cleanup_policy=frozenset({"compact", "delete"}))
+DEFAULTS = CleanerSettings()
+STATS = CleanStats(records_in=10, records_kept=4, null_key_count=1, bytes_in=1000, bytes_out=300)
+
+
+class Seen(NamedTuple):
+    partition: TopicPartition
+    limits: CleanLimits
+
+
+class FakeCleaner:
+    """Cleans nothing and says so. Thread-safe: lists are appended to. `trouble`: what the cleans of a
+    partition raise. `gates`: cleans of a partition wait there."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self.trouble: dict[TopicPartition, BaseException] = {}
+        self.gates: dict[TopicPartition, threading.Barrier] = {}
+        self.makes_progress = True
+
+    def clean(self, chosen: LogToClean, limits: CleanLimits) -> CleanResult:
+        self.seen.append(Seen(chosen.partition, limits))
+        if chosen.partition in self.trouble:
+            raise self.trouble[chosen.partition]
+        if chosen.partition in self.gates:
+            # Once when it has begun, once to let it end.
+            self.gates[chosen.partition].wait(30)
+            self.gates[chosen.partition].wait(30)
+        end_offset = chosen.first_uncleanable_offset if self.makes_progress else chosen.first_dirty_offset
+        return CleanResult(end_offset, STATS)
+
+    @property
+    def partitions(self) -> list[int]:
+        return [seen.partition.partition for seen in self.seen]
+
+
+class CleanedMachine(CleanerMachine):
+    """With workers. Used by one thread."""
+
+    def __init__(self, settings: CleanerSettings = DEFAULTS) -> None:
+        super().__init__()
+        self.fake = FakeCleaner()
+        self.cleaner = LogCleaner(self.clock, self.machine.scheduler, self.manager, self.fake.clean, settings)
+
+    def filled(self, count: int) -> list[UnifiedLog]:
+        logs = [self.open(number) for number in range(count)]
+        for number, log in enumerate(logs):
+            self.fill(log, 1 + number)
+        return logs
+
+    def round(self) -> None:
+        """Have the workers come again."""
+        self.clock.advance(self.cleaner.settings.backoff_ms)
+
+    def begin(self, pool: ThreadPoolExecutor, number: int) -> threading.Barrier:
+        """A clean of that log has begun in another thread; the barrier ends it."""
+        gate = self.fake.gates[self.partition(number)] = threading.Barrier(2)
+        # Those that have a gate are being cleaned already.
+        others = [
+            partition for partition in map(self.partition, range(9)) if partition not in self.fake.gates
+        ]
+        with self.manager.paused(*others):
+            pool.submit(self.cleaner.clean_filthiest)
+            gate.wait(30)
+        return gate
+
+
+def test_a_round_cleans_all_that_is_due() -> None:
+    machine = CleanedMachine()
+    machine.filled(3)
+    assert machine.fake.partitions == []
+    machine.cleaner.start()
+    machine.machine.scheduler.run_due()
+    assert sorted(machine.fake.partitions) == [0, 1, 2]
+    machine.round()
+    assert len(machine.fake.seen) == 3
+    machine.fill(machine.manager.cleaned_logs()[1], 9)
+    machine.round()
+    assert machine.fake.partitions[3:] == [1]
+    machine.cleaner.check()
+
+
+def test_what_it_did_can_be_seen() -> None:
+    machine = CleanedMachine(CleanerSettings(thread_count=2))
+    logs = machine.filled(2)
+    logs[0].reconfigure(replace(COMPACTED, max_compaction_lag_ms=1000))
+    machine.clock.advance(5000)
+    stats = machine.cleaner.stats()
+    assert (stats.clean_count, stats.ms_since_last_run, stats.worker_count) == (0, 5000, 0)
+    assert machine.cleaner.clean_filthiest()
+    stats = machine.cleaner.stats()
+    assert (stats.max_compaction_delay_ms, stats.max_cleanable_ratio) == (4000, 1.0)
+    machine.cleaner.start()
+    machine.round()
+    machine.clock.advance(700)
+    stats = machine.cleaner.stats()
+    assert (stats.worker_count, stats.running_count, stats.dead_worker_count) == (2, 0, 0)
+    assert (stats.clean_count, stats.aborted_count, stats.ms_since_last_run) == (2, 0, 700)
+    assert (stats.cleaned_record_count, stats.dropped_record_count, stats.null_key_count) == (20, 12, 2)
+    assert (stats.cleaned_bytes, stats.reclaimed_bytes) == (2000, 1400)
+    assert (stats.uncleanable, stats.failures, stats.max_compaction_delay_ms) == ({}, (), 0)
+
+
+def test_the_longest_of_the_last_cleans_is_known() -> None:
+    machine = CleanedMachine(CleanerSettings(thread_count=2))
+    machine.filled(2)
+    with ThreadPoolExecutor(2) as pool:
+        first = machine.begin(pool, 0)
+        machine.clock.advance(2000)
+        second = machine.begin(pool, 1)
+        machine.clock.advance(1000)
+        first.wait(30)
+        second.wait(30)
+    assert machine.cleaner.stats().max_clean_ms == 3000
+    machine.cleaner.reconfigure(CleanerSettings(thread_count=1))
+    assert machine.cleaner.stats().max_clean_ms in (1000, 3000)
+
+
+def test_one_log_that_fails_keeps_no_other_waiting() -> None:
+    machine = CleanedMachine()
+    machine.filled(3)
+    bad = machine.partition(1)
+    machine.fake.trouble[bad] = CorruptRecordError("no batch begins here", path="/data/x.log", position=9)
+    machine.cleaner.start()
+    machine.machine.scheduler.run_due()
+    assert sorted(machine.fake.partitions) == [0, 1, 2]
+    stats = machine.cleaner.stats()
+    (failure,) = stats.failures
+    assert (failure.partition, failure.kind) == (bad, FailureKind.DAMAGE)
+    assert "path=`/data/x.log` position=`9`" in failure.reason
+    assert stats.uncleanable[DATA_DIR] == (1, failure.dirty_bytes)
+    assert failure.dirty_bytes == machine.log_manager.log(bad).segments()[0].size_bytes
+    # What comes meanwhile waits, too.
+    machine.fill(machine.log_manager.log(bad), 7)
+    machine.clock.advance(1)
+    machine.cleaner.clean_filthiest()
+    assert machine.cleaner.stats().failures[0].dirty_bytes > failure.dirty_bytes
+    machine.fake.trouble.clear()
+    machine.clock.advance(FIRST_DELAY_MS * 2)
+    assert machine.fake.partitions.count(1) == 2
+    assert machine.cleaner.stats().failures == ()
+
+
+def test_a_reset_tries_again_at_once() -> None:
+    machine = CleanedMachine()
+    machine.filled(1)
+    partition = machine.partition(0)
+    machine.fake.trouble[partition] = AssertionError("a bug")
+    machine.cleaner.start()
+    machine.machine.scheduler.run_due()
+    assert machine.cleaner.stats().failures[0].kind is FailureKind.UNEXPECTED
+    machine.fake.trouble.clear()
+    assert machine.cleaner.reset(partition)
+    machine.machine.scheduler.run_due()
+    assert machine.fake.partitions == [0, 0]
+    assert machine.cleaner.stats().failures == ()
+    assert not machine.cleaner.reset(partition)
+
+
+def test_a_clean_without_progress_is_no_loop() -> None:
+    machine = CleanedMachine()
+    machine.filled(1)
+    machine.fake.makes_progress = False
+    machine.cleaner.start()
+    machine.machine.scheduler.run_due()
+    assert machine.fake.partitions == [0]
+    (failure,) = machine.cleaner.stats().failures
+    assert (failure.kind, failure.is_alarm) == (FailureKind.NO_PROGRESS, False)
+    assert "[0, 1)" in failure.reason
+    machine.clock.advance(FIRST_DELAY_MS * 2)
+    assert len(machine.fake.seen) == 2
+    machine.clock.advance(4 * MAX_DELAY_MS)
+    assert 4 < len(machine.fake.seen) < 20
+    assert machine.cleaner.stats().failures[0].is_alarm
+    machine.fake.makes_progress = True
+    machine.cleaner.reset(machine.partition(0))
+    machine.machine.scheduler.run_due()
+    assert machine.cleaner.stats().failures == ()
+
+
+def test_the_retention_of_compacted_logs_goes_on_whatever_fails() -> None:
+    machine = CleanedMachine(CleanerSettings(is_enabled=False))
+    both, compact = machine.open(0, replace(BOTH, retention_ms=60_000)), machine.open(1)
+    for log in (both, compact):
+        machine.fill(log, 2, 2)
+    compact.increment_log_start_offset(2)
+    machine.cleaner.start()
+    machine.machine.scheduler.run_due()
+    assert (both.local_log_start_offset, compact.local_log_start_offset) == (0, 2)
+    machine.clock.advance(120_000)
+    assert (both.local_log_start_offset, compact.local_log_start_offset) == (4, 2)
+    assert machine.fake.seen == []
+
+
+def test_nothing_goes_while_nobody_may_begin_and_no_log_shrinks_that_may_not() -> None:
+    machine = CleanedMachine()
+    may_begin, may_shrink = [False], [False]
+    cleaner = LogCleaner(
+        machine.clock,
+        machine.machine.scheduler,
+        machine.manager,
+        machine.fake.clean,
+        DEFAULTS,
+        may_begin=lambda: may_begin[0],
+        may_shrink=lambda log: may_shrink[0],
+    )
+    log = machine.open(0)
+    machine.fill(log, 2, 2)
+    log.increment_log_start_offset(2)
+    assert (cleaner.clean_filthiest(), cleaner.delete_old_segments()) == (False, 0)
+    may_begin[0] = True
+    assert cleaner.delete_old_segments() == 0
+    may_begin[0], may_shrink[0] = False, True
+    assert cleaner.delete_old_segments() == 0
+    may_begin[0] = True
+    assert (cleaner.delete_old_segments(), cleaner.clean_filthiest()) == (1, True)
+
+
+def test_retention_goes_on_for_a_log_that_cannot_be_cleaned() -> None:
+    machine = CleanedMachine()
+    log = machine.open(0, replace(BOTH, retention_ms=60_000))
+    machine.fill(log, 2)
+    machine.fake.trouble[log.topic_partition] = OSError(28, "No space left on device")
+    machine.cleaner.start()
+    machine.machine.scheduler.run_due()
+    assert machine.cleaner.stats().failures[0].kind is FailureKind.FULL_DISK
+    machine.clock.advance(120_000)
+    assert log.local_log_start_offset == 2
+
+
+def test_retention_leaves_out_what_somebody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = CleanedMachine()
+    logs = machine.filled(3)
+    for log in logs:
+        log.increment_log_start_offset(log.high_watermark)
+
+    def refuse() -> int:
+        raise CorruptRecordError("a timestamp is not what was written")
+
+    monkeypatch.setattr(logs[1], "delete_old_segments", refuse)
+    with machine.manager.paused(machine.partition(0)):
+        assert machine.cleaner.delete_old_segments() == 1
+    assert machine.cleaner.delete_old_segments() == 1
+    machine.cleaner.check()
+
+
+def test_no_more_cleans_run_than_there_are_workers() -> None:
+    machine = CleanedMachine(CleanerSettings(thread_count=2, map_bytes=10 * MIN_MAP_BYTES))
+    machine.filled(4)
+    with ThreadPoolExecutor(4) as pool:
+        gates = [machine.begin(pool, 0), machine.begin(pool, 1)]
+        assert not machine.cleaner.clean_filthiest()
+        assert machine.cleaner.stats().running_count == 2
+        # More workers share the same memory: what the others have is not there to give.
+        machine.cleaner.reconfigure(CleanerSettings(thread_count=4, map_bytes=10 * MIN_MAP_BYTES))
+        assert not machine.cleaner.clean_filthiest()
+        for gate in gates:
+            gate.wait(30)
+    machine.cleaner.check()
+    assert machine.cleaner.clean_filthiest()
+
+
+def test_the_memory_of_all_maps_is_bounded_while_the_numbers_change() -> None:
+    machine = CleanedMachine(CleanerSettings(thread_count=1, map_bytes=8 * MIN_MAP_BYTES))
+    machine.filled(4)
+    with ThreadPoolExecutor(4) as pool:
+        gates = [machine.begin(pool, 0)]
+        machine.cleaner.reconfigure(CleanerSettings(thread_count=2, map_bytes=12 * MIN_MAP_BYTES))
+        gates.append(machine.begin(pool, 1))
+        machine.cleaner.reconfigure(CleanerSettings(thread_count=4, map_bytes=12 * MIN_MAP_BYTES))
+        assert not machine.cleaner.clean_filthiest()
+        for gate in gates:
+            gate.wait(30)
+    assert [seen.limits.map_bytes // MIN_MAP_BYTES for seen in machine.fake.seen] == [8, 4]
+    assert machine.cleaner.clean_filthiest()
+    assert machine.fake.seen[-1].limits.map_bytes == 3 * MIN_MAP_BYTES
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted", "allowed"),
+    [
+        (1, 3, "at least 1 and at most 2, half and double of what it is"),
+        (8, 3, "at least 4 and at most 16, half and double of what it is"),
+        (8, 17, "at least 4 and at most 16, half and double of what it is"),
+        (5, 1, "at least 2 and at most 10, half and double of what it is"),
+    ],
+)
+def test_workers_are_halved_or_doubled_at_most(current: int, wanted: int, allowed: str) -> None:
+    machine = CleanedMachine(CleanerSettings(thread_count=current))
+    with pytest.raises(InvalidConfigError) as failure:
+        machine.cleaner.reconfigure(CleanerSettings(thread_count=wanted))
+    assert failure.value.fields == {"name": "log.cleaner.threads", "value": wanted, "allowed": allowed}
+    assert machine.cleaner.settings.thread_count == current
+
+
+def test_workers_without_memory_are_refused() -> None:
+    settings = CleanerSettings(thread_count=5, map_bytes=4 * MIN_MAP_BYTES)
+    with pytest.raises(InvalidConfigError) as failure:
+        CleanedMachine(settings)
+    assert failure.value.fields["name"] == "log.cleaner.dedupe.buffer.size"
+    with pytest.raises(InvalidConfigError):
+        CleanedMachine(CleanerSettings(thread_count=4)).cleaner.reconfigure(settings)
+
+
+def test_what_is_altered_holds_from_now_on() -> None:
+    machine = CleanedMachine()
+    machine.cleaner.start()
+    machine.cleaner.reconfigure(CleanerSettings(thread_count=2, backoff_ms=500, max_bytes_per_s=5.0))
+    assert machine.manager.throttler.max_bytes_per_s == 5.0
+    assert sorted(machine.machine.scheduler.pending())[-2:] == ["log cleaner 0", "log cleaner 1"]
+    machine.machine.scheduler.run_due()
+    machine.filled(1)
+    machine.clock.advance(499)
+    assert machine.fake.seen == []
+    machine.clock.advance(1)
+    assert machine.fake.partitions == [0]
+    assert machine.fake.seen[0].limits.map_load_factor == 0.9
+    assert machine.fake.seen[0].limits.io_buffer_bytes == 256 << 10
+
+
+def test_a_worker_that_died_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = CleanedMachine()
+    machine.filled(1)
+    machine.cleaner.start()
+
+    def die() -> None:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(machine.manager, "take_filthiest", die)
+        with pytest.raises(RuntimeError):
+            machine.machine.scheduler.run_due()
+    stats = machine.cleaner.stats()
+    assert (stats.dead_worker_count, stats.running_count) == (1, 0)
+    machine.cleaner.reconfigure(CleanerSettings())
+    machine.machine.scheduler.run_due()
+    assert machine.fake.partitions == [0]
+    assert machine.cleaner.stats().dead_worker_count == 0
+
+
+class ThreadEndedError(BaseException):
+    pass
+
+
+def test_a_worker_whose_thread_ends_leaves_the_log_to_others() -> None:
+    machine = CleanedMachine()
+    machine.filled(1)
+    partition = machine.partition(0)
+    machine.fake.trouble[partition] = ThreadEndedError()
+    with pytest.raises(ThreadEndedError):
+        machine.cleaner.clean_filthiest()
+    machine.cleaner.check()
+    machine.manager.pause(partition)
+    machine.manager.resume(partition)
+    machine.fake.trouble.clear()
+    assert machine.cleaner.clean_filthiest()
+
+
+def test_a_stop_ends_a_clean_that_waits_for_the_throttle() -> None:
+    machine = CleanedMachine(CleanerSettings(max_bytes_per_s=1.0))
+    machine.filled(1)
+    machine.manager.throttler.take(1 << 40, lambda: None)
+
+    def clean(chosen: LogToClean, limits: CleanLimits) -> CleanResult:
+        limits.throttle(1)
+        raise AssertionError("it was told to end")
+
+    cleaner = LogCleaner(
+        machine.clock, machine.machine.scheduler, machine.manager, clean, CleanerSettings(max_bytes_per_s=1.0)
+    )
+    with ThreadPoolExecutor(1) as pool:
+        cleaning = pool.submit(cleaner.clean_filthiest)
+        machine.clock.until_waiting()
+        cleaner.stop()
+        assert cleaning.result(30)
+    assert cleaner.stats().aborted_count == 1
+    assert cleaner.stats().failures == ()
+    assert not cleaner.clean_filthiest()
+    assert not cleaner.reset(machine.partition(0))
+    cleaner.stop()
+
+
+def test_a_pause_ends_a_clean_that_waits_for_the_throttle() -> None:
+    machine = CleanedMachine(CleanerSettings(max_bytes_per_s=1.0))
+    machine.filled(1)
+    machine.manager.throttler.take(1 << 40, lambda: None)
+    gate = threading.Event()
+
+    def clean(chosen: LogToClean, limits: CleanLimits) -> CleanResult:
+        gate.set()
+        limits.throttle(1)
+        raise AssertionError("it was told to end")
+
+    cleaner = LogCleaner(
+        machine.clock, machine.machine.scheduler, machine.manager, clean, CleanerSettings(max_bytes_per_s=1.0)
+    )
+    with ThreadPoolExecutor(1) as pool:
+        cleaning = pool.submit(cleaner.clean_filthiest)
+        gate.wait(30)
+        with machine.manager.paused(machine.partition(0)):
+            assert cleaning.result(30)
+            assert not cleaner.clean_filthiest()
