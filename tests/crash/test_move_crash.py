@@ -7,18 +7,19 @@ by a new process, which must find the partition in one directory, with all that 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import DataDirectoryError, LogStoreError
+from stratalog.base.errors import LogStoreError
 from stratalog.base.types import Durability
 from stratalog.cleaner.throttler import Throttler
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_move import MoveState
-from stratalog.testing.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, ONLY_LOOKING, SURVIVALS, deaths
+from stratalog.testing.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, SURVIVALS, deaths
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import LogLedger, read_local
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, LogMachine
@@ -34,7 +35,7 @@ PLAIN = LogConfig(
     segment_bytes=1024,
     index_interval_bytes=100,
     remote_storage_enable=False,
-    retention_bytes=4500,
+    retention_bytes=5000,
     retention_ms=-1,
 )
 TRANSACTIONAL = LogConfig(
@@ -59,11 +60,13 @@ class SteppedThrottler(Throttler):
         self._step_count += 1
         self._work(self._step_count)
 
+    @property
+    def step_count(self) -> int:
+        return self._step_count
+
 
 def beside_plain(machine: LogMachine, ledger: LogLedger, log: UnifiedLog, step: int) -> None:
     """Appends that roll, flushes, checkpoints, deletions of records, retention."""
-    if step > 7:
-        return
     ledger.append(log, [ledger.batch(4)])
     if step == 2:
         ledger.flush(log)
@@ -72,9 +75,9 @@ def beside_plain(machine: LogMachine, ledger: LogLedger, log: UnifiedLog, step: 
         ledger.note_starts(log)
         log.delete_old_segments()
         ledger.note_starts(log)
-    if step == 5:
+    if step == 4:
         machine.checkpoint()
-        ledger.append(log, [ledger.batch(9), ledger.batch(9)])
+        ledger.append(log, [ledger.batch(18), ledger.batch(9)])
         log.delete_old_segments()
         ledger.note_starts(log)
         machine.clock.advance(60_000)
@@ -82,8 +85,6 @@ def beside_plain(machine: LogMachine, ledger: LogLedger, log: UnifiedLog, step: 
 
 def beside_transactions(machine: LogMachine, ledger: LogLedger, log: UnifiedLog, step: int) -> None:
     """Transactions begin before, end beside, and go on after the move."""
-    if step > 6:
-        return
     ledger.append(log, [ledger.producer_batch(1, 2, is_transactional=True), ledger.batch(1)])
     if step % 3 == 2:
         ledger.leader_epoch += 1
@@ -94,8 +95,6 @@ def beside_transactions(machine: LogMachine, ledger: LogLedger, log: UnifiedLog,
 
 def beside_tiered(machine: LogMachine, ledger: LogLedger, log: UnifiedLog, step: int) -> None:
     """The object store gets segments, and the disk lets them go."""
-    if step > 5:
-        return
     ledger.append(log, [ledger.batch(7)])
     if step == 2:
         ledger.flush(log)
@@ -127,9 +126,9 @@ def begin(machine: LogMachine, ledger: LogLedger) -> UnifiedLog:
     """A log of several segments, with an aborted transaction and an open one."""
     log = machine.start()
     now_ms = machine.clock.now_ms()
-    for number in range(5):
-        ledger.append(log, [ledger.batch(6), ledger.producer_batch(1, 2, is_transactional=True)])
-        if number == 2:
+    for number in range(9):
+        ledger.append(log, [ledger.batch(8), ledger.producer_batch(1, 2, is_transactional=True)])
+        if number == 5:
             ledger.end_transaction(log, 1, committed=False, now_ms=now_ms)
             ledger.flush(log)
     return log
@@ -169,6 +168,8 @@ def count_operations(beside: Beside, config: LogConfig) -> tuple[list[str], int]
     assert machine.manager is not None
     trace = list(disk.trace)
     assert all(one.state is MoveState.DONE for one in machine.manager.moves.progress())
+    assert isinstance(machine.manager.moves.throttler, SteppedThrottler)
+    assert machine.manager.moves.throttler.step_count >= 5, "less happens beside the move than it could"
     assert machine.manager.log(PARTITION).directory == f"{DATA_DIR}/{PARTITION}"
     ledger.verify(machine.manager.log(PARTITION), after_crash=False)
     assert not machine.scheduler.failures
@@ -180,7 +181,7 @@ def test_dying_at_every_operation_of_a_move_leaves_one_log(beside: Beside, confi
     trace, begin_count = count_operations(beside, config)
     sampling = Sampling()
     places = set[str]()
-    for operation, part in sampling.some(deaths(trace, begin_count), 2):
+    for operation, part in sampling.some(deaths(trace, begin_count), 6):
         disk = FaultyFileSystem()
         disk.crash_at(operation, part=part)
         ledger = LogLedger()
@@ -235,3 +236,44 @@ def one_place(disk: FaultyFileSystem) -> str:
     contents = disk.inner.contents()
     [place] = [path for path in (DATA_DIR, OTHER_DIR) if f"{path}/{PARTITION}" in contents]
     return place
+
+
+@WORKS
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_disk_that_fails_at_any_operation_of_a_move_loses_nothing(
+    beside: Beside, config: LogConfig, number: int
+) -> None:
+    """A target that fails or is full ends the move, and the log goes on where it is; a source that fails
+    takes the log along."""
+    trace, begin_count = count_operations(beside, config)
+    sampling = Sampling()
+    states = set[MoveState]()
+    survivor_count = 0
+    for operation in range(begin_count + 1, len(trace) + 1):
+        if not sampling.one_in(20):
+            continue
+        disk = FaultyFileSystem()
+        # The operation may have happened all the same.
+        disk.fail_at(operation, number=number, part=float(operation % 2))
+        machine, ledger = new_machine(disk, config), LogLedger()
+        try:
+            work(machine, ledger, beside)
+        except LogStoreError:
+            pass
+        assert machine.manager is not None
+        log = machine.manager.log(PARTITION)
+        progress = machine.manager.moves.progress()
+        states |= {one.state for one in progress}
+        failed_path = trace[operation - 1].split(" ")[1]
+        if not log.is_offline:
+            survivor_count += 1
+            ledger.append(log, [ledger.batch(2)])
+            ledger.flush(log)
+            ledger.verify(log, after_crash=False)
+        else:
+            # Where it is now is where the disk failed.
+            assert failed_path.startswith(log.directory.rpartition("/")[0])
+        for survival in (NOTHING_KEPT, EVERYTHING_KEPT):
+            verify_found(disk.reopened(survival), config, ledger, goes_on=survival == NOTHING_KEPT)
+    assert states >= {MoveState.DONE, MoveState.FAILED}
+    assert survivor_count

@@ -16,7 +16,8 @@ SURVIVALS = (
     ),
     *(Survival(contents, Kept.ALL) for contents in (Kept.HALF, Kept.ZEROS, Kept.NOISE)),
 )
-"""Where names are lost, files are lost, and their contents hardly matter: not every mixture is worth a run."""
+"""Where names are lost, files are lost, and their contents hardly matter: not every mixture is worth a
+run."""
 
 ONLY_LOOKING = frozenset(
     {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
