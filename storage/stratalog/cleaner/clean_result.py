@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+from stratalog.cleaner.clean_stats import CleanStats
 
 
 class CleanLimits(NamedTuple):
@@ -20,29 +22,8 @@ class CleanLimits(NamedTuple):
     """Waits until so many bytes may be read or written. Raises as `check_done` does; called under no lock."""
 
 
-class CleanCounts(Protocol):
-    """What a clean has read and left, of the segments that it replaced."""
-
-    @property
-    def records_in(self) -> int: ...
-
-    @property
-    def records_kept(self) -> int: ...
-
-    @property
-    def null_key_count(self) -> int:
-        """Records without a key, which a compacted log does not keep."""
-        ...
-
-    @property
-    def bytes_in(self) -> int: ...
-
-    @property
-    def bytes_out(self) -> int: ...
-
-
 class CleanResult(NamedTuple):
     """Everything below `end_offset` is clean now."""
 
     end_offset: int
-    stats: CleanCounts
+    stats: CleanStats

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stratalog.cleaner.clean_result import CleanCounts
+from stratalog.cleaner.clean_stats import CleanStats
 from stratalog.cleaner.cleaner_failures import CleaningFailure
 
 
@@ -36,6 +36,9 @@ class CleanerStats:
     `running_count` is below `worker_count`: the cleaner does not run."""
     max_clean_ms: int
     """How long the last clean of a worker took, at most."""
+    max_map_use_ratio: float
+    """How full the key map of the last clean of a worker was, at most. At 1 cleans end
+    before the end of what is dirty: give them more of `log.cleaner.dedupe.buffer.size`."""
     max_compaction_delay_ms: int
     """How long a record is over `max.compaction.lag.ms` at most, as of the last look."""
     max_cleanable_ratio: float
@@ -74,27 +77,35 @@ class CleanSums(NamedTuple):
     bytes_out: int = 0
 
 
+class LastClean(NamedTuple):
+    """What is kept of the last clean of a worker."""
+
+    duration_ms: int
+    map_use_ratio: float
+    """Of the entries that the map may take."""
+
+
 class CleanTally:
     """What cleans came to. Thread-safe: `_guard` is held for single steps."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._sums = CleanSums()
-        self._last_ms: dict[int, int] = {}
+        self._last: dict[int, LastClean] = {}
 
-    def note_clean(self, slot: int, duration_ms: int, counts: CleanCounts) -> None:
+    def note_clean(self, slot: int, duration_ms: int, stats: CleanStats) -> None:
         """A clean has ended; `slot`: which of the cleans that run at a time it was."""
         with self._guard:
             sums = self._sums
-            self._last_ms[slot] = duration_ms
+            self._last[slot] = LastClean(duration_ms, stats.map_entry_count / max(1, stats.map_max_entries))
             self._sums = CleanSums(
                 sums.clean_count + 1,
                 sums.aborted_count,
-                sums.records_in + counts.records_in,
-                sums.records_kept + counts.records_kept,
-                sums.null_key_count + counts.null_key_count,
-                sums.bytes_in + counts.bytes_in,
-                sums.bytes_out + counts.bytes_out,
+                sums.records_in + stats.records_in,
+                sums.records_kept + stats.records_kept,
+                sums.null_key_count + stats.null_key_count,
+                sums.bytes_in + stats.bytes_in,
+                sums.bytes_out + stats.bytes_out,
             )
 
     def note_abort(self) -> None:
@@ -105,9 +116,13 @@ class CleanTally:
     def forget_slots_from(self, slot: int) -> None:
         """There are fewer workers now."""
         with self._guard:
-            self._last_ms = {kept: value for kept, value in self._last_ms.items() if kept < slot}
+            self._last = {kept: last for kept, last in self._last.items() if kept < slot}
 
-    def read(self) -> tuple[CleanSums, int]:
-        """The sums, and the longest of the last cleans in milliseconds."""
+    def read(self) -> tuple[CleanSums, LastClean]:
+        """The sums, and the highest of each number of the last cleans."""
         with self._guard:
-            return self._sums, max(self._last_ms.values(), default=0)
+            last = self._last.values()
+            return self._sums, LastClean(
+                max((clean.duration_ms for clean in last), default=0),
+                max((clean.map_use_ratio for clean in last), default=0.0),
+            )

@@ -238,7 +238,7 @@ class LogCleaner:
     def stats(self) -> CleanerStats:
         """How things are now."""
         failures, survey = self._manager.failures(), self._manager.last_survey
-        sums, max_clean_ms = self._tally.read()
+        sums, last = self._tally.read()
         with self._changed:
             workers, running_count = tuple(self._workers), len(self._slots)
         return CleanerStats(
@@ -248,7 +248,8 @@ class LogCleaner:
             running_count=running_count,
             dead_worker_count=sum(worker.is_dead for worker in workers),
             ms_since_last_run=round((self._clock.monotonic_s() - survey.at_s) * 1000),
-            max_clean_ms=max_clean_ms,
+            max_clean_ms=last.duration_ms,
+            max_map_use_ratio=last.map_use_ratio,
             max_compaction_delay_ms=survey.max_compaction_delay_ms,
             max_cleanable_ratio=survey.max_cleanable_ratio,
             clean_count=sums.clean_count,

@@ -24,7 +24,15 @@ from stratalog.testing.log_machine import DATA_DIR
 
 BOTH = replace(COMPACTED, cleanup_policy=frozenset({"compact", "delete"}))
 DEFAULTS = CleanerSettings()
-STATS = CleanStats(records_in=10, records_kept=4, null_key_count=1, bytes_in=1000, bytes_out=300)
+STATS = CleanStats(
+    map_entry_count=3,
+    map_max_entries=12,
+    records_in=10,
+    records_kept=4,
+    null_key_count=1,
+    bytes_in=1000,
+    bytes_out=300,
+)
 
 
 class Seen(NamedTuple):
@@ -122,6 +130,7 @@ def test_what_it_did_can_be_seen() -> None:
     assert (stats.clean_count, stats.aborted_count, stats.ms_since_last_run) == (2, 0, 700)
     assert (stats.cleaned_record_count, stats.dropped_record_count, stats.null_key_count) == (20, 12, 2)
     assert (stats.cleaned_bytes, stats.reclaimed_bytes) == (2000, 1400)
+    assert stats.max_map_use_ratio == 0.25
     assert (stats.uncleanable, stats.failures, stats.max_compaction_delay_ms) == ({}, (), 0)
 
 
@@ -226,7 +235,7 @@ def test_nothing_goes_while_nobody_may_begin_and_no_log_shrinks_that_may_not() -
         machine.fake.clean,
         DEFAULTS,
         may_begin=lambda: may_begin[0],
-        may_shrink=lambda log: may_shrink[0],
+        may_shrink=lambda _: may_shrink[0],
     )
     log = machine.open(0)
     machine.fill(log, 2, 2)
