@@ -1,0 +1,191 @@
+"""A log that is written to, cleaned, stopped and started again, step by step, with an oracle beside it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from stratalog.base.filesystem import FileSystem
+from stratalog.cleaner.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.cleaner import Cleaner
+from stratalog.cleaner.cleaning_state import CleaningAbortedError
+from stratalog.cleaner.log_to_clean import LogToClean
+from stratalog.log.log_config import UNLIMITED, LogConfig
+from stratalog.log.producer_state_entry import ProducerStateEntry
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch
+from stratalog.record.compression import Codec
+from stratalog.record.record import Record
+from stratalog.testing.cleaning_oracle import CleaningOracle, SteppingReader
+from stratalog.testing.log_ledger import read_local
+from stratalog.testing.log_machine import LogMachine
+from stratalog.testing.sequential_ids import SequentialIds
+
+DELETE_RETENTION_MS = 50_000
+# Not compacted, as long as it is written to, so that records may lack a key: as in a topic whose policy was
+# altered.
+CONFIG = LogConfig(
+    retention_ms=UNLIMITED,
+    segment_bytes=1024,
+    index_interval_bytes=120,
+    remote_storage_enable=False,
+    delete_retention_ms=DELETE_RETENTION_MS,
+)
+NEVER = 2**60
+PRODUCER_COUNT = 3
+KEY_COUNT = 6
+
+
+def limits(
+    entry_count: int = 1000,
+    on_step: Callable[[], None] = lambda: None,
+    *,
+    load_factor: float = 0.9,
+    io_buffer_bytes: int = 1,
+) -> CleanLimits:
+    """Room for so many keys, about, and a small window. `on_step` is called before each read and write."""
+    map_bytes = 24 * (round(entry_count / load_factor) + 2)
+    return CleanLimits(map_bytes, load_factor, io_buffer_bytes, on_step, lambda _: None)
+
+
+class CleaningHistory:
+    """Used by one thread. What is not given is up to `chance`."""
+
+    def __init__(self, chance: random.Random, disk: FileSystem | None = None) -> None:
+        self.chance = chance
+        self.machine = LogMachine(disk, CONFIG, producer_id_expiration_ms=NEVER)
+        self.oracle = CleaningOracle(DELETE_RETENTION_MS)
+        self.log: UnifiedLog = self.machine.start()
+        self.machine_ids = SequentialIds()
+        self.cleaner = Cleaner(self.machine.clock, self.machine_ids)
+        self.first_dirty_offset = 0
+        self._sequences: dict[int, int] = {}
+        self._open: set[int] = set()
+        self._number = 0
+
+    def write(self, count: int = 0, codec: Codec | None = None) -> None:
+        """A batch without a producer."""
+        self._append(self._records(count, may_lack_keys=True), codec)
+
+    def write_as(self, producer_id: int, count: int = 0, *, is_transactional: bool = True) -> None:
+        """The producer's next batch; in its transaction, where one is open in any case."""
+        is_transactional = is_transactional or producer_id in self._open
+        records = self._records(count)
+        sequence = self._sequences.get(producer_id, 0)
+        self._sequences[producer_id] = sequence + len(records)
+        producer = BatchProducer(producer_id, 0, sequence, is_transactional)
+        if is_transactional:
+            self._open.add(producer_id)
+        self._append(records, None, producer)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Nothing where none is open."""
+        if producer_id in self._open:
+            self._open.discard(producer_id)
+            self.log.append_end_transaction_marker(producer_id, 0, 1, committed=committed, leader_epoch=1)
+            self.oracle.end_transaction(producer_id, committed=committed)
+
+    def _records(self, count: int, *, may_lack_keys: bool = False) -> list[Record]:
+        chance, now_ms = self.chance, self.machine.clock.now_ms()
+        records: list[Record] = []
+        for _ in range(count or chance.randrange(1, 6)):
+            self._number += 1
+            key = b"k%d" % chance.randrange(KEY_COUNT)
+            value = b"v%d" % self._number if chance.random() < 0.7 else None
+            headers = (("h", b"x"),) if chance.random() < 0.2 else ()
+            if may_lack_keys and chance.random() < 0.05:
+                records.append(Record(0, now_ms, None, b"v%d" % self._number))
+            else:
+                records.append(Record(0, now_ms - chance.randrange(5000), key, value, headers))
+        return records
+
+    def _append(
+        self, records: list[Record], codec: Codec | None, producer: BatchProducer | None = None
+    ) -> None:
+        codec = self.chance.choice([Codec.NONE] * 6 + list(Codec)) if codec is None else codec
+        producer = BatchProducer() if producer is None else producer
+        info = self.log.append_as_leader(encode_batch(records, codec=codec, producer=producer), 1)
+        self.oracle.write(
+            (one._replace(offset=info.base_offset + delta) for delta, one in enumerate(records)),
+            producer.producer_id if producer.is_transactional else -1,
+        )
+
+    def delete_records(self, part: float) -> None:
+        """Up to somewhere below the last stable offset."""
+        start_offset = self.log.log_start_offset
+        wanted = start_offset + int(part * (self.log.last_stable_offset - start_offset))
+        self.log.increment_log_start_offset(wanted)
+        self.log.delete_old_segments()
+        self.first_dirty_offset = max(self.first_dirty_offset, self.log.log_start_offset)
+
+    def stop_offsets(self) -> list[int]:
+        """Where a clean may end: at segments, below what is undecided or written to."""
+        log = self.log
+        limit = min(log.last_stable_offset, log.active_base_offset)
+        ends = [segment.end_offset for segment in log.local_segments.sealed]
+        return [end for end in ends if self.first_dirty_offset < end <= limit]
+
+    def to_clean(self, stop_offset: int) -> LogToClean:
+        return LogToClean(self.log, self.first_dirty_offset, stop_offset, 0, 1, 0)
+
+    def clean(self, entry_count: int = 1000, *, break_off_after: int | None = None) -> CleanResult | None:
+        """Clean up to where it may end, or before that, and verify; None where there was nothing to do or
+        where it was broken off, after so many steps. A reader goes on meanwhile."""
+        stops = self.stop_offsets()
+        if not stops:
+            return None
+        stop_offset = self.chance.choice([stops[-1], stops[-1], self.chance.choice(stops)])
+        before, reader, now_ms = read_local(self.log), SteppingReader(self.log), self.machine.clock.now_ms()
+        step_count = 0
+
+        def on_step() -> None:
+            nonlocal step_count
+            step_count += 1
+            if break_off_after is not None and step_count > break_off_after:
+                raise CleaningAbortedError
+            if self.chance.random() < 0.3:
+                reader.step()
+
+        made = limits(entry_count, on_step, load_factor=self.chance.choice([0.5, 0.9, 1.0]))
+        result: CleanResult | None = None
+        try:
+            result = self.cleaner.clean(self.to_clean(stop_offset), made)
+        except CleaningAbortedError:
+            assert break_off_after is not None
+        end_offset = None if result is None else result.end_offset
+        self.oracle.note_clean(stop_offset, now_ms, end_offset)
+        if end_offset is not None:
+            assert self.first_dirty_offset < end_offset <= stop_offset, "no progress"
+            self.first_dirty_offset = end_offset
+        self.oracle.verify(self.log, before, is_finished=end_offset is not None)
+        self._require_reader(reader)
+        return result
+
+    def _require_reader(self, reader: SteppingReader) -> None:
+        """It has seen the last value of every key, whatever was cleaned under its hands."""
+        while reader.step():
+            pass
+        end_offset = self.log.last_stable_offset
+        assert reader.values == self.oracle.final_values(reader.start_offset, end_offset)
+
+    def restart(self, *, is_clean: bool) -> None:
+        """End the process, in order or not, and find the same."""
+        records = read_local(self.log)
+        producers = [_lasting(entry) for entry in self.log.producers()]
+        stable_offset = self.log.last_stable_offset
+        self.log.flush()
+        if is_clean:
+            self.machine.stop()
+        else:
+            self.machine.kill()
+        self.log = self.machine.start()
+        self.log.check()
+        assert read_local(self.log) == records
+        assert [_lasting(entry) for entry in self.log.producers()] == producers
+        assert self.log.last_stable_offset == stable_offset
+
+
+def _lasting(entry: ProducerStateEntry) -> tuple[int, int, int, int | None]:
+    """What a log knows of a producer after a restart, too, and after its older batches have gone."""
+    return entry.producer_id, entry.epoch, entry.last_sequence, entry.current_txn_first_offset

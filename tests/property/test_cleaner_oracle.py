@@ -1,0 +1,71 @@
+"""Cleaning against an independent oracle: whatever was written, and however it is cleaned, the last value of
+each key is what it was, offsets and their order do not change, and nothing goes without a reason."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.testing.cleaning_history import PRODUCER_COUNT, CleaningHistory
+
+STEPS = (
+    ["write"] * 8
+    + ["transact"] * 5
+    + ["produce"] * 2
+    + ["commit", "commit", "abort", "abort"]
+    + ["roll"] * 3
+    + ["clean"] * 5
+    + ["break off", "advance", "advance", "jump", "delete", "restart", "kill"]
+)
+
+
+def play(history: CleaningHistory, step: str) -> None:
+    chance, machine, log = history.chance, history.machine, history.log
+    producer_id = chance.randrange(PRODUCER_COUNT)
+    if step == "write":
+        history.write()
+    elif step == "transact":
+        history.write_as(producer_id)
+    elif step == "produce":
+        history.write_as(producer_id, is_transactional=False)
+    elif step in ("commit", "abort"):
+        history.end_transaction(producer_id, committed=step == "commit")
+    elif step == "roll":
+        log.roll()
+    elif step == "clean":
+        history.clean(chance.choice([1, 2, 3, 1000]))
+    elif step == "break off":
+        history.clean(break_off_after=chance.randrange(12))
+    elif step == "advance":
+        machine.clock.advance(chance.choice([10, 30_000, 60_000]))
+    elif step == "jump":
+        machine.clock.set_wall_ms(machine.clock.now_ms() + chance.choice([-70_000, -1000, 40_000]))
+    elif step == "delete":
+        history.delete_records(chance.random() / 2)
+    else:
+        history.restart(is_clean=step == "restart")
+
+
+@given(seed=st.integers(0, 2**32), steps=st.lists(st.sampled_from(STEPS), min_size=1, max_size=120))
+def test_a_log_that_is_cleaned_again_and_again_keeps_what_it_must(seed: int, steps: list[str]) -> None:
+    history = CleaningHistory(random.Random(seed))
+    for step in steps:
+        play(history, step)
+    for producer_id in range(PRODUCER_COUNT):
+        history.end_transaction(producer_id, committed=producer_id > 0)
+    history.log.roll()
+    history.write()
+    while history.clean(2) is not None:
+        pass
+    history.restart(is_clean=False)
+
+
+@given(seed=st.integers(0, 2**32))
+def test_long_histories(seed: int) -> None:
+    """Lists that Hypothesis makes are short as a rule: here are those that are not."""
+    history = CleaningHistory(random.Random(seed))
+    for _ in range(300):
+        play(history, history.chance.choice(STEPS))
+    history.oracle.verify(history.log)
