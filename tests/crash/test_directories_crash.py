@@ -9,6 +9,7 @@ again the next process finds on it whatever had been flushed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -62,11 +63,11 @@ class TwoDisks:
         """Start, write, stop, start again, write; whatever fails on a disk is that disk's loss."""
         manager = self.machine.open()
         for partition in (FIRST, SECOND):
-            self._attempt(lambda partition=partition: self._write(manager, partition))
-        self._attempt(lambda: self._drop(manager))
+            self._attempt(partial(self._write, manager, partition))
+        self._attempt(partial(self._drop, manager))
         self._attempt(manager.checkpoint)
         for partition in (FIRST, SECOND):
-            self._attempt(lambda partition=partition: self._cut(manager, partition))
+            self._attempt(partial(self._cut, manager, partition))
         self._attempt(manager.flush_old)
 
     def run_on(self) -> None:
@@ -113,9 +114,9 @@ class TwoDisks:
     def _drop(self, manager: LogManager) -> None:
         """Partitions come and go on both disks."""
         for partition in GONE:
-            self._attempt(lambda partition=partition: first_log(manager, partition))
+            self._attempt(partial(first_log, manager, partition))
         for partition in GONE:
-            self._attempt(lambda partition=partition: manager.delete_log(partition))
+            self._attempt(partial(manager.delete_log, partition))
         self.machine.clock.advance(60_000)
 
 

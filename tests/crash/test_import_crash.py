@@ -46,7 +46,7 @@ SURVIVALS = (
 )
 ONLY_LOOKING = frozenset(
     {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
-    | {"open_read", "close", "free_bytes", "try_lock", "try_lock_shared", "link_count"}
+    | {"open_read", "close", "free_bytes", "try_lock", "try_lock_shared", "link_count", "real_path"}
 )
 
 

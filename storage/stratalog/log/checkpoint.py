@@ -7,17 +7,21 @@
     orders 0 105823         topic, partition, offset
     orders 1 105640
 
-A write replaces the whole file atomically, so a crash leaves the old one or the new one. A file that cannot
-be read counts as empty: what it would have told is then found in the logs, with more work.
+A write replaces the whole file atomically, so a crash leaves the old one or the new one. A file that is
+damaged counts as empty, and the log of the process says so: what it would have told is then found in the
+logs, with more work.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
@@ -37,7 +41,12 @@ class OffsetCheckpoint:
         """All entries; none where the file is missing or damaged. Raises OSError where it cannot be read."""
         try:
             return parse_checkpoint(self._filesystem.read_file(self._path).decode())
-        except (FileNotFoundError, ValueError):
+        except FileNotFoundError:
+            return {}
+        except ValueError as failure:
+            logger.warning(
+                "a checkpoint is damaged and counts as empty, path=`%s` reason=`%s`", self._path, failure
+            )
             return {}
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:

@@ -1,7 +1,9 @@
 """How many of the oldest segments a log lets go. Functions over its segments, oldest first.
 
-Every rule speaks of a run from the beginning: a segment that must stay keeps all behind it. The guards are
-Kafka's: nothing at or above the high watermark goes, and neither does an empty active segment.
+Every rule speaks of a run from the beginning: a segment that must stay keeps all behind it. They come one
+after the other, each over what the one before has left: what lies below the log start, what is too much, what
+is too old. The guards are Kafka's: nothing at or above the high watermark goes, and neither does an empty
+active segment.
 """
 
 from __future__ import annotations
@@ -54,8 +56,9 @@ def beyond_local_retention(
     """
     count = tiered(segments, offsets)
     by_size = beyond_size(segments, config.effective_local_retention_bytes)
-    by_age = beyond_age(segments[:count], config.effective_local_retention_ms, newest_ms, now_ms)
-    return max(min(count, by_size), by_age)
+    gone = max(below_log_start(segments, offsets), min(count, by_size))
+    retention_ms = config.effective_local_retention_ms
+    return gone + beyond_age(segments[gone:count], retention_ms, newest_ms, now_ms)
 
 
 def beyond_retention(
@@ -69,8 +72,8 @@ def beyond_retention(
         return 0
     count = below_offset(segments, offsets.high_watermark)
     by_size = beyond_size(segments, config.retention_bytes)
-    by_age = beyond_age(segments[:count], config.retention_ms, newest_ms, now_ms)
-    return max(min(count, by_size), by_age)
+    gone = max(below_log_start(segments, offsets), min(count, by_size))
+    return gone + beyond_age(segments[gone:count], config.retention_ms, newest_ms, now_ms)
 
 
 def run_length(segments: Sequence[LogSegment], is_dropped: Callable[[LogSegment], bool]) -> int:

@@ -2,7 +2,7 @@
 
 `LocalLog` has the files, `LogAppender` fills them, `LogFlusher` syncs them, `LogReader` reads them.
 `LogState` follows what producers do, `LogOffsets` says what the offsets mean and how they relate,
-`LogAvailability` whether the log may be used, `retention` what may go. This class puts them together: it
+`LogAvailability` whether the log may be used, `LogRetention` lets go of it. This class puts them together: it
 takes the locks, moves the offsets, and decides what a failure of the disk means.
 
 Threads: appends validate without a lock, then write under `lock`, one at a time; `append_group` writes for
@@ -43,6 +43,7 @@ from stratalog.log.log_flusher import LogFlusher
 from stratalog.log.log_loader import LoadedLog
 from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.log_reader import LogReader
+from stratalog.log.log_retention import LogRetention
 from stratalog.log.log_segments import LogSegments
 from stratalog.log.producer_state_entry import ProducerStateEntry
 from stratalog.log.segment_exchange import SegmentExchange
@@ -83,7 +84,6 @@ class UnifiedLog:
         self._checkpoint = checkpoint
         self._local = loaded.local_log
         self._state = loaded.state
-        self._newest_ms = retention.newest_ms_on(loaded.local_log.resources.filesystem)
         self._offsets = LogOffsets(
             loaded.local_log,
             loaded.state,
@@ -105,6 +105,9 @@ class UnifiedLog:
             self._offsets,
             self._availability,
             self._flusher,
+        )
+        self._retention = LogRetention(
+            clock, topic_partition, loaded, self._offsets, self._availability, self._roll
         )
         self.segment_exchange = SegmentExchange(
             self._flush_lock,
@@ -185,11 +188,17 @@ class UnifiedLog:
         return self._availability.is_offline
 
     @property
+    def future_segment_count(self) -> int:
+        """Segments that are not dropped by age because they claim to be of the future; see `LogRetention`."""
+        return self._retention.future_segment_count
+
+    @property
     def is_closed(self) -> bool:
         return self._availability.is_closed
 
     @property
     def is_changed(self) -> bool:
+        """Its files are not what they were when it was loaded."""
         return self._local.is_changed
 
     def append_as_leader(self, batches: Buffer, leader_epoch: int) -> AppendInfo:
@@ -336,7 +345,7 @@ class UnifiedLog:
                 if not self.config.remote_storage_enable or offset > self.recovery_point:
                     with self._availability.unchanged_on_full_disk(undo):
                         self._checkpoint(self)
-                self._follow_log_start()
+                self._retention.follow_log_start()
 
     def delete_local_segments(self, *, ignore_retention: bool = False) -> int:
         """Drop local segments that are in the object store and beyond the local retention; returns how many.
@@ -346,15 +355,20 @@ class UnifiedLog:
         """
         with self._flush_lock, self.lock:
             if ignore_retention:
-                return self._delete_oldest(retention.tiered(self._local.segments, self._offsets))
-            return self._delete_oldest(self._count_beyond(retention.beyond_local_retention))
+                dropped = self._retention.drop_tiered(self.config)
+            else:
+                dropped = self._retention.drop_beyond(retention.beyond_local_retention, self.config)
+            self._unlink_later(dropped)
+            return len(dropped)
 
     def delete_old_segments(self) -> int:
         """Drop segments of a log that is not tiered, below its start or beyond its retention; returns how
         many. The log start follows. Raises CorruptRecordError, DataDirectoryError.
         """
         with self._flush_lock, self.lock:
-            return self._delete_oldest(self._count_beyond(retention.beyond_retention))
+            dropped = self._retention.drop_beyond(retention.beyond_retention, self.config)
+            self._unlink_later(dropped)
+            return len(dropped)
 
     def truncate_to(self, offset: int) -> int:
         """Drop the batches that end at or above `offset`; returns the log's end. Durable when it returns.
@@ -457,44 +471,10 @@ class UnifiedLog:
         except DataDirectoryError as failure:
             raise self._availability.go_offline(failure) from failure
 
-    def _count_beyond(self, rule: retention.RetentionRule) -> int:
-        return self._availability.reading(
-            lambda: rule(
-                self._local.segments, self._offsets, self.config, self._newest_ms, self._clock.now_ms()
-            )
-        )
-
-    def _delete_oldest(self, count: int) -> int:
-        """Drop the first `count` segments, and those below the log start; returns how many."""
-        count = max(count, retention.below_log_start(self._local.segments, self._offsets))
-        if count == 0:
-            return 0
-        self._availability.require_online()
-        if count == len(self._local.segments):
-            # There is always an active segment, and it is never dropped: begin a new one, empty, first.
-            self._roll()
-        snapshot_files = self._state.producers.snapshot_files
-        with self._availability.offline_on_failure():
-            # What is remembered of the batches that go is only there.
-            snapshot_files.sync(snapshot_files.take_unsynced())
-            dropped = self._local.drop_oldest(count)
-            start_offset = self._local.segments.start_offset
-            snapshot_files.remove_before(start_offset)
-        if not self.config.remote_storage_enable:
-            self._offsets.log_start_offset = max(self.log_start_offset, start_offset)
-            self._follow_log_start()
-        self._offsets.recovery_point = max(self.recovery_point, start_offset)
-        self._unlink_later(dropped)
-        return count
-
-    def _follow_log_start(self) -> None:
-        self._state.epochs.truncate_from_start(self.log_start_offset)
-        self._state.producers.on_log_start_offset_incremented(self.log_start_offset)
-        self._state.publish(self.high_watermark)
-
     def _unlink_later(self, dropped: Sequence[LogSegment]) -> None:
         def unlink() -> None:
             for segment in dropped:
                 segment.unlink_deleted()
 
-        self._scheduler.once(f"unlink {self.topic_partition}", unlink, self.config.file_delete_delay_ms)
+        if dropped:
+            self._scheduler.once(f"unlink {self.topic_partition}", unlink, self.config.file_delete_delay_ms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from stratalog.base.errors import DataDirectoryError, OffsetOutOfRangeError
@@ -129,13 +131,69 @@ def test_nothing_above_the_high_watermark_goes() -> None:
     assert log.log_start_offset == log.high_watermark == 2
 
 
-def test_a_record_of_the_future_keeps_its_segment() -> None:
+def test_a_record_of_the_future_keeps_its_segment_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     config = LogConfig(
         remote_storage_enable=False, retention_ms=HOUR_MS, message_timestamp_after_max_ms=9 * HOUR_MS
     )
-    _, log = started(config)
+    machine, log = started(config)
     fill(log, 3, age_step_ms=-HOUR_MS)
+    for _ in range(3):
+        assert log.delete_old_segments() == 0
+    assert log.future_segment_count == 1
+    [told] = [record.getMessage() for record in caplog.records]
+    assert "records of the future" in told
+    assert f"base_offset=`0` newest_ms=`{DEFAULT_NOW_MS + 3 * HOUR_MS}` now_ms=`{DEFAULT_NOW_MS}`" in told
+    # What is deleted otherwise goes, and the next one is told of.
+    log.increment_log_start_offset(1)
+    assert log.delete_old_segments() == 1
     assert log.delete_old_segments() == 0
+    assert log.future_segment_count == 2
+    machine.clock.advance(5 * HOUR_MS)
+    assert log.delete_old_segments() == 2
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_start_size_and_age_are_judged_one_after_the_other(seed: int) -> None:
+    """Beside the three rules as they are told: each over what the one before has left."""
+    draw = random.Random(seed)
+    log_start = draw.randint(0, 6)
+    config = LogConfig(
+        remote_storage_enable=False,
+        retention_ms=draw.choice([-1, 0, HOUR_MS, 4 * HOUR_MS]),
+        retention_bytes=draw.choice([-1, 0, 700, 1500, 3000]),
+        min_durability=Durability.DISK,
+    )
+    _, log = started(config)
+    for _ in range(8):
+        age_ms = draw.choice([0, HOUR_MS // 2, 2 * HOUR_MS, 9 * HOUR_MS])
+        value = b"v" * draw.randint(0, 500)
+        log.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS - age_ms, b"k", value)]), 1)
+        log.roll()
+        if draw.random() < 0.4:
+            log.flush()
+    log_start = min(log_start, log.high_watermark)
+    log.increment_log_start_offset(log_start)
+    left = list(log.segments())
+    while len(left) > 1 and left[0].end_offset <= log.log_start_offset:
+        left.pop(0)
+    while (
+        config.retention_bytes >= 0
+        and len(left) > 1
+        and left[0].end_offset <= log.high_watermark
+        and sum(one.size_bytes for one in left[1:]) >= config.retention_bytes
+    ):
+        left.pop(0)
+    while (
+        config.retention_ms >= 0
+        and len(left) > 1
+        and left[0].end_offset <= log.high_watermark
+        and DEFAULT_NOW_MS - left[0].max_timestamp_ms > config.retention_ms
+    ):
+        left.pop(0)
+    log.delete_old_segments()
+    assert [one.base_offset for one in log.segments()] == [one.base_offset for one in left], f"seed {seed}"
+    log.check()
 
 
 def test_records_without_a_timestamp_are_as_old_as_their_file() -> None:

@@ -29,6 +29,7 @@ from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
 CONFIG = LogConfig()
+UNTIERED = LogConfig(remote_storage_enable=False, retention_ms=-1)
 SECOND = TopicPartition("orders", 1)
 METADATA = f"{PARTITION_DIR}/partition.metadata"
 
@@ -112,6 +113,59 @@ def test_checkpoints_are_kafkas_and_carry_over_what_was_not_opened() -> None:
     assert text == "0\n2\norders 0 2\norders 1 4\n"
     assert machine.disk.read_file(f"{DATA_DIR}/log-start-offset-checkpoint") == b"0\n0\n"
     assert parse_checkpoint(text) == {PARTITION: 2, SECOND: 4}
+
+
+@pytest.mark.parametrize("contents", [b"", b"0\n9\norders 0 2\n", b"\xff", b"0\n1\norders 0 two\n"])
+def test_a_damaged_checkpoint_counts_as_empty_and_is_told(
+    contents: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = LogMachine()
+    append(machine.open(), PARTITION, 2)
+    machine.stop()
+    path = f"{DATA_DIR}/recovery-point-offset-checkpoint"
+    replace_file(machine.disk, path, contents)
+    manager = machine.open()
+    assert [path in record.getMessage() for record in caplog.records] == [True]
+    assert manager.open_log(PARTITION, TOPIC_ID, CONFIG).log_end_offset == 2
+    machine.stop()
+    assert parse_checkpoint(machine.disk.read_file(path).decode()) == {PARTITION: 2}
+
+
+@pytest.mark.parametrize("changes", ["append", "truncate", "roll", "drop"])
+def test_a_log_that_was_changed_before_it_was_let_go_is_not_clean(changes: str) -> None:
+    machine = LogMachine(config=UNTIERED)
+    manager = machine.open()
+    for _ in range(3):
+        append(manager, PARTITION, 3)
+        manager.log(PARTITION).roll()
+        manager.let_go(PARTITION)
+    manager.open_log(PARTITION, TOPIC_ID, UNTIERED)
+    append(manager, SECOND, 3)
+    machine.stop()
+    manager = machine.open()
+    log = manager.open_log(PARTITION, TOPIC_ID, UNTIERED)
+    if changes == "append":
+        log.append_as_leader(BATCH, 1)
+    elif changes == "truncate":
+        log.truncate_to(7)
+    elif changes == "roll":
+        log.append_as_leader(BATCH, 1)
+        log.roll()
+    else:
+        log.increment_log_start_offset(5)
+        assert log.delete_old_segments() == 1
+    end_offset = log.log_end_offset
+    manager.let_go(PARTITION)
+    # Neither for this process, nor for the next.
+    log = manager.open_log(PARTITION, TOPIC_ID, UNTIERED)
+    assert not log.recovery_report.was_clean
+    assert log.log_end_offset == end_offset
+    log.append_as_leader(BATCH, 1)
+    manager.let_go(PARTITION)
+    machine.stop()
+    manager = machine.open()
+    assert not manager.was_clean
+    assert manager.open_log(PARTITION, TOPIC_ID, UNTIERED).log_end_offset == end_offset + 1
 
 
 def test_the_marker_is_there_only_if_every_log_is_clean() -> None:

@@ -1,0 +1,108 @@
+"""Lets the oldest segments of a log go: below its start first, then what is too much, then what is too old.
+
+`retention` has the rules. What goes is renamed at once, so that nobody finds it any more, and its files are
+unlinked later, by the caller: readers that hold a segment finish. The log start follows, of a log that has no
+other tier, and with it what is known of epochs and producers.
+
+A segment whose newest record claims to be of the future is never old enough, and keeps all behind it from
+going by age. The log of the process says so once for each, and they are counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from stratalog.base.clock import Clock
+from stratalog.base.types import TopicPartition
+from stratalog.log import retention
+from stratalog.log.log_availability import LogAvailability
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_loader import LoadedLog
+from stratalog.log.log_offsets import LogOffsets
+from stratalog.segment.log_segment import LogSegment
+
+logger = logging.getLogger(__name__)
+
+
+class LogRetention:
+    """Guarded by UnifiedLog: its flush lock and its lock are held for every change."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        topic_partition: TopicPartition,
+        loaded: LoadedLog,
+        offsets: LogOffsets,
+        availability: LogAvailability,
+        roll: Callable[[], None],
+    ) -> None:
+        """`roll` begins a new segment."""
+        self._clock = clock
+        self._topic_partition = topic_partition
+        self._local = loaded.local_log
+        self._state = loaded.state
+        self._offsets = offsets
+        self._availability = availability
+        self._roll = roll
+        self._newest_ms_of = retention.newest_ms_on(loaded.local_log.resources.filesystem)
+        self._reported_base_offset = -1
+        self.future_segment_count = 0
+        """Segments that claimed to be of the future when they were to be judged by their age."""
+
+    def drop_tiered(self, config: LogConfig) -> tuple[LogSegment, ...]:
+        """Drop all that is in the object store. Raises CorruptRecordError, DataDirectoryError."""
+        return self._drop(retention.tiered(self._local.segments, self._offsets), config)
+
+    def drop_beyond(self, rule: retention.RetentionRule, config: LogConfig) -> tuple[LogSegment, ...]:
+        """Drop what the rule lets go. Raises CorruptRecordError, DataDirectoryError."""
+        now_ms = self._clock.now_ms()
+        count = self._availability.reading(
+            lambda: rule(self._local.segments, self._offsets, config, self._newest_ms, now_ms)
+        )
+        return self._drop(count, config)
+
+    def _drop(self, count: int, config: LogConfig) -> tuple[LogSegment, ...]:
+        """Drop the first `count` segments, and those below the log start."""
+        count = max(count, retention.below_log_start(self._local.segments, self._offsets))
+        if count == 0:
+            return ()
+        self._availability.require_online()
+        if count == len(self._local.segments):
+            # There is always an active segment, and it is never dropped: begin a new one, empty, first.
+            self._roll()
+        snapshot_files = self._state.producers.snapshot_files
+        with self._availability.offline_on_failure():
+            # What is remembered of the batches that go is only there.
+            snapshot_files.sync(snapshot_files.take_unsynced())
+            dropped = self._local.drop_oldest(count)
+            start_offset = self._local.segments.start_offset
+            snapshot_files.remove_before(start_offset)
+        if not config.remote_storage_enable:
+            self._offsets.log_start_offset = max(self._offsets.log_start_offset, start_offset)
+            self.follow_log_start()
+        self._offsets.recovery_point = max(self._offsets.recovery_point, start_offset)
+        return dropped
+
+    def follow_log_start(self) -> None:
+        """Forget what was known of the records below the log start."""
+        self._state.epochs.truncate_from_start(self._offsets.log_start_offset)
+        self._state.producers.on_log_start_offset_incremented(self._offsets.log_start_offset)
+        self._state.publish(self._offsets.high_watermark)
+
+    def _newest_ms(self, segment: LogSegment) -> int:
+        newest_ms, now_ms = self._newest_ms_of(segment), self._clock.now_ms()
+        # They are asked for oldest first, and the first of the future ends it: there is one at a time.
+        if newest_ms > now_ms and segment.base_offset > self._reported_base_offset:
+            self._reported_base_offset = segment.base_offset
+            self.future_segment_count += 1
+            logger.warning(
+                "%s has a segment with records of the future, which is not dropped by age, nor is what"
+                " follows it; correct the producer's clock, or delete the records,"
+                " base_offset=`%d` newest_ms=`%d` now_ms=`%d`",
+                self._topic_partition,
+                segment.base_offset,
+                newest_ms,
+                now_ms,
+            )
+        return newest_ms

@@ -1,0 +1,102 @@
+"""Whoever changes a log in a way that a clean must not meet keeps the cleaner away from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
+from stratalog.cleaner.cleaning_state import CleaningAbortedError
+from stratalog.log.checkpoint import OffsetCheckpoint
+from stratalog.log.log_config import LogConfig
+from stratalog.manager.log_manager import LogManager
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
+
+THREE = encode_batch([Record(number, 1000, b"k", b"v") for number in range(3)])
+COMPACTED = LogConfig(
+    remote_storage_enable=False,
+    retention_ms=-1,
+    cleanup_policy=frozenset({"compact"}),
+    segment_bytes=1024,
+)
+
+
+def machine_cleaned_to(offset: int) -> LogMachine:
+    """A log of 27 records in batches of three, cleaned up to that offset."""
+    machine = LogMachine(config=COMPACTED)
+    log = machine.start()
+    for _ in range(9):
+        log.append_as_leader(THREE, 1)
+    machine.stop()
+    OffsetCheckpoint(machine.disk, f"{DATA_DIR}/{CLEANER_OFFSET_FILE}").write({PARTITION: offset})
+    return machine
+
+
+def compacted() -> tuple[LogMachine, LogManager]:
+    machine = machine_cleaned_to(25)
+    manager = machine.open()
+    manager.open_log(PARTITION, TOPIC_ID, COMPACTED)
+    return machine, manager
+
+
+def cleaned(machine: LogMachine) -> int | None:
+    """As the next process would read it."""
+    return OffsetCheckpoint(machine.disk, f"{DATA_DIR}/{CLEANER_OFFSET_FILE}").read().get(PARTITION)
+
+
+@pytest.mark.parametrize(("offset", "end_offset"), [(20, 18), (18, 18), (26, 24), (40, 27), (27, 27)])
+def test_a_truncation_takes_what_is_gone_out_of_the_cleaners_checkpoint(offset: int, end_offset: int) -> None:
+    machine, manager = compacted()
+    assert manager.truncate_to(PARTITION, offset) == end_offset
+    assert cleaned(machine) == min(25, end_offset)
+
+
+def test_so_do_beginning_anew_and_deleting() -> None:
+    machine, manager = compacted()
+    manager.truncate_fully_and_start_at(PARTITION, 12)
+    assert (cleaned(machine), manager.log(PARTITION).log_end_offset) == (12, 12)
+    manager.delete_log(PARTITION)
+    assert cleaned(machine) is None
+    manager.open_log(PARTITION, TOPIC_ID, COMPACTED)
+    assert cleaned(machine) is None
+
+
+def test_so_does_a_log_that_was_found_shorter() -> None:
+    machine = machine_cleaned_to(9999)
+    machine.start()
+    assert cleaned(machine) == 27
+
+
+@pytest.mark.parametrize("change", ["truncate", "restart", "delete", "aside", "let_go", "retention"])
+def test_whoever_changes_a_log_waits_for_a_clean_that_runs(change: str) -> None:
+    _, manager = compacted()
+    log = manager.log(PARTITION)
+    changes: dict[str, Callable[[], object]] = {
+        "truncate": lambda: manager.truncate_to(PARTITION, 20),
+        "restart": lambda: manager.truncate_fully_and_start_at(PARTITION, 20),
+        "delete": lambda: manager.delete_log(PARTITION),
+        "aside": lambda: manager.set_aside(PARTITION, "fenced"),
+        "let_go": lambda: manager.let_go(PARTITION),
+        "retention": lambda: manager.tasks.delete_old_segments(log),
+    }
+    with ThreadPoolExecutor(1) as pool, ExitStack() as clean:
+        assert clean.enter_context(manager.cleaner.held(log))
+        if change == "retention":
+            # The cleaner looks after its own; this is one that has just ceased to be.
+            log.reconfigure(dataclasses.replace(COMPACTED, cleanup_policy=frozenset({"delete"})))
+        changed = pool.submit(changes[change])
+        while True:
+            try:
+                manager.cleaner.check_done(log)
+            except CleaningAbortedError:
+                break
+        if change != "retention":
+            assert (log.log_end_offset, log.is_closed, changed.done()) == (27, False, False)
+        clean.close()
+        changed.result(20)
