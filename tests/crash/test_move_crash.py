@@ -12,10 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import Durability
-from stratalog.cleaner.throttler import Throttler
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_move import MoveState
@@ -26,6 +24,7 @@ from stratalog.testing.log_machine import DATA_DIR, PARTITION, LogMachine
 from stratalog.testing.memory_filesystem import Kept, Survival
 from stratalog.testing.sampling import Sampling
 from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.stepped_throttler import SteppedThrottler
 
 OTHER_DIR = "/other"
 # The records are older than any clock here.
@@ -45,24 +44,6 @@ TIERED = LogConfig(segment_bytes=1024, index_interval_bytes=100, min_durability=
 
 Beside = Callable[[LogMachine, LogLedger, UnifiedLog, int], None]
 """What happens beside a move, after so many of its steps."""
-
-
-class SteppedThrottler(Throttler):
-    """Between two steps of a move something else happens. Used by one thread."""
-
-    def __init__(self, clock: Clock, work: Callable[[int], None]) -> None:
-        super().__init__(clock)
-        self._work = work
-        self._step_count = 0
-
-    def take(self, size_bytes: int, check_done: Callable[[], None]) -> None:
-        super().take(size_bytes, check_done)
-        self._step_count += 1
-        self._work(self._step_count)
-
-    @property
-    def step_count(self) -> int:
-        return self._step_count
 
 
 def beside_plain(machine: LogMachine, ledger: LogLedger, log: UnifiedLog, step: int) -> None:
