@@ -38,7 +38,7 @@ class ProducerStateManager:
         """Empty, at offset 0: `truncate_and_reload` follows. `producer_id_expiration_ms`: after how long a
         producer that is idle is forgotten."""
         self.snapshot_files = snapshot_files
-        self._expiration_ms = producer_id_expiration_ms
+        self.expiration_ms = producer_id_expiration_ms
         self._producers: dict[int, ProducerStateEntry] = {}
         # First offset to producer. Transactions begin in the order of offsets, so the first is the oldest.
         self._ongoing: dict[int, int] = {}
@@ -159,7 +159,7 @@ class ProducerStateManager:
 
     def _is_expired(self, entry: ProducerStateEntry, now_ms: int) -> bool:
         return (
-            entry.current_txn_first_offset is None and now_ms - entry.last_timestamp_ms >= self._expiration_ms
+            entry.current_txn_first_offset is None and now_ms - entry.last_timestamp_ms >= self.expiration_ms
         )
 
     def snapshot(self) -> ProducerSnapshot:

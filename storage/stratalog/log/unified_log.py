@@ -301,6 +301,11 @@ class UnifiedLog:
         with self.lock:
             return self._state.producers.snapshot().entries
 
+    def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
+        """Producers that are idle for so long are forgotten from now on."""
+        with self.lock:
+            self._state.producers.expiration_ms = expiration_ms
+
     def remove_expired_producers(self) -> None:
         """Forget the producers that have been idle for too long."""
         with self.lock:

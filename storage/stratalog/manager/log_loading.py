@@ -81,7 +81,9 @@ class LogLoading:
         self._directories = directories
         self._resources = resources
         self._cleaner = cleaner
-        self._settings = settings
+        self._written_by_broker = settings.written_by_broker
+        self.producer_id_expiration_ms = settings.producer_id_expiration_ms
+        """Of the next log that is loaded."""
         self._checkpoint = checkpoint
 
     def load(self, wanted: WantedLog, on_progress: Callable[[LoadProgress], None]) -> UnifiedLog:
@@ -198,8 +200,8 @@ class LogLoading:
                 wanted.config,
                 now_ms=self._clock.now_ms(),
                 recovery_point=checkpoints.recovery_point(partition),
-                producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
-                written_by_broker=self._settings.written_by_broker,
+                producer_id_expiration_ms=self.producer_id_expiration_ms,
+                written_by_broker=self._written_by_broker,
                 on_progress=on_progress,
             )
             log_start_offset = checkpoints.log_start_offset(partition)

@@ -261,6 +261,8 @@ class LogManager:
                 assert not self._is_closed
                 self._directories.of(log).note_opened(partition)
                 self._logs[partition] = log
+            # It may have been altered meanwhile.
+            log.set_producer_id_expiration_ms(self._loader.producer_id_expiration_ms)
         finally:
             with self._guard:
                 self._loading.discard(partition)
@@ -293,6 +295,12 @@ class LogManager:
         """All open logs, in order, those that are offline among them."""
         with self._guard:
             return tuple(self._logs[partition] for partition in sorted(self._logs))
+
+    def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
+        """All logs, open ones and those that are opened later, forget producers that are idle for so long."""
+        self._loader.producer_id_expiration_ms = expiration_ms
+        for log in self.logs():
+            log.set_producer_id_expiration_ms(expiration_ms)
 
     def begin_move(self, partition: TopicPartition, target_path: str) -> LogMove:
         """A move of the open log to that log directory, see `LogMoves.begin`. Raises
