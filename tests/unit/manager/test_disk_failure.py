@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -59,16 +62,17 @@ class TwoDisks:
         for number in (0, 2, 4):
             log = self.log(number)
             assert log.is_offline
-            for refused in (
-                lambda log=log: log.append_as_leader(BATCH, 1),
-                lambda log=log: log.read(0, 100),
-                lambda log=log: log.offset_for_timestamp(0),
-                lambda log=log: log.segments(),
-                lambda log=log: log.flush(),
-                lambda log=log: log.roll(),
-                lambda log=log: log.increment_log_start_offset(2),
-                lambda log=log: log.truncate_to(1),
-            ):
+            calls: tuple[Callable[[], object], ...] = (
+                partial(log.append_as_leader, BATCH, 1),
+                partial(log.read, 0, 100),
+                partial(log.offset_for_timestamp, 0),
+                log.segments,
+                log.flush,
+                log.roll,
+                partial(log.increment_log_start_offset, 2),
+                partial(log.truncate_to, 1),
+            )
+            for refused in calls:
                 with pytest.raises(DataDirectoryError, match="offline after its disk failed") as failure:
                     refused()
                 assert failure.value.fields["path"] == A
@@ -221,7 +225,7 @@ def test_errors_that_are_not_of_the_disk_leave_the_directory_alone(number: int) 
 
 
 def test_cleaning_ends_where_the_disk_failed() -> None:
-    disks = TwoDisks(dataclasses.replace(CONFIG, cleanup_policy=("compact",)))
+    disks = TwoDisks(dataclasses.replace(CONFIG, cleanup_policy=frozenset({"compact"})))
     assert len(disks.manager.cleaner.cleaned_logs()) == 6
     disks.fail_next()
     with pytest.raises(DataDirectoryError):
@@ -243,11 +247,12 @@ class TestWatchedFileSystem:
             disk.open_append(f"{A}/file").close()
             health = DirectoryHealth(A)
             watched = WatchedFileSystem(disk, [health])
-            arguments: list[object] = {
+            special: dict[str, list[Any]] = {
                 "rename": [f"{A}/file", f"{A}/other"],
                 "link": [f"{A}/file", f"{A}/other"],
                 "set_modified_ms": [f"{A}/file", 5],
-            }.get(name, [f"{A}/file"])
+            }
+            arguments = special.get(name, [f"{A}/file"])
             disk.fail_at(disk.operation_count + 1)
             with pytest.raises(OSError, match="Input/output"):
                 getattr(watched, name)(*arguments)
@@ -263,12 +268,13 @@ class TestWatchedFileSystem:
         disk.make_directories(A)
         health = DirectoryHealth(A)
         file = WatchedFileSystem(disk, [health]).open_append(f"{A}/file")
-        arguments: list[object] = {
+        special: dict[str, list[Any]] = {
             "append": [[b"x"]],
             "read_at": [0, 1],
             "truncate": [0],
             "reserve": [10],
-        }.get(name, [])
+        }
+        arguments = special.get(name, [])
         disk.fail_at(disk.operation_count + 1)
         with pytest.raises(OSError, match="Input/output"):
             getattr(file, name)(*arguments)
