@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench simulate minio proto clean
+.PHONY: help demo test check format bench simulate torture minio proto clean
 
 ROOTS := cli client pipeline proto service storage testing tiering
 CODE := $(ROOTS) tests benchmarks hatch_build.py
@@ -54,6 +54,11 @@ simulate: $(DEV)  ## Run the simulations for longer, with new seeds
 	export STRATALOG_SIMULATION_FIRST_SEED=$${STRATALOG_SIMULATION_FIRST_SEED:-$$(date +%s)}; \
 	$(BIN)/python -m pytest --timeout=0 tests/simulation tests/property tests/model tests/crash \
 		tests/unit/log/test_bit_flips.py $(ARGS)
+
+torture: $(DEV)  ## Local logs under everything at once, for ten minutes, with a new seed
+	@export STRATALOG_TORTURE_S=$${STRATALOG_TORTURE_S:-600}; \
+	export STRATALOG_TORTURE_SEED=$${STRATALOG_TORTURE_SEED:-$$(date +%s)}; \
+	$(BIN)/python -m pytest --timeout=0 tests/torture $(ARGS)
 
 minio:  ## Build MinIO once (needs Go) and serve S3 on this machine, for trying out
 	@scripts/minio.sh

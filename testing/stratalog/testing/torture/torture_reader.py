@@ -1,0 +1,64 @@
+"""A reader that begins at the start of a log and follows it to its end, meeting committed records only."""
+
+from __future__ import annotations
+
+import struct
+
+from stratalog.base.errors import OffsetOutOfRangeError
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch import batches, decode
+from stratalog.testing.torture.keyed_ledger import KeyedView
+
+_FETCH_BYTES = 64 * 1024
+
+
+class TortureReader:
+    """Used by one thread."""
+
+    def __init__(self, log: UnifiedLog) -> None:
+        self._log = log
+        self._offset = log.log_start_offset
+        self.view = KeyedView(log.topic_partition)
+
+    def read_on(self) -> bool:
+        """Read what one fetch gives; False where the reader has caught up. Raises AssertionError where it is
+        not in order."""
+        end_offset = self._log.last_stable_offset
+        if self._offset >= end_offset:
+            return False
+        try:
+            fetched = self._log.read(self._offset, _FETCH_BYTES, Isolation.TXN_COMMITTED)
+        except OffsetOutOfRangeError:
+            # Retention was quicker, as it may be.
+            assert self._offset < self._log.log_start_offset, f"{self._log.topic_partition} at {self._offset}"
+            self._offset = self._log.log_start_offset
+            return True
+        self._take(fetched)
+        self._offset = fetched.next_offset
+        return True
+
+    def read_to_end(self) -> None:
+        while self.read_on():
+            pass
+
+    def _take(self, fetched: FetchData) -> None:
+        waiting = sorted(fetched.aborted_transactions, key=lambda aborted: aborted.first_offset)
+        aborted_ids: set[int] = set()
+        for position, header in batches(fetched.batches):
+            while waiting and waiting[0].first_offset <= header.last_offset:
+                aborted_ids.add(waiting.pop(0).producer_id)
+            if header.is_control:
+                aborted_ids.discard(header.producer_id)
+                continue
+            if header.is_transactional and header.producer_id in aborted_ids:
+                continue
+            for record in decode(fetched.batches, position):
+                if record.offset >= self._offset:
+                    assert record.key is not None
+                    _, number = record.headers[0]
+                    assert number is not None
+                    self.view.take(
+                        record.offset, record.key, record.value, int(struct.unpack(">q", number)[0])
+                    )
