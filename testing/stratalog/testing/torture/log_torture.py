@@ -29,7 +29,8 @@ from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.log_manager import LogManager, LogManagerSettings
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.log_move import MoveState
 from stratalog.server.thread_scheduler import ThreadScheduler
 from stratalog.testing.torture.keyed_ledger import KeyedLedger
