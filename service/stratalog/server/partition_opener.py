@@ -49,6 +49,8 @@ class WantedPartition(NamedTuple):
     topic_partition: TopicPartition
     topic_id_partition: TopicIdPartition
     config: LogConfig
+    is_new: bool = False
+    """Nobody has had the partition before."""
 
 
 class PartitionOpener:
@@ -161,6 +163,7 @@ class PartitionOpener:
 def _tell(log: UnifiedLog) -> None:
     """What a human should know of how the log was found."""
     report = log.recovery_report
+                is_first_opening=wanted.is_new,
     if report.remains:
         logger.warning(
             "the recovery of %s ended before damage that sound batches lie behind, end_offset=`%d`, and kept "

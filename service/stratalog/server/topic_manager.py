@@ -134,7 +134,7 @@ class TopicManager:
                 raise TopicAlreadyExistsError("the topic is there already, choose another name", topic=name)
             entry = self._create(name, partition_count, config)
             try:
-                return self._publish(entry)
+                return self._publish(entry, is_new=True)
             except Exception:
                 self._undo(entry)
                 raise
@@ -258,8 +258,9 @@ class TopicManager:
             return
         config = self._config_of(entry)
         for partition in topic.partitions:
-            partition.reconfigure(config)
-        added = self._opener.open(_wanted(entry, config)[len(topic.all_partitions) :])
+            self._reconfigure(partition, config)
+        wanted = _wanted(entry, config, is_new=True)
+        added = self._opener.open(wanted[len(topic.all_partitions) :])
         self._registry.replace(_hosted(entry, config, (*topic.all_partitions, *added)))
 
     def _is_as(self, topic: HostedTopic, entry: TopicEntry) -> bool:
@@ -337,9 +338,10 @@ class TopicManager:
         if log.topic_id == topic_id:
             self._logs.delete_log(topic_partition)
 
-    def _publish(self, entry: TopicEntry) -> HostedTopic:
+    def _publish(self, entry: TopicEntry, *, is_new: bool = False) -> HostedTopic:
         config = self._config_of(entry)
-        topic = _hosted(entry, config, tuple(self._opener.open(_wanted(entry, config))))
+        opened = self._opener.open(_wanted(entry, config, is_new=is_new))
+        topic = _hosted(entry, config, tuple(opened))
         self._registry.publish(topic)
         return topic
 
@@ -403,10 +405,12 @@ class TopicManager:
         return result
 
 
-def _wanted(entry: TopicEntry, config: LogConfig) -> list[WantedPartition]:
-    """All partitions of the topic, in order."""
+def _wanted(entry: TopicEntry, config: LogConfig, *, is_new: bool = False) -> list[WantedPartition]:
+    """All partitions of the topic, in order. `is_new`: nobody has had them before."""
     return [
-        WantedPartition(TopicPartition(entry.name, number), TopicIdPartition(entry.topic_id, number), config)
+        WantedPartition(
+            TopicPartition(entry.name, number), TopicIdPartition(entry.topic_id, number), config, is_new
+        )
         for number in range(entry.partition_count)
     ]
 
