@@ -1,4 +1,5 @@
-"""A log beside a plain list: any mixture of appends, reads, drops, restarts and crashes leaves them equal."""
+"""A log beside a plain list: any mixture of appends, reads, drops, moves, restarts and crashes leaves them
+equal."""
 
 from __future__ import annotations
 
@@ -11,14 +12,18 @@ from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError, OutOfOrd
 from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_move import MoveState
 from stratalog.record.record import Record
 from stratalog.testing.log_ledger import LogLedger, decode_with_markers, read_local
-from stratalog.testing.log_machine import LogMachine
+from stratalog.testing.log_machine import DATA_DIR, PARTITION, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.stepped_throttler import SteppedThrottler
 
 COUNTS = st.integers(1, 6)
 PRODUCERS = st.integers(1, 3)
 NEVER = 2**60
+OTHER_DIR = "/other"
 FRACTIONS = st.floats(0, 1)
 CONFIGS = st.builds(
     LogConfig,
@@ -44,13 +49,23 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     def begin(self, config: LogConfig, start_offset: int) -> None:
         self.disk = MemoryFileSystem()
         self.config = config
-        self.machine = LogMachine(self.disk, config, producer_id_expiration_ms=NEVER)
+        self.ids = SequentialIds()
+        self.machine = self.new_machine()
         self.ledger = LogLedger()
         self.log: UnifiedLog = self.machine.start(start_offset=start_offset)
         # The empty log is kept as a fact; without a record in it, a crash may take the fact away.
         self.log.flush()
         self.ledger.durable_end_offset = self.ledger.local_start_offset = start_offset
         self.ledger.log_start_offset = self.log.log_start_offset
+
+    def new_machine(self) -> LogMachine:
+        return LogMachine(
+            self.disk,
+            self.config,
+            producer_id_expiration_ms=NEVER,
+            data_dirs=(DATA_DIR, OTHER_DIR),
+            ids=self.ids,
+        )
 
     @property
     def records(self) -> list[Record]:
@@ -201,6 +216,23 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     def restart_at(self, delta: int) -> None:
         self.ledger.restart_at(self.log, max(0, self.log.log_end_offset + delta))
 
+    @rule(counts=st.lists(COUNTS, max_size=5))
+    def move(self, counts: list[int]) -> None:
+        """To the other log directory, with appends beside it."""
+        assert self.machine.manager is not None
+        manager, left = self.machine.manager, list(counts)
+
+        def append(_: int) -> None:
+            if left:
+                self.ledger.append(self.log, [self.ledger.batch(left.pop())])
+
+        manager.moves.throttler = SteppedThrottler(self.machine.clock, append)
+        target = OTHER_DIR if manager.directory_of(PARTITION) == DATA_DIR else DATA_DIR
+        assert manager.begin_move(PARTITION, target).run() is MoveState.DONE
+        assert manager.directory_of(PARTITION) == target
+        assert self.log.recovery_point == self.log.log_end_offset
+        self.ledger.durable_end_offset = self.log.recovery_point
+
     @rule(duration_ms=st.sampled_from([1, 600, 60_000]))
     def pass_time(self, duration_ms: int) -> None:
         self.machine.clock.advance(duration_ms)
@@ -235,7 +267,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
 
     def _start_after_crash(self) -> None:
         tiered_end_offset = self.log.tiered_end_offset
-        self.machine = LogMachine(self.disk, self.config, producer_id_expiration_ms=NEVER)
+        self.machine = self.new_machine()
         self.log = self.machine.start()
         self._tell_what_the_store_knows(tiered_end_offset)
         self.ledger.verify(self.log, after_crash=True)

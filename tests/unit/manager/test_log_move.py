@@ -372,7 +372,7 @@ def test_a_move_that_the_process_did_not_finish_is_begun_again() -> None:
     moving.restart()
     [wanted] = moving.manager.moves.wanted
     assert moving.begin(target=wanted.target_path).run() is MoveState.DONE
-    assert moving.manager.moves.wanted == ()
+    assert not moving.manager.moves.wanted
     moving.ledger.verify(moving.log, after_crash=False)
     moving.machine.clock.advance(60_000)
     assert moving.left_over() == []
@@ -385,7 +385,7 @@ def test_a_partition_that_goes_takes_the_wish_for_its_move_along() -> None:
     manager = moving.machine.open()
     assert len(manager.moves.wanted) == 1
     manager.delete_log(PARTITION)
-    assert manager.moves.wanted == ()
+    assert not manager.moves.wanted
     moving.machine.clock.advance(60_000)
     assert moving.left_over() == []
 
