@@ -24,24 +24,27 @@ class _DirectoryCheckpoint:
     """One directory's file and what it shall hold. Thread-safe: `lock` guards changes, and is held while the
     file is written."""
 
-    __slots__ = ("_file", "lock", "offsets")
+    __slots__ = ("_file", "_is_unsaved", "lock", "offsets")
 
     def __init__(self, filesystem: FileSystem, directory: str) -> None:
         """Raises OSError where the file cannot be read."""
         self._file = OffsetCheckpoint(filesystem, f"{directory}/{CLEANER_OFFSET_FILE}")
         self.offsets = self._file.read()
+        self._is_unsaved = False
         self.lock = threading.Lock()
 
     def put(self, partition: TopicPartition, offset: int | None) -> None:
         """The entry, or none, durable when it returns. Guarded by `lock`. Raises OSError; the entry counts in
-        this process all the same."""
-        if self.offsets.get(partition) == offset:
+        this process all the same, and is written with the next one."""
+        if self.offsets.get(partition) == offset and not self._is_unsaved:
             return
+        self._is_unsaved = True
         if offset is None:
-            del self.offsets[partition]
+            self.offsets.pop(partition, None)
         else:
             self.offsets[partition] = offset
         self._file.write(self.offsets)
+        self._is_unsaved = False
 
 
 class CleanerCheckpoints:
@@ -83,8 +86,8 @@ class CleanerCheckpoints:
         """No entry of the partition is above `offset` when it returns, for good. Raises OSError."""
         for found in self._directories.values():
             with found.lock:
-                if found.offsets.get(partition, offset) > offset:
-                    found.put(partition, offset)
+                if partition in found.offsets:
+                    found.put(partition, min(offset, found.offsets[partition]))
 
     def forget(self, partition: TopicPartition) -> None:
         """No directory has an entry of the partition when it returns, for good. Raises OSError."""

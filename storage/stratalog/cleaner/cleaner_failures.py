@@ -94,6 +94,10 @@ class CleanerFailures:
         delay_ms = min(MAX_DELAY_MS, FIRST_DELAY_MS << min(failure_count - 1, 16))
         return round(delay_ms * (1 - JITTER * self._random.random()))
 
+    def has(self, partition: TopicPartition) -> bool:
+        """It has failed, and no clean has succeeded since."""
+        return partition in self._failures
+
     def may_try(self, partition: TopicPartition) -> bool:
         """Nothing is known against cleaning it now."""
         return self._elapsed_ms() >= self._retry_at_ms.get(partition, 0)

@@ -296,12 +296,29 @@ class CleanerManager:
             found = self._look_at(log)
             if found is not None:
                 surveyed.append(found)
+                self._forget_failure(found)
         self._last_survey = CleanerSurvey(
             self._clock.monotonic_s(),
             max((found.compaction_delay_ms for found in surveyed), default=0),
             max((found.cleanable_ratio for found in surveyed), default=0.0),
         )
         return surveyed
+
+    def _forget_failure(self, found: LogToClean) -> None:
+        """There is nothing to try again: what failed was a look at the log, or the last step of a clean."""
+        partition = found.partition
+        if found.is_due or not (self._failures.has(partition) and self._failures.may_try(partition)):
+            return
+        with self.held(found.log) as is_held:
+            offset = self._checkpoint_of(found.log)
+            if not is_held:
+                return
+            try:
+                if offset is not None:
+                    self._checkpoints.put(partition, dirname(found.log.directory), offset)
+                self._failures.reset(partition)
+            except OSError as failure:
+                self._note_failure(found.log, failure)
 
     def _checkpoint_of(self, log: UnifiedLog) -> int | None:
         return self._checkpoints.offset_of(log.topic_partition, dirname(log.directory))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import errno
 
-from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, LogStoreError
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
 MAX_REASON_LENGTH = 500
@@ -21,6 +21,8 @@ class FailureKind(enum.Enum):
     """The disk refused an operation."""
     FULL_DISK = "full disk"
     """There was no space for the copy. Nothing is damaged."""
+    REFUSED = "refused"
+    """Whoever knows more of the log did not allow it; the reason says why."""
     NO_PROGRESS = "no progress"
     """A clean ended where it had begun."""
     UNEXPECTED = "unexpected"
@@ -36,8 +38,9 @@ def kind_of(failure: BaseException) -> FailureKind:
         cause = cause.__cause__
     if cause is not None and cause.errno in FULL_DISK:
         return FailureKind.FULL_DISK
-    is_of_disk = isinstance(failure, DataDirectoryError | OSError)
-    return FailureKind.DISK if is_of_disk else FailureKind.UNEXPECTED
+    if isinstance(failure, DataDirectoryError | OSError):
+        return FailureKind.DISK
+    return FailureKind.REFUSED if isinstance(failure, LogStoreError) else FailureKind.UNEXPECTED
 
 
 def reason_of(failure: BaseException) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 from stratalog.log.cleaned_segment import CleanedSegment
@@ -81,7 +82,7 @@ class SegmentExchange:
                 if not _is_run_of(replaced, local.segments):
                     return False
             self._flusher.flush()
-            with self._log_lock, self._availability.offline_on_failure():
+            with self._log_lock, self._availability.unchanged_on_full_disk(lambda: self._drop_new(new_bases)):
                 assert self._offsets.recovery_point >= replaced[-1].end_offset
                 self._checkpoint()
             local.is_changed = True
@@ -95,6 +96,11 @@ class SegmentExchange:
             self._finish(new_bases, replaced)
         self._unlink_later(replaced)
         return True
+
+    def _drop_new(self, new_bases: Sequence[int]) -> None:
+        """Remove files that are still `.cleaned`; what cannot be removed the next process removes."""
+        with suppress(OSError):
+            take_back_swap(self._local.resources.filesystem, self._local.directory, new_bases)
 
     def _announce(self, new_bases: Sequence[int]) -> None:
         """Raises OSError with the log as it was, and DataDirectoryError where that could not be achieved."""

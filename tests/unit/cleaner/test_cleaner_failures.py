@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, PreconditionFailedError
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_failures import (
     ALARM_AFTER,
@@ -134,6 +134,7 @@ def caused_by(failure: Exception, cause: Exception) -> Exception:
         (DataDirectoryError("offline"), "disk", "offline"),
         (caused_by(DataDirectoryError("refused"), OSError(28, "full")), "full disk", "refused"),
         (caused_by(DataDirectoryError("refused"), OSError(5, "broken")), "disk", "refused"),
+        (PreconditionFailedError("not confirmed"), "refused", "not confirmed"),
         (AssertionError("two\nlines"), "unexpected", "AssertionError: two lines"),
         (MemoryError(), "unexpected", "MemoryError: "),
     ],
