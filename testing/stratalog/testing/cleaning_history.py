@@ -45,7 +45,7 @@ def limits(
     io_buffer_bytes: int = 1,
 ) -> CleanLimits:
     """Room for so many keys, about, and a small window. `on_step` is called before each read and write."""
-    map_bytes = 24 * (round(entry_count / load_factor) + 2)
+    map_bytes = 24 * (round(entry_count / load_factor) + 1)
     return CleanLimits(map_bytes, load_factor, io_buffer_bytes, on_step, lambda _: None)
 
 

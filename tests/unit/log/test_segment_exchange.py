@@ -1,0 +1,225 @@
+"""Segments that take the place of others: who may still read what, and what is refused."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.cleaner.segment_writer import SegmentWriter
+from stratalog.log.cleaned_segment import CleanedSegment
+from stratalog.log.isolation import Isolation
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch import batches
+from stratalog.segment.file_names import CLEANED_SUFFIX
+from stratalog.segment.log_segment import LogSegment
+from stratalog.testing.cleaning_history import CleaningHistory
+from stratalog.testing.cleaning_oracle import SteppingReader
+from stratalog.testing.log_ledger import read_local
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+
+
+def filled(seed: int = 3) -> CleaningHistory:
+    history = CleaningHistory(random.Random(seed))
+    for number in range(40):
+        history.write()
+        history.write_as(1)
+        if number % 5 == 0:
+            history.end_transaction(1, committed=number % 2 == 0)
+    history.end_transaction(1, committed=False)
+    history.log.roll()
+    history.write()
+    return history
+
+
+def copied(log: UnifiedLog, group: Sequence[LogSegment]) -> CleanedSegment:
+    """The batches of the group, as they are."""
+    writer = SegmentWriter(log.segment_exchange.resources, log.directory, group[0].base_offset, 100)
+    for segment in group:
+        writer.write(segment.read_bytes(0, segment.size_bytes))
+        for entry in segment.indexes().transaction_index if segment.has_aborted else ():
+            writer.add_aborted(entry)
+    return writer.finish(7000)
+
+
+def test_readers_that_have_an_old_segment_do_not_read_the_new_file_of_its_name() -> None:
+    log = filled().log
+    old = log.local_segments[0]
+    assert old.read_bytes(0, 61)
+    assert log.segment_exchange.replace([copied(log, [old])], [old])
+    assert log.local_segments[0] is not old
+    assert log.local_segments[0].path == old.path
+    for ask in (
+        lambda: old.read_bytes(0, 61),
+        lambda: old.position_of(old.base_offset),
+        lambda: list(old.batches()),
+        old.lend,
+    ):
+        with pytest.raises(FileNotFoundError):
+            ask()
+
+
+def test_aborted_transactions_of_an_old_segment_are_not_those_of_the_new_one() -> None:
+    log = filled().log
+    old = next(segment for segment in log.local_segments if segment.has_aborted)
+    assert log.segment_exchange.replace([copied(log, [old])], [old])
+    with pytest.raises(FileNotFoundError):
+        old.collect_aborted(0, old.end_offset)
+
+
+def test_a_reader_that_has_the_file_open_finishes() -> None:
+    log = filled().log
+    old = log.local_segments[0]
+    expected = [located.header for located in old.batches()]
+    reading = old.batches()
+    found = [next(reading).header]
+    assert log.segment_exchange.replace([copied(log, log.local_segments[:2])], log.local_segments[:2])
+    found += [located.header for located in reading]
+    assert found == expected
+
+
+def test_merged_segments_are_the_same_log() -> None:
+    history = filled()
+    log = history.log
+    before = read_local(log)
+    aborted = log.aborted_transactions(0, log.last_stable_offset)
+    group = log.local_segments[1:4]
+    assert log.segment_exchange.replace([copied(log, group)], group)
+    log.check()
+    assert read_local(log) == before
+    assert log.aborted_transactions(0, log.last_stable_offset) == aborted
+    bases = [segment.base_offset for segment in log.local_segments]
+    assert group[1].base_offset not in bases
+    assert log.is_changed
+    history.restart(is_clean=False)
+    history.restart(is_clean=True)
+    assert [segment.base_offset for segment in history.log.local_segments] == bases
+
+
+def test_what_is_not_in_the_log_any_more_is_not_replaced() -> None:
+    log = filled().log
+    group = log.local_segments[:2]
+    cleaned = copied(log, group)
+    log.increment_log_start_offset(group[1].base_offset)
+    log.delete_old_segments()
+    segments = log.local_segments
+    assert not log.segment_exchange.replace([cleaned], group)
+    assert log.local_segments is segments
+    log.check()
+
+
+def test_the_active_segment_is_never_replaced() -> None:
+    log = filled().log
+    group = log.local_segments[-2:]
+    assert not log.segment_exchange.replace([copied(log, group)], group)
+    log.check()
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_file_that_is_not_what_was_written_replaces_nothing(cut: int) -> None:
+    history = filled()
+    log = history.log
+    group = log.local_segments[:1]
+    cleaned = copied(log, group)
+    disk = history.machine.disk
+    assert isinstance(disk, MemoryFileSystem)
+    path = group[0].path + CLEANED_SUFFIX
+    data = bytearray(disk.read_file(path))
+    data[-1] ^= 1
+    file = disk.open_append(path)
+    file.truncate(0)
+    file.append([bytes(data[: len(data) - cut])])
+    segments = log.local_segments
+    with pytest.raises(CorruptRecordError, match="does not hold what was written"):
+        log.segment_exchange.replace([cleaned], group)
+    assert log.local_segments is segments
+    log.check()
+
+
+def test_batches_that_are_not_sound_are_not_written() -> None:
+    log = filled().log
+    segment = log.local_segments[0]
+    data = segment.read_bytes(0, segment.size_bytes)
+    second = next(position for position, _ in batches(data) if position > 0)
+    writer = SegmentWriter(log.segment_exchange.resources, log.directory, 0, 100)
+    writer.write(data[second:])
+    with pytest.raises(CorruptRecordError):
+        writer.write(data[:second])
+    flipped = bytearray(data)
+    flipped[second - 1] ^= 1
+    writer = SegmentWriter(log.segment_exchange.resources, log.directory, 0, 100)
+    with pytest.raises(CorruptRecordError):
+        writer.write(bytes(flipped))
+
+
+class Beside:
+    """Threads that read a log again and again until they are told to stop."""
+
+    def __init__(self, log: UnifiedLog) -> None:
+        self.failures: list[BaseException] = []
+        self.is_done = threading.Event()
+        self.pass_counts = [0, 0, 0]
+        self._log = log
+        self._threads = [
+            threading.Thread(target=self._run, args=(number, work))
+            for number, work in enumerate((self._read_slowly, self._read_fast, self._look_up))
+        ]
+
+    def __enter__(self) -> Beside:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_done.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int, work: Callable[[], None]) -> None:
+        try:
+            while not self.is_done.is_set() or self.pass_counts[number] == 0:
+                work()
+                self.pass_counts[number] += 1
+        except BaseException as failure:  # noqa: BLE001 - shown by the test
+            self.failures.append(failure)
+
+    def _read_slowly(self) -> None:
+        self._read(1)
+
+    def _read_fast(self) -> None:
+        self._read(700)
+
+    def _read(self, max_bytes: int) -> None:
+        reader = SteppingReader(self._log)
+        while reader.step(max_bytes):
+            pass
+
+    def _look_up(self) -> None:
+        log = self._log
+        newest = log.max_timestamp(Isolation.LOG_END)
+        assert newest is not None
+        log.offset_for_timestamp(newest.timestamp_ms - 1000)
+        log.header_at(log.log_start_offset)
+        log.segments()
+
+
+def test_readers_beside_cleans_see_offsets_that_ascend_and_no_error() -> None:
+    """Threads, not steps: whatever the interleaving is. What they see is the oracle's, in each clean."""
+    history = filled()
+    with Beside(history.log) as beside:
+        for number in range(25):
+            for _ in range(4):
+                history.write()
+                history.write_as(2)
+            history.end_transaction(2, committed=number % 3 > 0)
+            history.log.roll()
+            history.machine.clock.advance(20_000)
+            history.clean(history.chance.choice([3, 1000]))
+            if beside.failures:
+                break
+    if beside.failures:
+        raise beside.failures[0]
+    assert min(beside.pass_counts) > 0
