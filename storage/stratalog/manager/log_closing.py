@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from stratalog.base.errors import LogStoreError
 from stratalog.log.unified_log import UnifiedLog
 
+R = TypeVar("R")
+
+
+class Threads(Protocol):
+    """Threads of the caller: what an executor of Python's offers. Thread-safe."""
+
+    def map(self, work: Callable[[UnifiedLog], R], /, *logs: Iterable[UnifiedLog]) -> Iterator[R]:
+        """The results of all, in order."""
+        ...
+
 
 def close_logs(
-    logs: Sequence[UnifiedLog], is_on_working_disk: Callable[[UnifiedLog], bool], executor: Executor | None
+    logs: Sequence[UnifiedLog], is_on_working_disk: Callable[[UnifiedLog], bool], threads: Threads | None
 ) -> dict[UnifiedLog, LogStoreError]:
-    """Flush and close all of them, on the threads of `executor` if there is one; returns those that failed.
-    What is on a disk that has failed is let go of without a word: everybody knows."""
+    """Flush and close all of them, beside each other if there are threads; returns those that failed. What is
+    on a disk that has failed is let go of without a word: everybody knows."""
 
     def close(log: UnifiedLog) -> LogStoreError | None:
         try:
@@ -22,5 +32,5 @@ def close_logs(
             return failure
         return None
 
-    outcomes = map(close, logs) if executor is None else executor.map(close, logs)
+    outcomes = map(close, logs) if threads is None else threads.map(close, logs)
     return {log: failure for log, failure in zip(logs, outcomes, strict=True) if failure is not None}

@@ -16,7 +16,6 @@ duty. Lock order: a log's locks before those of this package.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from functools import partial
 from uuid import UUID
 
@@ -38,7 +37,7 @@ from stratalog.log.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import DELETE_REASON
 from stratalog.manager.import_mark import read_import_mark
-from stratalog.manager.log_closing import close_logs
+from stratalog.manager.log_closing import Threads, close_logs
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory, LogDirectoryStatus
 from stratalog.manager.log_loading import LogLoading, WantedLog, disk_error
@@ -421,9 +420,9 @@ class LogManager:
     def _checkpoint_of(self, log: UnifiedLog) -> None:
         self._directories.of(log).checkpoints.write_for(log)
 
-    def close(self, executor: Executor | None = None) -> None:
+    def close(self, threads: Threads | None = None) -> None:
         """Flush and close all logs, write the checkpoints, leave the markers, release the directories. Logs
-        are closed on the threads of `executor`, if there is one, beside each other.
+        are closed beside each other, if there are threads for it.
 
         Raises the first error that a log or a directory gave; everything else is closed all the same, and
         the next process recovers. What was offline before gives none.
@@ -438,7 +437,7 @@ class LogManager:
         failures: list[LogStoreError] = []
         online = self._directories.online()
         try:
-            failed = close_logs(self.logs(), self._is_on_working_disk, executor)
+            failed = close_logs(self.logs(), self._is_on_working_disk, threads)
             failures += failed.values()
             for directory in online:
                 try:
