@@ -68,6 +68,8 @@ class LocalLog:
         self.segments = LogSegments(segments)
         self.is_changed = False
         """Something was done to the files since the log was loaded."""
+        self.cut_count = 0
+        """How often it was truncated: the segments alone do not tell that to whoever follows them."""
         self._unsynced_sealed: list[LogSegment] = []
         self._unsynced_directories = list(unsynced)
         self._may_be_reserved = may_be_reserved
@@ -215,6 +217,7 @@ class LocalLog:
         """Be that log; durable when it returns. What was dropped is renamed, the caller unlinks it later.
         Raises OSError."""
         self.is_changed = True
+        self.cut_count += 1
         self._hints = {}
         # Readers that meet a file which becomes shorter look at the log again, and find this.
         self.segments = truncated.segments
@@ -233,6 +236,7 @@ class LocalLog:
         """Replace all segments by an empty one at `offset`; durable when it returns. Returns the old ones,
         renamed."""
         self.is_changed = True
+        self.cut_count += 1
         dropped = self.segments
         self._hints = {}
         self._unsynced_sealed.clear()

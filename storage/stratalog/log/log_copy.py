@@ -82,6 +82,7 @@ class LogCopy:
         self.durable_end_offset = 0
         """Below it the copy is durable, as of the last `prepare`."""
         self._source_directory = local_log.directory
+        self._cut_count = local_log.cut_count
         self._local = local_log
         self._state = state
         self._offsets = offsets
@@ -90,6 +91,8 @@ class LogCopy:
         self._filesystem: FileSystem = local_log.resources.filesystem
         self._segments: list[SegmentCopy] = []
         self._dropped: list[SegmentCopy] = []
+        # The log's segments when these were compared with them: a log replaces its list as a whole.
+        self._followed: LogSegments | None = None
         self._snapshots = self._writing(lambda: ProducerSnapshotFiles(self._filesystem, directory))
         self._epochs = LeaderEpochCache(self._filesystem, directory)
         self._has_new_names = True
@@ -175,6 +178,10 @@ class LogCopy:
     def _follow(self) -> LogSegments:
         """Let go of what the log has dropped. Raises UnsupportedOperationError where it is another one."""
         segments = self._local.segments
+        if segments is self._followed:
+            return segments
+        if self._local.cut_count != self._cut_count:
+            raise self._changed()
         while self._segments and self._segments[0].base_offset < segments.start_offset:
             self._dropped.append(self._segments.pop(0))
         last = self._segments[-1] if self._segments else None
@@ -183,12 +190,16 @@ class LogCopy:
             self._dropped.append(self._segments.pop())
         sources = tuple(copy.source for copy in self._segments)
         if self._local.directory != self._source_directory or sources != tuple(segments[: len(sources)]):
-            raise UnsupportedOperationError(
-                "the log was truncated or compacted while it was copied; begin the move again",
-                path=self._source_directory,
-            )
+            raise self._changed()
         self._discard_dropped()
+        self._followed = segments
         return segments
+
+    def _changed(self) -> UnsupportedOperationError:
+        return UnsupportedOperationError(
+            "the log was truncated or compacted while it was copied; begin the move again",
+            path=self._source_directory,
+        )
 
     def _discard_dropped(self) -> None:
         for copy in self._dropped:
@@ -228,17 +239,15 @@ class LogCopy:
             self._has_new_names = False
 
     def _copy_snapshots(self) -> None:
-        offsets = self._state.producers.snapshot_files.offsets
-        for offset in self._snapshots.offsets:
-            if offset not in offsets:
-                self._snapshots.remove_at(offset)
+        wanted, copied = set(self._state.producers.snapshot_files.offsets), set(self._snapshots.offsets)
+        for offset in copied - wanted:
+            self._snapshots.remove_at(offset)
+            self._has_new_names = True
+        for offset in sorted(wanted - copied):
+            snapshot = self._availability.reading(partial(self._read_snapshot, offset))
+            if snapshot is not None:
+                self._snapshots.write(snapshot, durable=False)
                 self._has_new_names = True
-        for offset in offsets:
-            if offset not in self._snapshots.offsets:
-                snapshot = self._availability.reading(partial(self._read_snapshot, offset))
-                if snapshot is not None:
-                    self._snapshots.write(snapshot, durable=False)
-                    self._has_new_names = True
         self._snapshots.sync(self._snapshots.take_unsynced())
 
     def _read_snapshot(self, offset: int) -> ProducerSnapshot | None:
@@ -252,11 +261,10 @@ class LogCopy:
     @property
     def is_close(self) -> bool:
         """What is missing may be copied under the log's locks."""
-        segment_count = len(self._local.segments)
-        unsealed_count = sum(not copy.is_sealed for copy in self._segments)
-        return (
-            self.remaining_bytes <= _LAST_BYTES and segment_count - len(self._segments) + unsealed_count <= 2
-        )
+        # Only the last copy may be one that still grows.
+        missing_count = len(self._local.segments) - len(self._segments)
+        missing_count += bool(self._segments) and not self._segments[-1].is_sealed
+        return missing_count <= 2 and self.remaining_bytes <= _LAST_BYTES
 
     def relocate(self, commit: Commit) -> bool:
         """Copy the rest, `commit`, and let the log go on in the new place; False, with nothing changed, where

@@ -19,6 +19,7 @@ from stratalog.log.checkpoint import (
     OffsetCheckpoint,
 )
 from stratalog.log.log_config import LogConfig
+from stratalog.log.log_copy import Commit, LogCopy
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_move import LogMove, MoveProgress, MoveState
@@ -189,6 +190,23 @@ def test_checkpoints_and_log_start_come_along() -> None:
     )
     moving.ledger.durable_end_offset = moving.log.recovery_point
     moving.ledger.verify(machine.start(), after_crash=True)
+
+
+def test_records_that_are_deleted_at_the_last_moment_stay_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    moving = Moving()
+    relocate = UnifiedLog.relocate
+
+    def delete_before(log: UnifiedLog, copy: LogCopy, commit: Commit) -> bool:
+        log.increment_log_start_offset(30)
+        return relocate(log, copy, commit)
+
+    monkeypatch.setattr(UnifiedLog, "relocate", delete_before)
+    assert moving.begin().run() is MoveState.DONE
+    machine = LogMachine(
+        moving.disk.killed(), CONFIG, data_dirs=(DATA_DIR, OTHER_DIR), producer_id_expiration_ms=NEVER
+    )
+    log = machine.start()
+    assert (log.directory, log.log_start_offset) == (OTHER_PARTITION_DIR, 30)
 
 
 def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
