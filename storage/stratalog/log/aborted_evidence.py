@@ -2,7 +2,8 @@
 
 The file has no checksum, and what a damaged entry says is served to readers of committed records. But each
 entry names two batches: the transaction's first one and its abort marker. Where these lie in a hole, or in
-segments that are gone, there is no evidence, and the entry is believed.
+segments that are gone, there is no evidence, and the entry is believed. Nor does it show where an entry lets
+its transaction begin with a later batch of the same one.
 
 The other way round, each abort marker of a transaction that has batches here has an entry. Our own files keep
 that, because the index is durable before another segment follows; of a directory that was copied file by
@@ -11,21 +12,37 @@ file, nobody knows, and a file that did not come along would let aborted records
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.log.producer_batch import ProducerBatch, producer_batches
+from stratalog.record.batch_kernels import skip_batches
+from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.end_transaction_marker import ControlType
-from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
+from stratalog.record.header import (
+    CONTROL_BIT,
+    HEADER_SIZE,
+    MAGIC,
+    PRODUCER_ID_POSITION,
+    TRANSACTIONAL_BIT,
+    parse_header,
+)
 from stratalog.segment.batch_walk import walk
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.open_files import OpenFiles
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
 
+_CHUNK_BYTES = 16 * 1024
+
 
 def is_contradicted(index: TransactionIndex, segments: Sequence[LogSegment]) -> bool:
     """The batches of these segments, of which the last is the index's own, say otherwise. Raises OSError."""
-    return any(_is_contradicted(entry, segments) for entry in index)
+    firsts, markers = _BatchFinder(segments), _BatchFinder(segments)
+    base_offset = segments[-1].base_offset
+    return any(_is_contradicted(entry, base_offset, firsts, markers) for entry in index)
 
 
 class AbortedWitness:
@@ -69,32 +86,110 @@ class AbortedWitness:
         return False
 
 
-def _is_contradicted(entry: AbortedTransaction, segments: Sequence[LogSegment]) -> bool:
-    if not segments[-1].base_offset <= entry.last_offset or entry.last_stable_offset > entry.last_offset + 1:
+def _is_contradicted(
+    entry: AbortedTransaction, base_offset: int, firsts: _BatchFinder, markers: _BatchFinder
+) -> bool:
+    producer_id, first_offset, last_offset, last_stable_offset = entry
+    if not base_offset <= last_offset or last_stable_offset > last_offset + 1:
         return True
-    first, marker = _batch_at(segments, entry.first_offset), _batch_at(segments, entry.last_offset)
-    if first is not None and (
-        (first.producer_id, first.base_offset) != (entry.producer_id, entry.first_offset)
-        or not first.is_transactional
+    marker = markers.batch_at(last_offset)
+    if marker is not None and (
+        marker.producer_id != producer_id
+        or marker.base_offset + marker.last_offset_delta != last_offset
+        or not marker.attributes & CONTROL_BIT
     ):
         return True
-    return marker is not None and (
-        (marker.producer_id, marker.last_offset) != (entry.producer_id, entry.last_offset)
-        or not marker.is_control
+    # Most transactions are short.
+    first = markers.batch_nearby(first_offset) or firsts.batch_at(first_offset)
+    return first is not None and (
+        first.producer_id != producer_id
+        or first.base_offset != first_offset
+        or first.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT) != TRANSACTIONAL_BIT
     )
 
 
-def _batch_at(segments: Sequence[LogSegment], offset: int) -> BatchHeader | None:
-    """The batch that has the offset; None where none has, or nobody can tell."""
-    segment = next((one for one in reversed(segments) if one.base_offset <= offset), None)
-    if segment is None:
-        return None
-    try:
-        position = segment.position_of(offset)
+class _Fields(NamedTuple):
+    """What is compared of a header."""
+
+    base_offset: int
+    magic: int
+    attributes: int
+    last_offset_delta: int
+    producer_id: int
+
+
+_FIELDS = struct.Struct(">q8xb4xhi16xq")
+assert PRODUCER_ID_POSITION + 8 == _FIELDS.size <= HEADER_SIZE
+
+
+class _BatchFinder:
+    """Batches by offset, cheap where the next one that is asked for is not far behind the last. Used by one
+    thread."""
+
+    def __init__(self, segments: Sequence[LogSegment]) -> None:
+        self._segments = segments
+        # Bytes of a segment from a batch's beginning on, where that is, and the batch's offset.
+        self._chunk = b""
+        self._segment = segments[-1]
+        self._position = 0
+        self._first_offset = self._segment.base_offset
+
+    def batch_at(self, offset: int) -> _Fields | None:
+        """The batch that has the offset; None where none has, or nobody can tell. Raises OSError."""
+        found = self.batch_nearby(offset)
+        if found is None and offset >= self._first_offset and self._segment is self._segments[-1]:
+            found = self._further_on(offset)
+        if found is not None:
+            return found
+        try:
+            return self._by_index(offset)
+        except CorruptRecordError:
+            # That is found by whoever reads it, and no reason to doubt an index.
+            return None
+
+    def batch_nearby(self, offset: int) -> _Fields | None:
+        """The same, if it is among the bytes that were read last."""
+        chunk, first_offset = self._chunk, self._first_offset
+        if offset < first_offset:
+            return None
+        position, _, _ = skip_batches(chunk, offset, first_offset, NO_LEADER_EPOCH)
+        if position + HEADER_SIZE > len(chunk):
+            return None
+        found = _Fields._make(_FIELDS.unpack_from(chunk, position))
+        is_it = found.magic == MAGIC and found.base_offset <= offset <= found.base_offset + found[3]
+        return found if is_it else None
+
+    def _further_on(self, offset: int) -> _Fields | None:
+        """The same among the bytes behind the batches that end below `offset`."""
+        skipped_bytes, next_offset, _ = skip_batches(self._chunk, offset, self._first_offset, NO_LEADER_EPOCH)
+        try:
+            self._read(self._segment, self._position + skipped_bytes, next_offset)
+        except CorruptRecordError:
+            return None
+        return self.batch_nearby(offset)
+
+    def _by_index(self, offset: int) -> _Fields | None:
+        ordinal = bisect_right(self._segments, offset, key=_base_offset) - 1
+        segment = self._segments[ordinal]
+        position = None if ordinal < 0 else segment.position_of(offset)
         if position is None:
             return None
-        header = parse_header(segment.read_bytes(position, HEADER_SIZE))
-    except CorruptRecordError:
-        # That is found by whoever reads it, and no reason to doubt an index.
-        return None
-    return header if header.base_offset <= offset else None
+        self._read(segment, position, segment.base_offset)
+        return self.batch_nearby(offset)
+
+    def _read(self, segment: LogSegment, position: int, least_offset: int) -> None:
+        chunk = segment.read_bytes(position, _CHUNK_BYTES)
+        first_offset = parse_header(chunk).base_offset
+        if first_offset < least_offset:
+            raise CorruptRecordError(
+                "a stored batch begins below the end of the one before it",
+                path=segment.path,
+                position=position,
+                expected_offset=least_offset,
+            )
+        self._chunk, self._segment, self._position = chunk, segment, position
+        self._first_offset = first_offset
+
+
+def _base_offset(segment: LogSegment) -> int:
+    return segment.base_offset

@@ -21,6 +21,8 @@ with, so all of the file is looked at when it is opened.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from itertools import chain
 from typing import ClassVar, NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
@@ -126,16 +128,22 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
                 )
             last_offset_before = entry.last_offset
 
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        # All of them are looked at whenever a log is opened, which may be many.
+        return map(_entry_of, chain.from_iterable(map(_ENTRY.iter_unpack, self.chunks())))
+
     def _decode(self, data: Buffer) -> AbortedTransaction:
-        version, *fields = _ENTRY.unpack(data)
-        entry = AbortedTransaction._make(fields)
-        if version != _VERSION:
-            raise CorruptRecordError(
-                "an entry of a transaction index has an unknown version", version=version
-            )
-        if not 0 <= entry.first_offset < entry.last_offset or min(entry) < 0:
-            raise CorruptRecordError("an entry of a transaction index is out of range", entry=tuple(entry))
-        return entry
+        return _entry_of(_ENTRY.unpack(data))
 
     def _require_possible(self, last: AbortedTransaction, count: int) -> None:
         """The look at every entry, which follows, says more."""
+
+
+def _entry_of(fields: tuple[int, ...]) -> AbortedTransaction:
+    version, producer_id, first_offset, last_offset, last_stable_offset = fields
+    entry = AbortedTransaction(producer_id, first_offset, last_offset, last_stable_offset)
+    if version != _VERSION:
+        raise CorruptRecordError("an entry of a transaction index has an unknown version", version=version)
+    if not 0 <= first_offset < last_offset or producer_id < 0 or last_stable_offset < 0:
+        raise CorruptRecordError("an entry of a transaction index is out of range", entry=tuple(entry))
+    return entry
