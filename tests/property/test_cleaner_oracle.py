@@ -17,7 +17,7 @@ STEPS = (
     + ["commit", "commit", "abort", "abort"]
     + ["roll"] * 3
     + ["clean"] * 5
-    + ["break off", "advance", "advance", "jump", "delete", "restart", "kill"]
+    + ["break off", "advance", "advance", "jump", "delete", "restart", "kill", "lose"]
 )
 
 
@@ -45,7 +45,7 @@ def play(history: CleaningHistory, step: str) -> None:
     elif step == "delete":
         history.delete_records(chance.random() / 2)
     else:
-        history.restart(is_clean=step == "restart")
+        history.restart(is_clean=step == "restart", loses_files=step == "lose")
 
 
 @given(seed=st.integers(0, 2**32), steps=st.lists(st.sampled_from(STEPS), min_size=1, max_size=120))
@@ -60,6 +60,7 @@ def test_a_log_that_is_cleaned_again_and_again_keeps_what_it_must(seed: int, ste
     while history.clean(2) is not None:
         pass
     history.restart(is_clean=False)
+    history.restart(is_clean=False, loses_files=True)
 
 
 @given(seed=st.integers(0, 2**32))

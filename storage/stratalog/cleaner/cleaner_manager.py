@@ -132,6 +132,18 @@ class CleanerManager:
         with self.paused(partition):
             pass
 
+    def cleaned_offset(self, partition: TopicPartition, directory: str) -> int:
+        """Everything below went through a clean, as far as the log directory's checkpoint says so."""
+        return self._checkpoints.offset_of(partition, directory) or 0
+
+    def opened(self, partition: TopicPartition, directory: str, end_offset: int) -> None:
+        """The partition's log was loaded from this log directory, and ends there. Before it is handed out.
+
+        What a crash left of it in other directories, or above its end, must not be believed later. Durable
+        when it returns. Raises OSError; the log must not be used then.
+        """
+        self._checkpoints.settle(partition, directory, end_offset)
+
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """The log will end at `offset`, so nothing above it counts as cleaned. Durable when it returns.
 
@@ -151,7 +163,8 @@ class CleanerManager:
     def moved(self, partition: TopicPartition, source: str, target: str) -> None:
         """The partition is in the log directory `target` now, and was in `source`. Durable when it returns.
 
-        In a pause. A move that a crash cut off before this cleans the log from its beginning. Raises OSError.
+        In a pause. Where a crash cuts off a move before this, the log is cleaned from its start, because
+        `opened` has removed what was there of an earlier stay. Raises OSError.
         """
         self._checkpoints.move(partition, source, target)
 

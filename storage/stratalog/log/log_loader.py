@@ -73,19 +73,22 @@ class LogLoader:
         *,
         now_ms: int,
         recovery_point: int,
+        cleaned_offset: int = 0,
         producer_id_expiration_ms: int,
         written_by_broker: bool = False,
         on_progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
-        """`recovery_point`: everything below is known to have been fsynced. `producer_id_expiration_ms`: idle
-        producers are forgotten after it. `written_by_broker`: see LogManagerSettings. `on_progress` is told
-        before each segment that has to be walked."""
+        """`recovery_point`: everything below is known to have been fsynced. `cleaned_offset`: everything
+        below went through a clean. `producer_id_expiration_ms`: idle producers are forgotten after it.
+        `written_by_broker`: see LogManagerSettings. `on_progress` is told before each segment that has to be
+        walked."""
         self._resources = resources
         self._filesystem = resources.filesystem
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
         self._recovery_point = recovery_point
+        self._cleaned_offset = cleaned_offset
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._written_by_broker = written_by_broker
         self._on_progress = on_progress
@@ -181,6 +184,7 @@ class LogLoader:
             self._config,
             state,
             recovery_point=self._recovery_point,
+            cleaned_offset=self._cleaned_offset,
             written_by_broker=self._written_by_broker,
             was_clean=was_clean,
             on_progress=self._on_progress,

@@ -95,18 +95,21 @@ class LogRecovery:
         state: LogState,
         *,
         recovery_point: int,
+        cleaned_offset: int = 0,
         written_by_broker: bool = False,
         was_clean: bool = False,
         on_progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
         """`state`: with the leader epochs that are in their file, and its snapshots held back.
-        `written_by_broker`: see LogManagerSettings. `was_clean`: the former process closed the log."""
+        `cleaned_offset`: below it holes are no loss. `written_by_broker`: see LogManagerSettings.
+        `was_clean`: the former process closed the log."""
         self._resources = resources
         self._filesystem = resources.filesystem
         self._directory = directory
         self._config = config
         self._state = state
         self._recovery_point = recovery_point
+        self._old_holes_offset = max(recovery_point, cleaned_offset)
         self._written_by_broker = written_by_broker
         self._holes_are_old = was_clean or written_by_broker
         self._on_progress = on_progress
@@ -174,14 +177,16 @@ class LogRecovery:
     def _has_lost(self, before: WalkedSegment, base_offset: int) -> bool:
         """What lay between a segment and the one that begins there is lost, and not a hole of old.
 
-        Below the recovery point nothing was lost: there, compaction has left the hole. So it has wherever a
-        process closed the log, and anywhere in a broker's, whose recovery point may not have come with it.
+        Below the recovery point nothing was lost: there, compaction has left the hole. Nor was it below the
+        end of a clean, which made everything durable that it had read: a checkpoint of the one stands for the
+        other that is lost. So it is wherever a process closed the log, and anywhere in a broker's, whose
+        recovery point may not have come with it.
         Nor can a segment have reached over a distance that its indexes do not take.
         """
         return (
             not self._holes_are_old
             and before.end_offset != base_offset
-            and base_offset > self._recovery_point
+            and base_offset > self._old_holes_offset
             and before.segment.fits(base_offset - 1)
         )
 

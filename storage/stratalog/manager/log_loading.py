@@ -200,6 +200,7 @@ class LogLoading:
                 wanted.config,
                 now_ms=self._clock.now_ms(),
                 recovery_point=checkpoints.recovery_point(partition),
+                cleaned_offset=self._cleaner.cleaned_offset(partition, directory.path),
                 producer_id_expiration_ms=self.producer_id_expiration_ms,
                 written_by_broker=self._written_by_broker,
                 on_progress=on_progress,
@@ -214,7 +215,7 @@ class LogLoading:
             # The files that the checkpoints spoke of may be gone.
             end_offset = loaded.local_log.segments.end_offset
             checkpoints.lower_recovery_point(partition, end_offset)
-            self._cleaner.lower(partition, end_offset)
+            self._cleaner.opened(partition, directory.path, end_offset)
         except OSError as failure:
             raise disk_error(failure, path) from failure
         log = UnifiedLog(

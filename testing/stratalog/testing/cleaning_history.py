@@ -10,8 +10,8 @@ from stratalog.cleaner.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.cleaner import Cleaner
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.log_to_clean import LogToClean
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.log_config import UNLIMITED, LogConfig
-from stratalog.log.producer_state_entry import ProducerStateEntry
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -19,7 +19,7 @@ from stratalog.record.compression import Codec
 from stratalog.record.record import Record
 from stratalog.testing.cleaning_oracle import CleaningOracle, SteppingReader
 from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import LogMachine
+from stratalog.testing.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
 from stratalog.testing.sequential_ids import SequentialIds
 
 DELETE_RETENTION_MS = 50_000
@@ -33,6 +33,7 @@ CONFIG = LogConfig(
     delete_retention_ms=DELETE_RETENTION_MS,
 )
 NEVER = 2**60
+LOSABLE = (".snapshot", ".index", ".timeindex", "leader-epoch-checkpoint")
 PRODUCER_COUNT = 3
 KEY_COUNT = 6
 
@@ -169,23 +170,38 @@ class CleaningHistory:
         end_offset = self.log.last_stable_offset
         assert reader.values == self.oracle.final_values(reader.start_offset, end_offset)
 
-    def restart(self, *, is_clean: bool) -> None:
-        """End the process, in order or not, and find the same."""
+    def restart(self, *, is_clean: bool, loses_files: bool = False) -> None:
+        """End the process, in order or not, and find the same; also where the files are lost that only say
+        what follows from the batches, or what was known to be durable."""
         records = read_local(self.log)
-        producers = [_lasting(entry) for entry in self.log.producers()]
+        start_offset = self.log.log_start_offset
+        producers = self._producers_since(start_offset)
         stable_offset = self.log.last_stable_offset
         self.log.flush()
         if is_clean:
             self.machine.stop()
         else:
             self.machine.kill()
+        if loses_files:
+            disk = self.machine.disk
+            names = disk.list_directory(PARTITION_DIR)
+            lost = [f"{PARTITION_DIR}/{name}" for name in names if name.endswith(LOSABLE)]
+            for path in (*lost, f"{DATA_DIR}/{RECOVERY_POINT_FILE}"):
+                if disk.exists(path):
+                    disk.unlink(path)
         self.log = self.machine.start()
         self.log.check()
         assert read_local(self.log) == records
-        assert [_lasting(entry) for entry in self.log.producers()] == producers
+        assert self._producers_since(start_offset) == producers
         assert self.log.last_stable_offset == stable_offset
+        for entry in self.log.producers():
+            # Its batches lay below the log's start, and only a snapshot knew of them.
+            self._sequences[entry.producer_id] = entry.next_sequence
 
-
-def _lasting(entry: ProducerStateEntry) -> tuple[int, int, int, int | None]:
-    """What a log knows of a producer after a restart, too, and after its older batches have gone."""
-    return entry.producer_id, entry.epoch, entry.last_sequence, entry.current_txn_first_offset
+    def _producers_since(self, offset: int) -> list[tuple[int, int, int, int | None]]:
+        """What a log knows of its producers after a restart, too, and after their older batches have gone."""
+        return [
+            (entry.producer_id, entry.epoch, entry.last_sequence, entry.current_txn_first_offset)
+            for entry in self.log.producers()
+            if entry.batches and entry.batches[-1].last_offset >= offset
+        ]
