@@ -185,14 +185,14 @@ def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *
     """Open what is left, twice; returns the directory that has the log. `goes_on`: and begin the move again
     that was cut off, or another one."""
     found = ledger.copy()
-    machine = new_machine(disk, config, 1)
+    machine = new_machine(disk, config, 2)
     log = machine.start()
     assert machine.manager is not None
     place = one_place(disk)
     assert log.directory == f"{place}/{PARTITION}"
     found.verify(log, after_crash=True)
     again = disk.reopened(NOTHING_KEPT)
-    assert read_local(new_machine(again, config, 2).start()) == list(found.acknowledged.values())
+    assert read_local(new_machine(again, config, 3).start()) == list(found.acknowledged.values())
     if goes_on:
         wanted = [one.target_path for one in machine.manager.moves.wanted]
         assert wanted in ([], [OTHER_DIR if place == DATA_DIR else DATA_DIR])
@@ -207,7 +207,7 @@ def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *
         assert not machine.scheduler.failures
         assert [path for path in disk.inner.contents() if path.endswith(("-future", "-delete"))] == []
         last = disk.reopened(NOTHING_KEPT)
-        found.verify(new_machine(last, config, 2).start(), after_crash=True)
+        found.verify(new_machine(last, config, 4).start(), after_crash=True)
         assert one_place(last) == target
     return place
 
@@ -217,6 +217,35 @@ def one_place(disk: FaultyFileSystem) -> str:
     contents = disk.inner.contents()
     [place] = [path for path in (DATA_DIR, OTHER_DIR) if f"{path}/{PARTITION}" in contents]
     return place
+
+
+@WORKS
+def test_dying_while_a_start_settles_a_move_leaves_one_log(beside: Beside, config: LogConfig) -> None:
+    """A start that finds the partition twice, in the midst of which the machine dies again."""
+    trace, _ = count_operations(beside, config)
+    aside = next(
+        number
+        for number, name in enumerate(trace, start=1)
+        if name.startswith(f"rename {DATA_DIR}/{PARTITION} ")
+    )
+    disk = FaultyFileSystem()
+    disk.crash_at(aside)
+    ledger = LogLedger()
+    with pytest.raises(SimulatedCrash):
+        work(new_machine(disk, config), ledger, beside)
+    first = disk.reopened(EVERYTHING_KEPT)
+    assert {f"{path}/{PARTITION}" for path in (DATA_DIR, OTHER_DIR)} <= first.inner.contents().keys()
+    new_machine(first, config, 1).start()
+    places = set[str]()
+    for operation, part in Sampling().some(deaths(first.trace), 3):
+        again = disk.reopened(EVERYTHING_KEPT)
+        again.crash_at(operation, part=part)
+        with pytest.raises(SimulatedCrash):
+            new_machine(again, config, 1).start()
+        for survival in (NOTHING_KEPT, Survival(Kept.HALF, Kept.HALF), EVERYTHING_KEPT):
+            goes_on = survival == NOTHING_KEPT
+            places.add(verify_found(again.reopened(survival), config, ledger, goes_on=goes_on))
+    assert places == {OTHER_DIR}
 
 
 @WORKS

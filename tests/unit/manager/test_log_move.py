@@ -87,6 +87,11 @@ class Moving:
             if path.startswith(directory + "/")
         }
 
+    @property
+    def wish_count(self) -> int:
+        """Moves that nobody has begun again."""
+        return len(self.manager.moves.wanted)
+
     def restart(self) -> None:
         self.machine.stop()
         self.log = self.machine.start()
@@ -390,7 +395,7 @@ def test_a_move_that_the_process_did_not_finish_is_begun_again() -> None:
     moving.restart()
     [wanted] = moving.manager.moves.wanted
     assert moving.begin(target=wanted.target_path).run() is MoveState.DONE
-    assert not moving.manager.moves.wanted
+    assert moving.wish_count == 0
     moving.ledger.verify(moving.log, after_crash=False)
     moving.machine.clock.advance(60_000)
     assert moving.left_over() == []
@@ -401,9 +406,9 @@ def test_a_partition_that_goes_takes_the_wish_for_its_move_along() -> None:
     with ThreadPoolExecutor(1) as pool:
         moving.begin(Interrupting(pool, moving, moving.machine.stop)).run()
     manager = moving.machine.open()
-    assert len(manager.moves.wanted) == 1
+    assert moving.wish_count == 1
     manager.delete_log(PARTITION)
-    assert not manager.moves.wanted
+    assert moving.wish_count == 0
     moving.machine.clock.advance(60_000)
     assert moving.left_over() == []
 
