@@ -5,8 +5,9 @@ costs work. One that is too high is dangerous, because records below it are take
 a tombstone among them would go before the record that it deletes. So an entry is raised after the segments
 were replaced, and lowered, durably, before anything of the log is cut off.
 
-A crash leaves a file as it was or as it shall be. A damaged file counts as empty. Entries of partitions that
-are elsewhere are ignored; what moves a partition, or deletes it, removes them.
+A crash leaves a file as it was or as it shall be. A damaged file counts as empty. An entry in a directory
+that does not hold the partition is ignored, and goes when the partition's log is opened: it would be wrong
+there once the partition came back.
 """
 
 from __future__ import annotations
@@ -88,6 +89,15 @@ class CleanerCheckpoints:
             with found.lock:
                 if partition in found.offsets:
                     found.put(partition, min(offset, found.offsets[partition]))
+
+    def settle(self, partition: TopicPartition, directory: str, end_offset: int) -> None:
+        """The partition's log is in `directory` and ends there: no entry is above, and none in another
+        directory, when it returns, for good. Raises OSError."""
+        for name, found in self._directories.items():
+            with found.lock:
+                if partition in found.offsets:
+                    offset = min(end_offset, found.offsets[partition]) if name == directory else None
+                    found.put(partition, offset)
 
     def forget(self, partition: TopicPartition) -> None:
         """No directory has an entry of the partition when it returns, for good. Raises OSError."""

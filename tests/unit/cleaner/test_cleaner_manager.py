@@ -12,6 +12,7 @@ import pytest
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
+from stratalog.cleaner.cleaner_failures import FIRST_DELAY_MS
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.failure_kind import FailureKind
@@ -289,9 +290,13 @@ def test_a_checkpoint_that_cannot_be_written_costs_a_pause() -> None:
     (failure,) = machine.manager.failures()
     assert (failure.kind, failure.dirty_bytes) == (FailureKind.FULL_DISK, 0)
     machine.manager.check()
-    # What is not known to the disk is known here: the work is not done twice.
-    machine.manager.reset(found.partition)
+    # What is not known to the disk is known here: the work is not done twice, and the disk is told later.
     assert machine.manager.take_filthiest() is None
+    assert len(machine.manager.failures()) == 1
+    machine.clock.advance(FIRST_DELAY_MS)
+    assert machine.manager.take_filthiest() is None
+    assert machine.manager.failures() == ()
+    assert checkpoint_on_disk(machine) == {found.partition: 2}
 
 
 def test_an_error_of_a_look_concerns_one_log() -> None:
