@@ -72,14 +72,16 @@ class LogRetention:
             # There is always an active segment, and it is never dropped: begin a new one, empty, first.
             self._roll()
         snapshot_files = self._state.producers.snapshot_files
+        start_offset = self._local.segments[count].base_offset
+        if not config.remote_storage_enable:
+            # Before they go: a reader that misses them is told where the log starts by now.
+            self._offsets.log_start_offset = max(self._offsets.log_start_offset, start_offset)
         with self._availability.offline_on_failure():
             # What is remembered of the batches that go is only there.
             snapshot_files.sync(snapshot_files.take_unsynced())
             dropped = self._local.drop_oldest(count)
-            start_offset = self._local.segments.start_offset
             snapshot_files.remove_before(start_offset)
         if not config.remote_storage_enable:
-            self._offsets.log_start_offset = max(self._offsets.log_start_offset, start_offset)
             self.follow_log_start()
         self._offsets.recovery_point = max(self._offsets.recovery_point, start_offset)
         return dropped

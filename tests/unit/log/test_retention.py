@@ -289,3 +289,20 @@ def test_a_log_that_the_store_is_ahead_of_is_not_the_one_that_was_uploaded() -> 
     fill(log, 2)
     with pytest.raises(DataDirectoryError, match="object store holds more"):
         log.update_tiered_end_offset(3)
+
+
+def test_a_reader_whose_segment_is_being_dropped_is_told_the_new_start() -> None:
+    starts: list[object] = []
+
+    class LookedAt(MemoryFileSystem):
+        def rename(self, source: str, target: str) -> None:
+            if target.endswith(".log.deleted"):
+                with pytest.raises(OffsetOutOfRangeError) as refused:
+                    log.read(0, 1000)
+                starts.append(refused.value.fields["log_start_offset"])
+            super().rename(source, target)
+
+    log = LogMachine(LookedAt(), LogConfig(remote_storage_enable=False, retention_ms=3 * HOUR_MS)).start()
+    fill(log, 5)
+    assert log.delete_old_segments() == 2
+    assert starts == [2, 2]
