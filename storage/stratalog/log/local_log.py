@@ -198,6 +198,7 @@ class LocalLog:
 
     def exchange(self, new: Sequence[LogSegment], replaced: Sequence[LogSegment]) -> None:
         """Have `new` where `replaced` were, one after the other; the files have changed their names."""
+        self.is_changed = True
         self._hints = {}
         self._unsynced_sealed = [segment for segment in self._unsynced_sealed if segment not in replaced]
         first = self.segments.index(replaced[0])
@@ -298,6 +299,7 @@ class LocalLog:
         """The files are there now, durable, and these segments have them. Cannot fail."""
         for segment in self.segments:
             segment.let_go()
+        self.is_changed = True
         self._hints = {}
         self._unsynced_sealed.clear()
         self._unsynced_directories.clear()

@@ -98,13 +98,7 @@ class UnifiedLog:
             self._flush_lock, self.lock, clock, loaded, self._offsets, self._availability
         )
         self._appender = LogAppender(
-            self.lock,
-            clock,
-            random_source,
-            loaded,
-            self._offsets,
-            self._availability,
-            self._flusher,
+            self.lock, clock, random_source, loaded, self._offsets, self._availability, self._flusher
         )
         self._retention = LogRetention(
             clock, topic_partition, loaded, self._offsets, self._availability, self._roll

@@ -67,10 +67,13 @@ class LogDirectories:
         directories = LogDirectories(filesystem, paths, on_all_failed)
         try:
             first_failure = directories._open_each(ids, cordoned)
-            if not directories.online():
-                assert first_failure is not None
-                raise unusable(paths[0], first_failure) from first_failure
             directories._require_one_store()
+            # Only now: a start that was refused is no crash.
+            begin_failure = directories._begin_each()
+            if not directories.online():
+                failure = first_failure or begin_failure
+                assert failure is not None
+                raise unusable(paths[0], failure) from failure
         except BaseException:
             directories.release()
             raise
@@ -103,6 +106,17 @@ class LogDirectories:
                 health.fail(str(failure))
             directory = LogDirectory(health, opened, is_cordoned=health.path in cordoned)
             self._directories = (*self._directories, directory)
+        return first_failure
+
+    def _begin_each(self) -> OSError | None:
+        """Begin each that could be opened; returns the first failure."""
+        first_failure: OSError | None = None
+        for directory in self.online():
+            try:
+                directory.begin()
+            except OSError as failure:
+                first_failure = first_failure or failure
+                directory.health.fail(str(failure))
         return first_failure
 
     def release(self) -> None:

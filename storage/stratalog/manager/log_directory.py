@@ -57,11 +57,10 @@ class OpenedDirectory(NamedTuple):
     files: DataDirectory
     checkpoints: DirectoryCheckpoints
     partitions: tuple[TopicPartition, ...]
-    was_clean: bool
 
     @staticmethod
     def open(filesystem: FileSystem, path: str, new_id: UUID) -> OpenedDirectory:
-        """Lock it, and read all that is known. From now on a crash counts as a crash.
+        """Lock it, and read all that is known.
 
         Raises DataDirectoryInUseError, DataDirectoryError, OSError.
         """
@@ -69,7 +68,7 @@ class OpenedDirectory(NamedTuple):
         try:
             checkpoints = DirectoryCheckpoints(filesystem, path)
             partitions = tuple(files.partitions())
-            return OpenedDirectory(files, checkpoints, partitions, files.take_clean_shutdown())
+            return OpenedDirectory(files, checkpoints, partitions)
         except BaseException:
             files.release()
             raise
@@ -86,13 +85,20 @@ class LogDirectory:
         self.is_cordoned = is_cordoned
         self.partitions = set(opened.partitions if opened is not None else ())
         """Those that have a directory here, or are about to get one."""
-        self.was_clean = opened is not None and opened.was_clean
-        """The former process closed all logs here."""
+        self.was_clean = False
+        """The former process closed all logs here; as far as `begin` has found."""
         self._opened = opened
         # Not open now: closed in order by whoever had them last, or not.
-        self._clean = set(self.partitions if self.was_clean else ())
-        self._unclean = self.partitions - self._clean
+        self._clean: set[TopicPartition] = set()
+        self._unclean = set(self.partitions)
         self._awaited = set(self.partitions)
+
+    def begin(self) -> None:
+        """This process has the directory: find out how the former one left it. From now on a crash counts as
+        a crash. Raises OSError."""
+        if self.files.take_clean_shutdown():
+            self.was_clean = True
+            self._clean, self._unclean = self._unclean, set()
 
     @property
     def path(self) -> str:

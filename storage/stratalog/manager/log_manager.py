@@ -125,7 +125,11 @@ class LogManager:
         directories = LogDirectories.open(
             filesystem, ids, settings.data_dirs, settings.cordoned_dirs, on_all_failed
         )
-        manager = LogManager(clock, scheduler, ids, directories, settings)
+        try:
+            manager = LogManager(clock, scheduler, ids, directories, settings)
+        except BaseException:
+            directories.release()
+            raise
         for directory in directories.online():
             try:
                 leftovers = directory.files.leftovers()

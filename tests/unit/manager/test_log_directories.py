@@ -165,6 +165,17 @@ def test_a_directory_of_another_process_is_refused_and_the_others_are_given_back
     machine_of(disk, A).open()
 
 
+def test_a_start_that_is_refused_is_no_crash() -> None:
+    disk = MemoryFileSystem()
+    machine = machine_of(disk, A)
+    append(machine.open(), P[0], 2)
+    machine.stop()
+    machine_of(disk, B).open()
+    with pytest.raises(DataDirectoryInUseError):
+        machine_of(disk, A, B).open()
+    assert machine_of(disk, A).open().was_clean
+
+
 def test_all_directories_belong_to_one_store() -> None:
     disk = MemoryFileSystem()
     machine = machine_of(disk, A)
