@@ -95,6 +95,7 @@ class LogTorture:
         self._stop = threading.Event()
         self._are_producers_done = threading.Event()
         self._threads = threads
+        self._undo: list[Callable[[], None]] = []
         self._guard = threading.Lock()
 
     def run(self, duration_s: float) -> TortureReport:
@@ -107,6 +108,9 @@ class LogTorture:
         finally:
             self._stop.set()
             self._are_producers_done.set()
+            # Whatever still runs would write to a directory that the caller may remove.
+            for close in reversed(self._undo):
+                close()
 
     def _run(self, duration_s: float) -> TortureReport:
         scheduler = ThreadScheduler(8)
@@ -136,11 +140,13 @@ class LogTorture:
             ),
             self._thread(self._restarting_reader(manager)),
         ]
+        self._undo += [scheduler.close, cleaner.stop]
         cleaner.start()
         self._stop.wait(duration_s)
         self._stop.set()
         wait(writing)
         self._are_producers_done.set()
+        wait(others)
         for thread in (*writing, *others):
             thread.result()
         while cleaner.clean_filthiest():
