@@ -16,11 +16,11 @@ Crash: nothing is kept but the checkpoints, see `CleanerCheckpoints`. States and
 from __future__ import annotations
 
 import logging
+import posixpath
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from os.path import dirname
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
@@ -94,7 +94,7 @@ class CleanerManager:
         self.throttler.interrupt()
 
     @contextmanager
-    def paused(self, *partitions: TopicPartition) -> Iterator[None]:
+    def paused(self, *partitions: TopicPartition) -> Generator[None]:
         """Keep the cleaner away from the partitions, see `pause`."""
         with ExitStack() as resumed:
             for partition in partitions:
@@ -215,7 +215,7 @@ class CleanerManager:
         try:
             if end_offset > cleaned.first_dirty_offset:
                 # Whoever pauses the partition waits for this, too, so nothing is written behind its back.
-                self._checkpoints.put(cleaned.partition, dirname(log.directory), end_offset)
+                self._checkpoints.put(cleaned.partition, posixpath.dirname(log.directory), end_offset)
                 self._failures.reset(cleaned.partition)
             else:
                 self._note_no_progress(cleaned)
@@ -239,7 +239,7 @@ class CleanerManager:
             self._changed.notify_all()
 
     @contextmanager
-    def held(self, log: UnifiedLog) -> Iterator[bool]:
+    def held(self, log: UnifiedLog) -> Generator[bool]:
         """Have the log alone, as for a clean; False where somebody else has it, or it is not cleaned here.
         Waits for nobody."""
         if not self._try_begin(log):
@@ -275,7 +275,7 @@ class CleanerManager:
     def _is_cleanable(self, log: UnifiedLog) -> bool:
         if log.is_closed or log.is_offline or not is_cleaned_here(log.config):
             return False
-        return self._checkpoints.has_directory(dirname(log.directory))
+        return self._checkpoints.has_directory(posixpath.dirname(log.directory))
 
     def _try_begin(self, log: UnifiedLog) -> bool:
         partition = log.topic_partition
@@ -328,13 +328,13 @@ class CleanerManager:
                 return
             try:
                 if offset is not None:
-                    self._checkpoints.put(partition, dirname(found.log.directory), offset)
+                    self._checkpoints.put(partition, posixpath.dirname(found.log.directory), offset)
                 self._failures.reset(partition)
             except OSError as failure:
                 self._note_failure(found.log, failure)
 
     def _checkpoint_of(self, log: UnifiedLog) -> int | None:
-        return self._checkpoints.offset_of(log.topic_partition, dirname(log.directory))
+        return self._checkpoints.offset_of(log.topic_partition, posixpath.dirname(log.directory))
 
     def _heal(self, log: UnifiedLog) -> None:
         """Correct a checkpoint that the log does not reach, before the log grows and it would seem right."""
@@ -357,7 +357,7 @@ class CleanerManager:
                 log.log_end_offset,
             )
             try:
-                self._checkpoints.put(log.topic_partition, dirname(log.directory), right_offset)
+                self._checkpoints.put(log.topic_partition, posixpath.dirname(log.directory), right_offset)
             except OSError as failure:
                 self._note_failure(log, failure)
 
@@ -390,7 +390,7 @@ class CleanerManager:
     def _record(self, log: UnifiedLog, kind: FailureKind, reason: str) -> None:
         failure = self._failures.record(
             log.topic_partition,
-            dirname(log.directory),
+            posixpath.dirname(log.directory),
             kind,
             reason,
             dirty_bytes(log, first_dirty_offset(log, self._checkpoint_of(log))),

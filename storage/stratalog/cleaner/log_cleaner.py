@@ -164,12 +164,15 @@ class LogCleaner:
         def check_done() -> None:
             manager.check_done(log)
 
+        def throttle(size_bytes: int) -> None:
+            manager.throttler.take(size_bytes, check_done)
+
         limits = CleanLimits(
             map_bytes=slot.map_bytes,
             map_load_factor=settings.map_load_factor,
             io_buffer_bytes=settings.io_buffer_bytes // settings.thread_count,
             check_done=check_done,
-            throttle=lambda size_bytes: manager.throttler.take(size_bytes, check_done),
+            throttle=throttle,
         )
         begun_s = self._clock.monotonic_s()
         try:
