@@ -28,9 +28,9 @@ SURVIVALS = [
 ]
 
 
-def batch(base_offset: int, count: int) -> bytes:
+def batch(base_offset: int, count: int, leader_epoch: int = 3) -> bytes:
     records = [Record(0, 5, b"k", bytes(150))] * count
-    return encode_batch(records, base_offset=base_offset, leader_epoch=3)
+    return encode_batch(records, base_offset=base_offset, leader_epoch=leader_epoch)
 
 
 LOG = batch(30, 5) + batch(50, 4) + batch(54, 4)
@@ -67,14 +67,14 @@ def test_an_export_is_what_a_broker_has() -> None:
     logs = {path: data for path, data in found.items() if path.endswith(".log")}
     directory = "/out/kafka/orders-0"
     assert logs == {
-        f"{directory}/{30:020}.log": batch(30, 5),
+        f"{directory}/{30:020}.log": batch(30, 5, 0),
         # A segment begins where the one before it ends, though its first batch begins above.
-        f"{directory}/{35:020}.log": batch(50, 4),
-        f"{directory}/{54:020}.log": batch(54, 4),
+        f"{directory}/{35:020}.log": batch(50, 4, 0),
+        f"{directory}/{54:020}.log": batch(54, 4, 0),
         # It ends in a hole.
         f"{directory}/{70:020}.log": b"",
     }
-    assert found[f"{directory}/leader-epoch-checkpoint"] == b"0\n1\n3 32\n"
+    assert found[f"{directory}/leader-epoch-checkpoint"] == b"0\n1\n0 32\n"
     assert found["/out/kafka/log-start-offset-checkpoint"] == b"0\n1\norders 0 32\n"
     for name in ("recovery-point", "replication"):
         assert found[f"/out/kafka/{name}-offset-checkpoint"] == b"0\n1\norders 0 70\n"

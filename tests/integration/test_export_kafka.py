@@ -16,9 +16,12 @@ from click.testing import CliRunner
 
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
+from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.manager.partition_metadata import format_topic_id, parse_partition_metadata
+from stratalog.record.batch import batches
 from stratalog.record.record import Record
+from stratalog.testing.golden_records import golden_records
 from stratalog.testing.service_bench import ServiceBench, service_bench
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.1" / "data"
@@ -74,8 +77,9 @@ async def test_what_kafka_wrote_comes_out_as_it_went_in(tmp_path: Path, is_tiere
     async with service_bench(tmp_path) as bench:
         if is_tiered:
             await bench.client.admin.upload([], delete_local=True)
-        logs = await exported(bench, *TOPICS, str(target))
+        logs = await exported(bench, *TOPICS, str(target), "--keep-producer-ids")
     assert [log["open_transactions"] for log in logs] == [0] * 5
+    assert [log["raised_producer_ids"] for log in logs] == [False] * 5
     for name in TOPICS:
         golden, found = GOLDEN / f"{name}-0", target / f"{name}-0"
         if name == "g1-recompressed":
@@ -106,6 +110,31 @@ async def test_what_kafka_wrote_comes_out_as_it_went_in(tmp_path: Path, is_tiere
         "replication-offset-checkpoint",
     ]
     assert not list(tmp_path.glob("out.*"))
+
+
+async def test_another_cluster_gets_other_producer_ids(tmp_path: Path) -> None:
+    """In batches, markers, transaction indexes and snapshots; everything else is as it was."""
+    import_golden(tmp_path)
+    target = tmp_path / "out"
+    async with service_bench(tmp_path) as bench:
+        code, output, _ = await run(bench.client.address, "g1-txn", str(target))
+    assert code == 0
+    assert "note: producer ids were raised by 2^48" in output
+    golden, found = (
+        [header for _, header in batches(log_bytes(directory / "g1-txn-0"))] for directory in (GOLDEN, target)
+    )
+    assert any(header.is_transactional for header in golden)
+    assert [header._replace(crc=0) for header in found] == [
+        header._replace(crc=0, producer_id=header.producer_id + 2**48 * (header.producer_id >= 0))
+        for header in golden
+    ]
+    folder = tmp_path / "again"
+    arguments = ["import", "kafka", str(target), "--data-dir", f"{folder}/data"]
+    assert CliRunner().invoke(stratalog, arguments, catch_exceptions=False).exit_code == 0
+    async with service_bench(folder) as bench:
+        for isolation in IsolationLevel:
+            [records] = await bench.read_all("g1-txn", isolation=isolation)
+            assert records == golden_records(GOLDEN.parent, "txn", isolation.value)
 
 
 async def test_a_compacted_tier_comes_out_with_its_holes(tmp_path: Path) -> None:

@@ -69,10 +69,10 @@ async def write_ours(bench: ServiceBench) -> None:
         await bench.client.append(OURS, 0, records, codec=codec)
 
 
-async def export(bench: ServiceBench, topic: str, target: Path, topic_id: UUID) -> None:
+async def export(bench: ServiceBench, topic: str, target: Path, topic_id: UUID, *options: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "stratalog.cli", "export", "kafka", topic, str(target)),
-        *("--topic-id", format_topic_id(topic_id), "--server", bench.client.address),
+        *("--topic-id", format_topic_id(topic_id), "--server", bench.client.address, *options),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=asyncio.subprocess.DEVNULL,
     )
@@ -125,7 +125,7 @@ def test_the_dump_tool_reads_lz4_batches_of_every_client(tmp_path: Path, kafka: 
 async def test_what_was_replayed_is_dumped_as_kafkas_own(tmp_path: Path, kafka: KafkaDistribution) -> None:
     import_golden(tmp_path)
     async with service_bench(tmp_path) as bench:
-        await export(bench, "g1-txn", tmp_path / "out", UUID(int=9))
+        await export(bench, "g1-txn", tmp_path / "out", UUID(int=9), "--keep-producer-ids")
     for pattern in ("*.log", "*.txnindex", "*.snapshot"):
         ours, theirs = (
             batch_lines(kafka.dump(sorted(directory.glob(f"g1-txn-0/{pattern}"))))

@@ -54,14 +54,29 @@ def export() -> None:
     metavar="UUID",
     help="The id that the broker has given to the (one) topic. Default: that of the topic here.",
 )
+@click.option(
+    "--keep-producer-ids",
+    "keeps_producer_ids",
+    is_flag=True,
+    help="For the cluster that the producers are of, and for that alone. Default: ids are raised by 2^48,"
+    " because another cluster hands out the same ones again, and would take its own producers for the old.",
+)
 @json_option
 @server_option
-def kafka(topics: tuple[str, ...], log_dir: str, topic_id: UUID | None, as_json: bool, server: str) -> None:
+def kafka(
+    topics: tuple[str, ...],
+    log_dir: str,
+    topic_id: UUID | None,
+    keeps_producer_ids: bool,
+    as_json: bool,
+    server: str,
+) -> None:
     """Write TOPIC... as the new directory LOG_DIR, in the format of a Kafka broker's log directory.
 
-    Every record is there, whichever tier it lies in, with its offset, up to the end of now: batches are
-    written as they are. A broker knows topics by id, so create the topic there, give its id with --topic-id,
-    stop the broker, and put the partition directories in place of the topic's own.
+    Every record is there, whichever tier it lies in, with its offset, up to the end of now. Batches get the
+    leader epoch of a new topic, 0, and producer ids that no producer of a new cluster has. A broker knows
+    topics by id, so create the topic there, give its id with --topic-id, stop the broker, and put the
+    partition directories in place of the topic's own.
     """
     if topic_id is not None and len(topics) > 1:
         raise click.UsageError("--topic-id goes with one topic")
@@ -71,7 +86,12 @@ def kafka(topics: tuple[str, ...], log_dir: str, topic_id: UUID | None, as_json:
     scheduler = ThreadScheduler(1)
     try:
         with LogExport(
-            PosixFileSystem(), SystemClock(), scheduler, SystemIdGenerator(), os.path.abspath(log_dir)
+            PosixFileSystem(),
+            SystemClock(),
+            scheduler,
+            SystemIdGenerator(),
+            os.path.abspath(log_dir),
+            keeps_producer_ids=keeps_producer_ids,
         ) as target:
             with_client(server, lambda client: _export(client, topics, topic_id, target))
             exported = target.publish()
@@ -145,6 +165,11 @@ def _print(exported: Sequence[ExportedLog], log_dir: str) -> None:
                 f"note: {log.topic_partition} has {counted(log.open_transaction_count, 'open transaction')},"
                 " of which a broker knows nothing; end them with `kafka-transactions.sh abort`"
             )
+    if any(log.has_raised_producer_ids for log in exported):
+        click.echo(
+            "note: producer ids were raised by 2^48, because another cluster hands out the same ones again;"
+            " for the cluster that they are of, export with --keep-producer-ids"
+        )
     if any(log.log_start_offset for log in exported):
         click.echo(
             "note: where records were deleted, take the line of log-start-offset-checkpoint along as well,"
@@ -162,4 +187,5 @@ def _document(log: ExportedLog) -> dict[str, object]:
         "log_end_offset": log.log_end_offset,
         "size_bytes": log.size_bytes,
         "open_transactions": log.open_transaction_count,
+        "raised_producer_ids": log.has_raised_producer_ids,
     }

@@ -1,9 +1,10 @@
-"""Writes partitions as a broker's log directory: what Kafka opens, made of batches as they are.
+"""Writes partitions as a broker's log directory: what Kafka opens, made of the batches of a log.
 
-A log manager of a directory beside the target appends the batches as a replica does, with the offsets and
-the epochs that they have. Indexes, transaction indexes, producer snapshots, leader epochs and two of the
-checkpoint files follow from that; the third, of high watermarks, is written at the end. Then the directory
-gets its name, at once. A crash leaves the directory beside it, which nobody reads; it may be removed.
+A log manager of a directory beside the target appends the batches as a replica does, with the offsets that
+they have, and as a topic has them that was just created: see `broker_batches`. Indexes, transaction indexes,
+producer snapshots, leader epochs and two of the checkpoint files follow from that; the third, of high
+watermarks, is written at the end. Then the directory gets its name, at once. A crash leaves the directory
+beside it, which nobody reads; it may be removed.
 
 Holes stay holes. A log that ends in one gets an empty last segment whose name is the end: that is how a log
 says which offset comes next.
@@ -28,6 +29,7 @@ from stratalog.log.checkpoint import HIGH_WATERMARK_FILE, RECOVERY_POINT_FILE, O
 from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.broker_batches import broker_batches
 from stratalog.manager.data_directory import LOCK_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
@@ -46,16 +48,22 @@ class ExportedLog(NamedTuple):
     size_bytes: int
     open_transaction_count: int
     """Transactions that no marker ends: a broker that knows nothing of them waits for it for ever."""
+    has_raised_producer_ids: bool
+    """Batches have other producer ids than they had."""
 
 
 class PartitionExport:
     """One partition in the making. Belongs to one thread."""
 
-    def __init__(self, log: UnifiedLog, log_start_offset: int, log_end_offset: int) -> None:
+    def __init__(
+        self, log: UnifiedLog, log_start_offset: int, log_end_offset: int, *, keeps_producer_ids: bool
+    ) -> None:
         """Use `LogExport.begin`."""
         self._log = log
         self._log_start_offset = log_start_offset
         self._log_end_offset = log_end_offset
+        self._keeps_producer_ids = keeps_producer_ids
+        self._has_raised_producer_ids = False
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -65,12 +73,15 @@ class PartitionExport:
         """Take whole batches, the next ones. Those that were taken before, and those that do not end below
         the partition's end, are left out.
 
-        Raises CorruptRecordError, DataDirectoryError.
+        Raises CorruptRecordError, DataDirectoryError, InvalidRequestError for a producer id that is too high.
         """
-        view = memoryview(data)
+        written = broker_batches(data, keeps_producer_ids=self._keeps_producer_ids)
+        view = memoryview(written)
         first_offset = self._log.log_end_offset
         begin = end = 0
-        for position, header in batches(data):
+        for position, header in batches(written):
+            if header.producer_id >= 0 and not self._keeps_producer_ids:
+                self._has_raised_producer_ids = True
             batch_end = position + header.size_in_bytes
             if not first_offset < header.next_offset <= self._log_end_offset:
                 continue
@@ -99,6 +110,7 @@ class PartitionExport:
             self._log_end_offset,
             log.size_bytes,
             open_count,
+            self._has_raised_producer_ids,
         )
 
 
@@ -107,10 +119,19 @@ class LogExport:
     thread."""
 
     def __init__(
-        self, filesystem: FileSystem, clock: Clock, scheduler: Scheduler, ids: IdGenerator, target: str
+        self,
+        filesystem: FileSystem,
+        clock: Clock,
+        scheduler: Scheduler,
+        ids: IdGenerator,
+        target: str,
+        *,
+        keeps_producer_ids: bool = False,
     ) -> None:
-        """`target`: an absolute path where nothing is, or an empty directory. Raises DataDirectoryError."""
+        """`target`: an absolute path where nothing is, or an empty directory. `keeps_producer_ids`: it goes
+        to the cluster that has handed these out. Raises DataDirectoryError."""
         self._filesystem = filesystem
+        self._keeps_producer_ids = keeps_producer_ids
         self._target = target
         self._require_room()
         self._path = f"{target}.{ids.uuid().hex}-export"
@@ -141,7 +162,9 @@ class LogExport:
         log = self._manager.open_log(
             topic_partition, topic_id, _without_a_will(config), start_offset=base_offset
         )
-        return PartitionExport(log, log_start_offset, log_end_offset)
+        return PartitionExport(
+            log, log_start_offset, log_end_offset, keeps_producer_ids=self._keeps_producer_ids
+        )
 
     def end(self, export: PartitionExport) -> ExportedLog:
         """Finish the partition. Raises DataDirectoryError."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from stratalog.testing.kafka_distribution import KafkaDistribution
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
+_CONSUME_TIMEOUT_MS: Final = 15_000
 _CLUSTER_ID: Final = UUID(int=1)
 _TOPIC_ID: Final = re.compile(r"TopicId: (\S{22})")
 
@@ -64,8 +65,8 @@ class KafkaBroker:
         kafka.run("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties))
 
     @contextmanager
-    def running(self) -> Generator[None]:
-        """Start it, and stop it in order at the end."""
+    def running(self, *, is_killed: bool = False) -> Generator[None]:
+        """Start it, and stop it in order at the end, or kill it."""
         log_path = self._folder / "broker.log"
         with log_path.open("ab") as log:
             process = subprocess.Popen(
@@ -77,7 +78,10 @@ class KafkaBroker:
         try:
             self._wait_until_it_answers(process, log_path)
             yield
-            process.terminate()
+            if is_killed:
+                process.kill()
+            else:
+                process.terminate()
             process.wait(STOP_TIMEOUT_S)
         finally:
             if process.poll() is None:
@@ -91,6 +95,24 @@ class KafkaBroker:
         found = _TOPIC_ID.search(self._kafka.run(*command, "--describe"))
         assert found is not None, "the broker has the topic"
         return parse_topic_id(found[1])
+
+    def produce(self, topic: str, values: Sequence[str]) -> None:
+        """Let Kafka's own producer, which is idempotent, write records; it is a new producer each time."""
+        self._kafka.run(
+            "org.apache.kafka.tools.ConsoleProducer",
+            *("--bootstrap-server", self.address, "--topic", topic),
+            standard_input="".join(f"{value}\n" for value in values),
+        )
+
+    def consume(self, topic: str, group: str, max_count: int) -> list[str]:
+        """What Kafka's own consumer gets as a member of that group, from where the group has stopped."""
+        output = self._kafka.run(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", self.address, "--topic", topic, "--group", group),
+            *("--max-messages", str(max_count), "--timeout-ms", str(_CONSUME_TIMEOUT_MS)),
+            *("--consumer-property", "auto.offset.reset=earliest"),
+        )
+        return [line for line in output.splitlines() if line.isalnum()]
 
     def _wait_until_it_answers(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
         clock = SystemClock()

@@ -54,12 +54,13 @@ class KafkaDistribution:
         options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         return ["java", *options, "-cp", f"{self._jars}/*", main_class, *arguments]
 
-    def run(self, main_class: str, *arguments: str) -> str:
-        """Run a program to its end; returns its standard output. Raises CalledProcessError."""
+    def run(self, main_class: str, *arguments: str, standard_input: str = "") -> str:
+        """Run a program to its end; returns what it prints. Raises CalledProcessError."""
         ended = subprocess.run(
             self.command(main_class, *arguments),
             check=True,
             text=True,
+            input=standard_input,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=_RUN_TIMEOUT_S,

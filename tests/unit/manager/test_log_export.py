@@ -21,7 +21,7 @@ FAR = 2**31
 def test_a_hole_that_no_index_reaches_over_lies_between_segments() -> None:
     disk, clock = MemoryFileSystem(), ManualClock()
     batches = [
-        encode_batch([Record(0, 1000, b"k", b"v" * 5000)], base_offset=offset, leader_epoch=1)
+        encode_batch([Record(0, 1000, b"k", b"v" * 5000)], base_offset=offset, leader_epoch=0)
         for offset in (0, 1, FAR + 5, FAR + 6)
     ]
     with LogExport(disk, clock, ManualScheduler(clock), SequentialIds(), "/kafka") as target:
