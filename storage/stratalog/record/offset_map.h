@@ -80,7 +80,7 @@ static inline uint64_t home_of(const offset_map *map, uint64_t hash_high)
 static inline void prefetch_home(const offset_map *map, uint64_t home)
 {
     __builtin_prefetch(&map->slots[home]);
-    __builtin_prefetch((const uint8_t *)&map->slots[home] + 64);
+    __builtin_prefetch((const uint8_t *)(&map->slots[home] + 2) - 1);
 }
 
 map_place kernel_map_seek(const offset_map *map, uint64_t home, uint64_t high, uint64_t low);
