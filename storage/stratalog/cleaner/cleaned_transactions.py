@@ -89,13 +89,12 @@ class CleanedTransactions:
         """The marker there is not kept."""
         self._dropped_markers.add(offset)
 
-    def kept_aborted(self, segment: LogSegment, start_offset: int) -> Iterator[AbortedTransaction]:
-        """The entries of the segment's transaction index whose markers were kept, none of which lies below
-        `start_offset`; all of the segment came by.
+    def kept_aborted(self, segment: LogSegment) -> Iterator[AbortedTransaction]:
+        """The entries of the segment's transaction index whose markers were kept; all of it came by.
 
         Raises CorruptRecordError, OSError.
         """
         for entry in segment.indexes().transaction_index if segment.has_aborted else ():
-            if entry.last_offset >= start_offset and entry.last_offset not in self._dropped_markers:
+            if entry.last_offset not in self._dropped_markers:
                 yield entry
         self._dropped_markers.clear()

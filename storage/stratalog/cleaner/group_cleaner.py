@@ -101,7 +101,7 @@ class GroupCleaner:
             self._begin(group[0].base_offset)
             for segment in group:
                 self._clean_segment(segment)
-                for entry in self._transactions.kept_aborted(segment, self._plan.start_offset):
+                for entry in self._transactions.kept_aborted(segment):
                     self._writer_of(entry.last_offset).add_aborted(entry)
             modified_ms = max(self._resources.filesystem.modified_ms(segment.path) for segment in group)
             cleaned = [writer.finish(modified_ms) for writer in self._writers]
@@ -139,26 +139,22 @@ class GroupCleaner:
         return next(writer for writer in reversed(self._writers) if writer.base_offset <= offset)
 
     def _clean_segment(self, segment: LogSegment) -> None:
+        is_below_start = segment.base_offset < self._plan.start_offset
         with segment.lend() as file:
-            position = self._first_position(segment)
-            window = BatchWindow(segment, file, position, self._on_io, self._window_bytes)
+            window = BatchWindow(segment, file, 0, self._on_io, self._window_bytes)
             while window.has_batch():
                 if window.is_new:
                     window.is_new = False
+                    start_offset = window.header().base_offset
+                    self._spans = self._aborted.between(start_offset, window.end_offset)
+                if is_below_start:
                     header = window.header()
-                    self._spans = self._aborted.between(header.base_offset, window.end_offset)
-                    if header.base_offset < self._plan.start_offset:
+                    is_below_start = header.base_offset < self._plan.start_offset
+                    if is_below_start:
                         self._clean_one(window, header)
                         continue
                 if not self._clean_row(window, takes_transactional=False):
                     self._clean_odd(window, window.header())
-
-    def _first_position(self, segment: LogSegment) -> int:
-        """Of the first batch that is not below the log's start, or of the last one."""
-        if segment.base_offset >= self._plan.start_offset:
-            return 0
-        position = segment.position_of(self._plan.start_offset)
-        return _last_batch(segment).position if position is None else position
 
     def _clean_row(self, window: BatchWindow, *, takes_transactional: bool) -> bool:
         """Clean what a kernel takes; whether that was anything."""
@@ -214,15 +210,12 @@ class GroupCleaner:
             self._stats.aborted_records += header.records_count
         elif header.base_offset < plan.start_offset:
             batch = since_offset(batch, header, plan.start_offset, level)
+        if header.is_transactional:
+            self._transactions.on_data(header.producer_id)
         if is_aborted or not batch:
-            # What lies below the start is not there any more, also for a marker that comes later.
-            if header.is_transactional and header.next_offset > plan.start_offset:
-                self._transactions.on_data(header.producer_id)
             self._write_emptied(header)
             return
         header = parse_header(batch)
-        if header.is_transactional:
-            self._transactions.on_data(header.producer_id)
         if header.codec is Codec.NONE:
             cleaned = clean_batches(batch, 0, plan.offset_map, self._rules[True])
             if cleaned.end_position == 0:

@@ -99,8 +99,7 @@ class LogSegment:
         # Of a sealed segment None until they are needed.
         self._indexes = indexes
         # Dropped, or another object has the files: a reader that is still here must not write to them.
-        self._is_superseded = False
-        self._is_dropped = False
+        self._is_superseded = self._is_dropped = False
         self._max_timestamp: TimestampOffset | None = None
         if indexes is not None:
             indexes.attach(resources.index_pages, directory)
@@ -377,10 +376,9 @@ class LogSegment:
         if self.is_active:
             return indexes.max_timestamp
         if self._max_timestamp is None:
-            claimed = indexes.max_timestamp
-            self._max_timestamp = (
-                claimed if self._is_max_timestamp(claimed) else self.rebuild_indexes(indexes).max_timestamp
-            )
+            if not self._is_max_timestamp(indexes.max_timestamp):
+                indexes = self.rebuild_indexes(indexes)
+            self._max_timestamp = indexes.max_timestamp
         return self._max_timestamp
 
     def _is_max_timestamp(self, claimed: TimestampOffset) -> bool:

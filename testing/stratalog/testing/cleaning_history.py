@@ -47,7 +47,11 @@ def limits(
 ) -> CleanLimits:
     """Room for so many keys, about, and a small window. `on_step` is called before each read and write."""
     map_bytes = 24 * (round(entry_count / load_factor) + 1)
-    return CleanLimits(map_bytes, load_factor, io_buffer_bytes, on_step, lambda _: None)
+    return CleanLimits(map_bytes, load_factor, io_buffer_bytes, on_step, _unthrottled)
+
+
+def _unthrottled(size_bytes: int) -> None:
+    assert size_bytes > 0
 
 
 class CleaningHistory:

@@ -24,7 +24,7 @@ from stratalog.testing.producer_ledger import committed_records, read_as_consume
 
 @dataclass(slots=True)
 class Written:
-    """A record of a user, as it was stored."""
+    """A record of a user, as it was stored. Not thread-safe: guarded by the oracle's user."""
 
     record: Record
     batch_last_offset: int

@@ -178,7 +178,7 @@ def test_a_map_with_room_for_one_key_still_makes_progress() -> None:
     for number in range(6):
         cleaned.put((b"k%d" % (number % 2), b"%d" % number))
     for _ in range(6):
-        cleaned.clean(CleanLimits(1, 0.01, 1, lambda: None, lambda _: None))
+        cleaned.clean(limits()._replace(map_bytes=1, map_load_factor=0.01))
     assert cleaned.end_offset == 6
     assert cleaned.left() == [(4, b"k0", b"4"), (5, b"k1", b"5")]
 
@@ -186,7 +186,7 @@ def test_a_map_with_room_for_one_key_still_makes_progress() -> None:
 def test_small_logs_take_small_maps() -> None:
     cleaned = Cleaned()
     cleaned.put((b"a", b"1"), (b"b", b"1"))
-    cleaned.clean(CleanLimits(1 << 40, 0.9, 1, lambda: None, lambda _: None))
+    cleaned.clean(limits()._replace(map_bytes=1 << 40))
     assert cleaned.result.stats.map_max_entries < 10
     assert not cleaned.result.stats.is_map_full
 
@@ -215,6 +215,40 @@ def test_records_below_the_log_start_go_and_do_not_count() -> None:
     cleaned.put((b"e", b"1"))
     cleaned.clean()
     assert cleaned.left() == [(4, b"e", b"1")]
+
+
+def test_a_producer_is_remembered_by_its_last_batch_also_below_the_log_start() -> None:
+    cleaned = Cleaned()
+    cleaned.put((b"c", b"1"))
+    cleaned.put_as(1, 0, (b"a", b"1"), (b"b", b"1"))
+    cleaned.end(1, committed=False)
+    cleaned.put((b"b", b"1"))
+    cleaned.log.increment_log_start_offset(4)
+    for _ in range(3):
+        cleaned.clean(all_dirty=True)
+        cleaned.machine.clock.advance(2000)
+    headers = [(header.base_offset, header.records_count) for header in cleaned.headers()]
+    assert headers == [(1, 0), (3, 1), (4, 1)], "the transaction is ended as long as there is a batch of it"
+    cleaned.log.flush()
+    cleaned.machine.kill()
+    for name in cleaned.machine.disk.list_directory(cleaned.log.directory):
+        if name.endswith(".snapshot"):
+            cleaned.machine.disk.unlink(f"{cleaned.log.directory}/{name}")
+    cleaned.log = cleaned.machine.start()
+    assert cleaned.log.last_stable_offset == cleaned.log.log_end_offset
+    assert cleaned.log.producers()[0].next_sequence == 2
+
+
+def test_segments_behind_the_end_of_the_map_are_left_alone() -> None:
+    cleaned = Cleaned()
+    for number in range(4):
+        cleaned.put((b"k%d" % number, b"1"))
+        cleaned.log.roll()
+    before = cleaned.log.local_segments
+    cleaned.clean(limits(2, load_factor=1.0))
+    assert cleaned.end_offset == 2
+    assert cleaned.log.local_segments[-3:] == before[-3:]
+    assert cleaned.result.stats.segments_in == 2
 
 
 def test_aborted_data_goes_and_its_marker_follows_two_cleans_later() -> None:
