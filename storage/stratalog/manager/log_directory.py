@@ -98,7 +98,7 @@ class LogDirectory:
         a crash. Raises OSError."""
         if self.files.take_clean_shutdown():
             self.was_clean = True
-            self._clean, self._unclean = self._unclean, set()
+            self._clean, self._unclean = self._unclean, self._clean
 
     @property
     def path(self) -> str:

@@ -13,6 +13,7 @@ the process says so once.
 from __future__ import annotations
 
 import logging
+import posixpath
 
 from stratalog.base.filesystem import AppendFile
 
@@ -20,17 +21,19 @@ logger = logging.getLogger(__name__)
 
 
 class Preallocation:
-    """Of one data directory. Thread-safe: of two threads that find it impossible at once each may say so."""
+    """Of all logs. Thread-safe: of two threads that find it impossible at once each may say so."""
 
     def __init__(self) -> None:
-        self._is_impossible = False
+        self._impossible: set[str] = set()
+        """Log directories whose file system has no such thing."""
 
     def reserve(self, file: AppendFile, size_bytes: int) -> None:
         """Take the space for a file of so many bytes, if any, where that is possible. Raises OSError where
         the disk has not so much."""
-        if size_bytes == 0 or self._is_impossible or file.reserve(size_bytes):
+        log_directory = posixpath.dirname(posixpath.dirname(file.path))
+        if size_bytes == 0 or log_directory in self._impossible or file.reserve(size_bytes):
             return
-        self._is_impossible = True
+        self._impossible.add(log_directory)
         logger.warning(
             "the file system cannot reserve space for %s: topics with preallocate=true go on without, and may"
             " meet a full disk inside a segment",

@@ -11,7 +11,7 @@ from stratalog.segment.preallocation import Preallocation
 
 
 class SegmentResources(NamedTuple):
-    """Of one data directory. Each part is thread-safe."""
+    """Of all log directories of a manager. Each part is thread-safe."""
 
     filesystem: FileSystem
     files: OpenFiles

@@ -12,7 +12,7 @@ import pytest
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import DataDirectoryError, DataDirectoryInUseError
-from stratalog.base.filesystem import FileSystem
+from stratalog.base.filesystem import AppendFile, FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import parse_checkpoint
@@ -384,3 +384,25 @@ def test_closing_waits_for_every_thread_and_marks_last() -> None:
         assert of_directory[marked + 1] == ["sync_directory", path]
         assert {name for name, _ in of_directory[marked + 2 :]} <= {"close"}
     assert machine_of(disk).open().was_clean
+
+
+def test_what_one_file_system_cannot_do_the_other_may(caplog: pytest.LogCaptureFixture) -> None:
+    machine = machine_of(HalfReserving())
+    manager = machine.open()
+    for partition in P[:4]:
+        manager.open_log(partition, TOPIC_ID, LogConfig(preallocate=True, segment_bytes=4096))
+    disk = machine.disk
+    assert isinstance(disk, MemoryFileSystem)
+    spare = [disk.spare_bytes(f"{manager.path_of(partition)}/{0:020d}.log") for partition in P[:4]]
+    assert spare == [0, 4096, 0, 4096]
+    assert len([record for record in caplog.records if "cannot reserve space" in record.getMessage()]) == 1
+
+
+class HalfReserving(MemoryFileSystem):
+    """Space can be reserved on the second disk only."""
+
+    def open_append(self, path: str) -> AppendFile:
+        file = super().open_append(path)
+        if path.startswith(A):
+            file.reserve = lambda _: False  # type: ignore[method-assign]  # an instance of its own
+        return file
