@@ -40,7 +40,7 @@ def written(disk: FaultyFileSystem, value_bytes: int) -> list[LogSegment]:
         log.append_as_leader(encode_batch(records, producer=producer), 1)
         sequences[producer_id] += len(records)
         opened.add(producer_id)
-    return list(log._local.segments)  # pyright: ignore[reportPrivateUsage]
+    return list(log._local.segments)  # pyright: ignore[reportPrivateUsage]  # the evidence is about them
 
 
 def index_of(base_offset: int, entries: list[AbortedTransaction]) -> TransactionIndex:
