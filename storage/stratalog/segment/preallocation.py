@@ -3,8 +3,8 @@
 A full disk then shows where a segment begins, and the log says so before it has taken a record; not in the
 middle of one. The file looks as ever: unlike Kafka's, which is as long as the segment may become and ends in
 zeros, it is as long as its data, so a recovery has nothing to tell apart. What is not needed goes back when
-the segment is sealed or the log closed. After a truncation, a failed write or a restart the active segment
-has none, up to the next one.
+the segment is sealed or the log closed. After a truncation, a failed write, a move or a restart the active
+segment has none, up to the next one.
 
 Where the system or the file system has no such thing, segments take their space as they grow, and the log of
 the process says so once.

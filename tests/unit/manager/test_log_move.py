@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,87 +21,18 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.log_copy import Commit, LogCopy
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
-from stratalog.manager.log_move import LogMove, MoveProgress, MoveState
+from stratalog.manager.log_move import MoveProgress, MoveState
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.log_ledger import LogLedger, read_local
+from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, LogMachine
-from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.moving_log import OTHER_DIR, OTHER_PARTITION_DIR, MovingLog
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.stepped_throttler import SteppedThrottler
 
-OTHER_DIR = "/other"
-OTHER_PARTITION_DIR = f"{OTHER_DIR}/{PARTITION}"
-NEVER = 2**60
-CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1)
-
-
-class Moving:
-    """A machine with two directories and a log of several segments in the first. Used by one thread."""
-
-    def __init__(
-        self, disk: FaultyFileSystem | None = None, config: LogConfig = CONFIG, *, free_bytes: int = 1 << 40
-    ) -> None:
-        ids = SequentialIds()
-        self.disk = disk or FaultyFileSystem(MemoryFileSystem(free_bytes=free_bytes))
-        self.machine = LogMachine(
-            self.disk,
-            config,
-            producer_id_expiration_ms=NEVER,
-            data_dirs=(DATA_DIR, OTHER_DIR),
-            ids=ids,
-        )
-        self.ledger = LogLedger()
-        self.log = self.machine.start()
-        for number in range(12):
-            self.append()
-            if number % 4 == 2:
-                self.end_transaction(committed=number == 6)
-
-    def append(self) -> None:
-        self.ledger.append(
-            self.log,
-            [self.ledger.batch(5), self.ledger.producer_batch(1, 2, is_transactional=True)],
-        )
-
-    def end_transaction(self, *, committed: bool) -> None:
-        self.ledger.end_transaction(self.log, 1, committed=committed, now_ms=self.machine.clock.now_ms())
-
-    @property
-    def manager(self) -> LogManager:
-        assert self.machine.manager is not None
-        return self.machine.manager
-
-    def begin(self, work: Callable[[int], None] = lambda _: None, target: str = OTHER_DIR) -> LogMove:
-        """`work` is done after each step."""
-        self.manager.moves.throttler = SteppedThrottler(self.machine.clock, work)
-        return self.manager.begin_move(PARTITION, target)
-
-    def files(self, directory: str) -> dict[str, bytes | None]:
-        """What is below it, by name."""
-        return {
-            path.removeprefix(directory + "/"): data
-            for path, data in self.disk.inner.contents().items()
-            if path.startswith(directory + "/")
-        }
-
-    @property
-    def wish_count(self) -> int:
-        """Moves that nobody has begun again."""
-        return len(self.manager.moves.wanted)
-
-    def restart(self) -> None:
-        self.machine.stop()
-        self.log = self.machine.start()
-
-    def left_over(self) -> list[str]:
-        """Directories that a move made, and nobody has removed."""
-        return [path for path in self.disk.inner.contents() if path.endswith(("-future", "-delete"))]
-
 
 def test_everything_comes_along_byte_for_byte() -> None:
-    moving = Moving()
+    moving = MovingLog()
     disk = moving.disk.inner
     file = disk.open_append(f"{PARTITION_DIR}/00000000000000000007.cut")
     file.append([b"for a human"])
@@ -133,7 +63,7 @@ def test_everything_comes_along_byte_for_byte() -> None:
 
 def test_segments_keep_the_time_when_they_were_written() -> None:
     """Retention asks for it where records have no time."""
-    moving = Moving()
+    moving = MovingLog()
     name = "00000000000000000000.log"
     written_ms = 1_600_000_000_000
     moving.disk.set_modified_ms(f"{PARTITION_DIR}/{name}", written_ms)
@@ -142,7 +72,7 @@ def test_segments_keep_the_time_when_they_were_written() -> None:
 
 
 def test_a_log_moves_back_to_where_it_was() -> None:
-    moving = Moving()
+    moving = MovingLog()
     for number in range(4):
         target = (OTHER_DIR, DATA_DIR)[number % 2]
         assert moving.begin(lambda _: moving.append(), target).run() is MoveState.DONE
@@ -158,7 +88,7 @@ def test_a_log_moves_back_to_where_it_was() -> None:
 
 
 def test_what_waits_for_a_sync_is_durable_in_the_new_place() -> None:
-    moving = Moving()
+    moving = MovingLog()
     end_offset = moving.log.log_end_offset
     assert moving.log.recovery_point < end_offset
     assert moving.begin().run() is MoveState.DONE
@@ -166,7 +96,7 @@ def test_what_waits_for_a_sync_is_durable_in_the_new_place() -> None:
 
 
 def test_checkpoints_and_log_start_come_along() -> None:
-    moving = Moving()
+    moving = MovingLog()
     moving.log.increment_log_start_offset(moving.log.segments()[1].base_offset + 2)
     moving.ledger.note_starts(moving.log)
 
@@ -190,15 +120,13 @@ def test_checkpoints_and_log_start_come_along() -> None:
     assert recovery_point is not None
     assert moving.log.segments()[-1].base_offset <= recovery_point <= moving.log.recovery_point
     moving.ledger.verify(moving.log, after_crash=False)
-    machine = LogMachine(
-        moving.disk.killed(), CONFIG, data_dirs=(DATA_DIR, OTHER_DIR), producer_id_expiration_ms=NEVER
-    )
+    machine = moving.new_machine(moving.disk.killed(), 1)
     moving.ledger.durable_end_offset = moving.log.recovery_point
     moving.ledger.verify(machine.start(), after_crash=True)
 
 
 def test_records_that_are_deleted_at_the_last_moment_stay_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    moving = Moving()
+    moving = MovingLog()
     relocate = UnifiedLog.relocate
 
     def delete_before(log: UnifiedLog, copy: LogCopy, commit: Commit) -> bool:
@@ -207,73 +135,91 @@ def test_records_that_are_deleted_at_the_last_moment_stay_deleted(monkeypatch: p
 
     monkeypatch.setattr(UnifiedLog, "relocate", delete_before)
     assert moving.begin().run() is MoveState.DONE
-    machine = LogMachine(
-        moving.disk.killed(), CONFIG, data_dirs=(DATA_DIR, OTHER_DIR), producer_id_expiration_ms=NEVER
-    )
+    machine = moving.new_machine(moving.disk.killed(), 1)
     log = machine.start()
     assert (log.directory, log.log_start_offset) == (OTHER_PARTITION_DIR, 30)
 
 
-def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
-    config = LogConfig(
-        segment_bytes=1024,
-        index_interval_bytes=100,
-        cleanup_policy=frozenset({"compact"}),
-        remote_storage_enable=False,
-    )
-    machine = LogMachine(config=config, data_dirs=(DATA_DIR, OTHER_DIR), ids=SequentialIds())
-    log = machine.start()
-    assert machine.manager is not None
-    manager = machine.manager
-    newest: dict[bytes | None, bytes | None] = {}
+class Compacted:
+    """A compacted log on a machine with two directories, and a cleaner. Used by one thread."""
 
-    def fill(count: int) -> None:
-        for number in range(count):
+    def __init__(self) -> None:
+        self.machine = LogMachine(
+            config=LogConfig(
+                segment_bytes=1024,
+                index_interval_bytes=100,
+                cleanup_policy=frozenset({"compact"}),
+                remote_storage_enable=False,
+            ),
+            data_dirs=(DATA_DIR, OTHER_DIR),
+            ids=SequentialIds(),
+        )
+        self.log = self.machine.start()
+        self.newest: dict[bytes | None, bytes | None] = {}
+
+    @property
+    def manager(self) -> LogManager:
+        assert self.machine.manager is not None
+        return self.machine.manager
+
+    def fill(self) -> None:
+        for number in range(60):
             # Every third key comes once, so that something stays of each segment.
             key = b"k%d" % number if number % 3 == 0 else b"often%d" % (number % 5)
-            newest[key] = b"v%d" % log.log_end_offset
-            log.append_as_leader(encode_batch([Record(0, 1000, key, newest[key])]), 1)
-        log.roll()
+            self.newest[key] = b"v%d" % self.log.log_end_offset
+            self.log.append_as_leader(encode_batch([Record(0, 1000, key, self.newest[key])]), 1)
+        self.log.roll()
 
-    def clean() -> bool:
-        chosen = manager.cleaner.take_filthiest()
+    def clean(self) -> bool:
+        """False where the cleaner may not, or has nothing to do."""
+        chosen = self.manager.cleaner.take_filthiest()
         if chosen is None:
             return False
+
+        def note(size_bytes: int) -> None:
+            assert size_bytes >= 0
+
         limits = CleanLimits(
             map_bytes=1 << 16,
             map_load_factor=0.9,
             io_buffer_bytes=1 << 16,
             check_done=lambda: None,
-            throttle=lambda _: None,
+            throttle=note,
         )
-        manager.cleaner.done(chosen, Cleaner(machine.clock, SequentialIds()).clean(chosen, limits).end_offset)
+        result = Cleaner(self.machine.clock, SequentialIds()).clean(chosen, limits)
+        self.manager.cleaner.done(chosen, result.end_offset)
         return True
 
-    fill(60)
-    assert clean()
-    fill(60)
-    sizes: list[bool] = []
+    def verify(self) -> None:
+        self.log.check()
+        assert {record.key: record.value for record in read_local(self.log)} == self.newest
 
-    def look(_: int) -> None:
-        # It would be due, and may not be.
-        sizes.append(clean())
 
+def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
+    compacted = Compacted()
+    compacted.fill()
+    assert compacted.clean()
+    compacted.fill()
+    machine, tries = compacted.machine, list[bool]()
     cleaned_offset = cleaner_offset(machine, DATA_DIR)
     assert cleaned_offset is not None
-    manager.moves.throttler = SteppedThrottler(machine.clock, look)
-    expected = read_local(log)
-    assert len(expected) < log.log_end_offset
-    assert manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
-    assert sizes
-    assert not any(sizes)
-    assert read_local(log) == expected
-    log.check()
+    # It is due, and may not be cleaned.
+    compacted.manager.moves.throttler = SteppedThrottler(
+        machine.clock, lambda _: tries.append(compacted.clean())
+    )
+    expected = read_local(compacted.log)
+    assert len(expected) < compacted.log.log_end_offset
+    assert compacted.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
+    assert tries
+    assert not any(tries)
+    assert read_local(compacted.log) == expected
     assert cleaner_offset(machine, DATA_DIR) is None
     assert cleaner_offset(machine, OTHER_DIR) == cleaned_offset
-    assert clean()
-    assert {record.key: record.value for record in read_local(log)} == newest
+    assert compacted.clean()
+    compacted.verify()
     machine.stop()
-    assert {record.key: record.value for record in read_local(machine.start())} == newest
+    compacted.log = machine.start()
+    compacted.verify()
 
 
 def cleaner_offset(machine: LogMachine, directory: str) -> int | None:
@@ -281,7 +227,7 @@ def cleaner_offset(machine: LogMachine, directory: str) -> int | None:
 
 
 def test_progress_says_how_far_it_is() -> None:
-    moving = Moving()
+    moving = MovingLog()
     seen: list[MoveProgress] = []
     move = moving.begin(lambda _: seen.append(move.progress))
     size_bytes = moving.log.size_bytes
@@ -298,7 +244,7 @@ def test_progress_says_how_far_it_is() -> None:
 
 
 def test_a_move_waits_for_its_throttle() -> None:
-    moving = Moving()
+    moving = MovingLog()
     clock, moved_s = moving.machine.clock, list[float]()
     throttler = moving.manager.moves.throttler = Throttler(clock, max_bytes_per_s=1000)
     move = moving.manager.begin_move(PARTITION, OTHER_DIR)
@@ -314,7 +260,7 @@ def test_a_move_waits_for_its_throttle() -> None:
 
 
 def test_a_move_is_cancelled_before_it_begins() -> None:
-    moving = Moving()
+    moving = MovingLog()
     move = moving.begin()
     assert move.cancel("nobody wants it") is MoveState.CANCELLED
     assert move.run() is MoveState.CANCELLED
@@ -326,7 +272,7 @@ def test_a_move_is_cancelled_before_it_begins() -> None:
 class Interrupting:
     """After so many steps another thread does something that ends the move. Used by the mover's thread."""
 
-    def __init__(self, pool: ThreadPoolExecutor, moving: Moving, work: Callable[[], object]) -> None:
+    def __init__(self, pool: ThreadPoolExecutor, moving: MovingLog, work: Callable[[], object]) -> None:
         self._pool = pool
         self._moving = moving
         self._work = work
@@ -344,7 +290,7 @@ class Interrupting:
     "kind", ["cancel", "truncate", "start anew", "let go", "delete", "set aside", "close"]
 )
 def test_whatever_needs_the_log_for_itself_ends_the_move(kind: str) -> None:
-    moving = Moving()
+    moving = MovingLog()
     manager, log = moving.manager, moving.log
     works: dict[str, Callable[[], object]] = {
         "cancel": lambda: move.cancel("by hand"),
@@ -370,7 +316,7 @@ def test_whatever_needs_the_log_for_itself_ends_the_move(kind: str) -> None:
 
 
 def test_a_log_that_is_truncated_under_the_move_is_not_moved() -> None:
-    moving = Moving()
+    moving = MovingLog()
 
     def truncate(step: int) -> None:
         if step == 3:
@@ -385,7 +331,7 @@ def test_a_log_that_is_truncated_under_the_move_is_not_moved() -> None:
 
 
 def test_a_move_that_the_process_did_not_finish_is_begun_again() -> None:
-    moving = Moving()
+    moving = MovingLog()
     with ThreadPoolExecutor(1) as pool:
         moving.begin(Interrupting(pool, moving, moving.machine.stop)).run()
     moving.log = moving.machine.start()
@@ -402,7 +348,7 @@ def test_a_move_that_the_process_did_not_finish_is_begun_again() -> None:
 
 
 def test_a_partition_that_goes_takes_the_wish_for_its_move_along() -> None:
-    moving = Moving()
+    moving = MovingLog()
     with ThreadPoolExecutor(1) as pool:
         moving.begin(Interrupting(pool, moving, moving.machine.stop)).run()
     manager = moving.machine.open()
@@ -414,7 +360,7 @@ def test_a_partition_that_goes_takes_the_wish_for_its_move_along() -> None:
 
 
 def test_a_move_that_cannot_be_is_refused() -> None:
-    moving = Moving()
+    moving = MovingLog()
     manager = moving.manager
     with pytest.raises(InvalidRequestError, match="already"):
         manager.begin_move(PARTITION, DATA_DIR)
@@ -437,157 +383,7 @@ def test_a_move_that_cannot_be_is_refused() -> None:
 
 
 def test_a_directory_without_room_is_refused() -> None:
-    moving = Moving(free_bytes=2000)
+    moving = MovingLog(free_bytes=2000)
     with pytest.raises(DataDirectoryError, match="less free space") as failure:
         moving.manager.begin_move(PARTITION, OTHER_DIR)
     assert failure.value.fields["free_bytes"] == 2000
-
-
-def test_damage_is_not_copied() -> None:
-    moving = Moving()
-    segment = moving.log.segments()[2]
-    path = f"{PARTITION_DIR}/{segment.base_offset:020d}.log"
-    data = bytearray(moving.disk.read_file(path))
-    data[len(data) // 2] ^= 4
-    file = moving.disk.open_append(path)
-    file.truncate(0)
-    file.append([bytes(data)])
-    move = moving.begin()
-    assert move.run() is MoveState.FAILED
-    assert path in move.progress.reason
-    assert moving.left_over() == []
-    assert moving.log.directory == PARTITION_DIR
-    assert not moving.log.is_offline
-    moving.append()
-
-
-def test_a_directory_in_the_partitions_directory_is_for_a_human() -> None:
-    moving = Moving()
-    moving.disk.make_directories(f"{PARTITION_DIR}/notes")
-    move = moving.begin()
-    assert move.run() is MoveState.FAILED
-    assert "move that away" in move.progress.reason
-    assert moving.left_over() == []
-
-
-def commit_of(moving: Moving) -> int:
-    """The number of the operation that gives the copy its name."""
-    return next(
-        number
-        for number, one in enumerate(moving.disk.trace, start=1)
-        if one.startswith("rename") and one.endswith(f"-future {OTHER_PARTITION_DIR}")
-    )
-
-
-@pytest.mark.parametrize("part", [0.0, 1.0])
-@pytest.mark.parametrize("operation", ["rename", "sync"])
-def test_a_target_that_fails_at_the_commit_counts_for_nothing(operation: str, part: float) -> None:
-    moving = Moving()
-    assert moving.begin().run() is MoveState.DONE
-    commit = commit_of(moving) + (operation == "sync")
-    assert moving.disk.trace[commit - 1].startswith(
-        "rename" if operation == "rename" else f"sync_directory {OTHER_DIR}"
-    )
-    disk = FaultyFileSystem()
-    disk.fail_at(commit, number=errno.EIO, part=part)
-    moving = Moving(disk)
-    move = moving.begin()
-    assert move.run() is MoveState.FAILED
-    assert OTHER_DIR in move.progress.reason
-    assert moving.log.directory == PARTITION_DIR
-    moving.append()
-    moving.ledger.flush(moving.log)
-    moving.ledger.verify(moving.log, after_crash=False)
-    # The next start finds both, or not; what was acknowledged since is in the source.
-    has_both = OTHER_PARTITION_DIR in disk.inner.contents()
-    assert has_both == (operation == "sync" or part == 1)
-    machine = LogMachine(
-        disk.killed(),
-        CONFIG,
-        producer_id_expiration_ms=NEVER,
-        data_dirs=(DATA_DIR, OTHER_DIR),
-        ids=SequentialIds(1),
-    )
-    log = machine.start()
-    assert log.directory == PARTITION_DIR
-    moving.ledger.verify(log, after_crash=True)
-    assert OTHER_PARTITION_DIR not in disk.inner.contents()
-    assert machine.manager is not None
-    assert machine.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
-    moving.ledger.verify(log, after_crash=False)
-
-
-def test_where_nobody_knows_which_copy_counts_the_log_is_offline() -> None:
-    moving = Moving()
-    assert moving.begin().run() is MoveState.DONE
-    commit = commit_of(moving) + 1
-    disk = FaultyFileSystem()
-    disk.fail_at(commit, part=1)
-    # And the source does not take the word that voids it.
-    disk.fail_at(commit + 2)
-    moving = Moving(disk)
-    assert moving.begin().run() is MoveState.FAILED
-    assert disk.trace[commit + 1].endswith("move.void.tmp")
-    assert moving.log.is_offline
-    with pytest.raises(LogStoreError):
-        moving.log.flush()
-    moving.ledger.durable_end_offset = moving.log.recovery_point
-    machine = LogMachine(
-        disk.killed(),
-        CONFIG,
-        producer_id_expiration_ms=NEVER,
-        data_dirs=(DATA_DIR, OTHER_DIR),
-        ids=SequentialIds(1),
-    )
-    log = machine.start()
-    assert log.directory == OTHER_PARTITION_DIR
-    moving.ledger.verify(log, after_crash=True)
-
-
-def test_a_source_that_fails_takes_the_log_and_the_move_along() -> None:
-    moving = Moving()
-
-    def fail(step: int) -> None:
-        if step == 2:
-            moving.disk.fail_at(moving.disk.operation_count + 1)
-            with pytest.raises(LogStoreError):
-                moving.log.flush()
-
-    move = moving.begin(fail)
-    assert move.run() is MoveState.FAILED
-    assert moving.log.is_offline
-    assert moving.log.directory == PARTITION_DIR
-    assert OTHER_PARTITION_DIR not in moving.disk.inner.contents()
-
-
-def test_an_older_copy_on_a_disk_that_comes_back_is_put_away() -> None:
-    """The source failed right after the commit, and was away at the next start."""
-    moving = Moving()
-    assert moving.begin().run() is MoveState.DONE
-    aside = commit_of(moving) + 2
-    assert moving.disk.trace[aside - 1].startswith(f"rename {PARTITION_DIR} ")
-    disk = FaultyFileSystem()
-    disk.fail_at(aside)
-    moving = Moving(disk)
-    assert moving.begin().run() is MoveState.DONE
-    moving.append()
-    moving.ledger.flush(moving.log)
-    disk = disk.killed()
-    ids = SequentialIds(1)
-
-    def start(*data_dirs: str) -> UnifiedLog:
-        machine = LogMachine(disk, CONFIG, producer_id_expiration_ms=NEVER, data_dirs=data_dirs, ids=ids)
-        log = machine.start()
-        assert log.directory == OTHER_PARTITION_DIR
-        moving.ledger.verify(log, after_crash=True)
-        moving.log = log
-        moving.append()
-        machine.stop()
-        moving.ledger.durable_end_offset = log.log_end_offset
-        return log
-
-    start(OTHER_DIR)
-    assert f"{OTHER_PARTITION_DIR}/move.metadata" in disk.inner.contents()
-    start(DATA_DIR, OTHER_DIR)
-    assert PARTITION_DIR not in disk.inner.contents()
-    start(DATA_DIR, OTHER_DIR)

@@ -1,0 +1,149 @@
+"""Moves between two log directories that fail: what is refused, what is left, and which copy counts."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from stratalog.base.errors import LogStoreError
+from stratalog.manager.log_move import MoveState
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR
+from stratalog.testing.moving_log import OTHER_DIR, OTHER_PARTITION_DIR, MovingLog
+
+
+def test_damage_is_not_copied() -> None:
+    moving = MovingLog()
+    segment = moving.log.segments()[2]
+    path = f"{PARTITION_DIR}/{segment.base_offset:020d}.log"
+    data = bytearray(moving.disk.read_file(path))
+    data[len(data) // 2] ^= 4
+    file = moving.disk.open_append(path)
+    file.truncate(0)
+    file.append([bytes(data)])
+    move = moving.begin()
+    assert move.run() is MoveState.FAILED
+    assert path in move.progress.reason
+    assert moving.left_over() == []
+    assert moving.log.directory == PARTITION_DIR
+    assert not moving.log.is_offline
+    moving.append()
+
+
+def test_a_directory_in_the_partitions_directory_is_for_a_human() -> None:
+    moving = MovingLog()
+    moving.disk.make_directories(f"{PARTITION_DIR}/notes")
+    move = moving.begin()
+    assert move.run() is MoveState.FAILED
+    assert "move that away" in move.progress.reason
+    assert moving.left_over() == []
+
+
+def commit_of(moving: MovingLog) -> int:
+    """The number of the operation that gives the copy its name."""
+    return next(
+        number
+        for number, one in enumerate(moving.disk.trace, start=1)
+        if one.startswith("rename") and one.endswith(f"-future {OTHER_PARTITION_DIR}")
+    )
+
+
+@pytest.mark.parametrize("part", [0.0, 1.0])
+@pytest.mark.parametrize("operation", ["rename", "sync"])
+def test_a_target_that_fails_at_the_commit_counts_for_nothing(operation: str, part: float) -> None:
+    moving = MovingLog()
+    assert moving.begin().run() is MoveState.DONE
+    commit = commit_of(moving) + (operation == "sync")
+    assert moving.disk.trace[commit - 1].startswith(
+        "rename" if operation == "rename" else f"sync_directory {OTHER_DIR}"
+    )
+    disk = FaultyFileSystem()
+    disk.fail_at(commit, number=errno.EIO, part=part)
+    moving = MovingLog(disk)
+    move = moving.begin()
+    assert move.run() is MoveState.FAILED
+    assert OTHER_DIR in move.progress.reason
+    assert moving.log.directory == PARTITION_DIR
+    moving.append()
+    moving.ledger.flush(moving.log)
+    moving.ledger.verify(moving.log, after_crash=False)
+    # The next start finds both, or not; what was acknowledged since is in the source.
+    has_both = OTHER_PARTITION_DIR in disk.inner.contents()
+    assert has_both == (operation == "sync" or part == 1)
+    machine = moving.new_machine(disk.killed(), 1)
+    log = machine.start()
+    assert log.directory == PARTITION_DIR
+    moving.ledger.verify(log, after_crash=True)
+    assert OTHER_PARTITION_DIR not in disk.inner.contents()
+    assert machine.manager is not None
+    assert machine.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
+    moving.ledger.verify(log, after_crash=False)
+
+
+def test_where_nobody_knows_which_copy_counts_the_log_is_offline() -> None:
+    moving = MovingLog()
+    assert moving.begin().run() is MoveState.DONE
+    commit = commit_of(moving) + 1
+    disk = FaultyFileSystem()
+    disk.fail_at(commit, part=1)
+    # And the source does not take the word that voids it.
+    disk.fail_at(commit + 2)
+    moving = MovingLog(disk)
+    assert moving.begin().run() is MoveState.FAILED
+    assert disk.trace[commit + 1].endswith("move.void.tmp")
+    assert moving.log.is_offline
+    with pytest.raises(LogStoreError):
+        moving.log.flush()
+    moving.ledger.durable_end_offset = moving.log.recovery_point
+    machine = moving.new_machine(disk.killed(), 1)
+    log = machine.start()
+    assert log.directory == OTHER_PARTITION_DIR
+    moving.ledger.verify(log, after_crash=True)
+
+
+def test_a_source_that_fails_takes_the_log_and_the_move_along() -> None:
+    moving = MovingLog()
+
+    def fail(step: int) -> None:
+        if step == 2:
+            moving.disk.fail_at(moving.disk.operation_count + 1)
+            with pytest.raises(LogStoreError):
+                moving.log.flush()
+
+    move = moving.begin(fail)
+    assert move.run() is MoveState.FAILED
+    assert moving.log.is_offline
+    assert moving.log.directory == PARTITION_DIR
+    assert OTHER_PARTITION_DIR not in moving.disk.inner.contents()
+
+
+def test_an_older_copy_on_a_disk_that_comes_back_is_put_away() -> None:
+    """The source failed right after the commit, and was away at the next start."""
+    moving = MovingLog()
+    assert moving.begin().run() is MoveState.DONE
+    aside = commit_of(moving) + 2
+    assert moving.disk.trace[aside - 1].startswith(f"rename {PARTITION_DIR} ")
+    disk = FaultyFileSystem()
+    disk.fail_at(aside)
+    moving = MovingLog(disk)
+    assert moving.begin().run() is MoveState.DONE
+    moving.append()
+    moving.ledger.flush(moving.log)
+    disk = disk.killed()
+
+    def start(seed: int, *data_dirs: str) -> None:
+        machine = moving.new_machine(disk, seed, data_dirs)
+        log = machine.start()
+        assert log.directory == OTHER_PARTITION_DIR
+        moving.ledger.verify(log, after_crash=True)
+        moving.log = log
+        moving.append()
+        machine.stop()
+        moving.ledger.durable_end_offset = log.log_end_offset
+
+    start(1, OTHER_DIR)
+    assert f"{OTHER_PARTITION_DIR}/move.metadata" in disk.inner.contents()
+    start(2, DATA_DIR, OTHER_DIR)
+    assert PARTITION_DIR not in disk.inner.contents()
+    start(3, DATA_DIR, OTHER_DIR)
