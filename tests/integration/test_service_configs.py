@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
     DataDirectoryError,
     InvalidConfigError,
@@ -17,6 +18,8 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.cli.main import stratalog
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.testing.service_bench import ServiceBench, service_bench
@@ -247,3 +250,20 @@ async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:
 )
 def test_a_command_line_that_says_too_little_or_too_much_is_wrong(arguments: tuple[str, ...]) -> None:
     assert CliRunner().invoke(stratalog, ["config", *arguments]).exit_code == 2
+
+
+async def test_producers_that_are_idle_are_forgotten_by_the_new_period(tmp_path: Path) -> None:
+    config = {"producer.id.expiration.check.interval.ms": "1"}
+    async with service_bench(tmp_path, config=config) as bench:
+        await bench.client.admin.create_topic("t")
+        records = [Record(0, SystemClock().now_ms() - 60_000, None, b"once")]
+        sent = encode_batch(records, producer=BatchProducer(7, 0, 0))
+        await bench.client.append_batches("t", 0, sent)
+        log = partition_of(bench).log
+        assert len(log.producers()) == 1, "for a day"
+        await bench.client.admin.alter_configs({"producer.id.expiration.ms": "1000"})
+        async with asyncio.timeout(60):
+            while log.producers():
+                await asyncio.sleep(0.001)
+        await bench.client.admin.create_topic("u")
+        assert not (await bench.client.append_batches("u", 0, sent)).duplicate

@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.posix_filesystem import PosixFileSystem
-from stratalog.testing.service_bench import service_bench
+from stratalog.testing.service_bench import ServiceBench, service_bench
 
 
 class WatchedDisk(PosixFileSystem):
@@ -51,27 +51,37 @@ async def test_a_start_opens_logs_of_all_topics_beside_each_other(tmp_path: Path
             assert [str(one.topic_partition) for one in partitions] == [f"{topic}-0", f"{topic}-1"]
 
 
+def path_of(bench: ServiceBench, number: int) -> str:
+    return bench.server.engine.registry.partition("t", number).log.directory
+
+
 async def test_a_directory_that_fails_is_offline_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.create_topic("t", 3)
+    log_dirs = (f"{tmp_path}/other",)
+    async with service_bench(tmp_path, log_dirs=log_dirs) as bench:
+        await bench.client.admin.create_topic("t", 4)
+        found = {number: path_of(bench, number) for number in range(4)}
+    broken = sorted(number for number, path in found.items() if path.startswith(log_dirs[0]))
+    assert len(broken) == 2, "each directory has as many"
     disk = WatchedDisk()
-    disk.broken = ("/t-1", "/t-2")
+    disk.broken = tuple(f"/t-{number}" for number in broken)
     with caplog.at_level(logging.ERROR):
-        async with service_bench(tmp_path, filesystem=disk) as bench:
-            assert await bench.append("t", [b"x"]) == 0
-            for number in (1, 2):
+        async with service_bench(tmp_path, filesystem=disk, log_dirs=log_dirs) as bench:
+            for number, path in found.items():
+                if number not in broken:
+                    assert await bench.append("t", [b"x"], number) == 0
+                    continue
                 with pytest.raises(DataDirectoryError, match="offline") as failure:
                     await bench.append("t", [b"x"], number)
-                assert failure.value.fields["path"] == f"{tmp_path}/data/t-{number}"
+                assert failure.value.fields["path"] == path
                 assert "input/output error" in str(failure.value)
                 assert not failure.value.retriable
     told = sorted(message for message in caplog.messages if "stays offline" in message)
-    assert [message.partition(" ")[0] for message in told] == ["t-1", "t-2"]
-    assert f"path=`{tmp_path}/data/t-1`" in told[0]
-    async with service_bench(tmp_path) as bench:
-        assert await bench.append("t", [b"x"], 1) == 0
+    assert [message.partition(" ")[0] for message in told] == [f"t-{number}" for number in broken]
+    assert f"path=`{found[broken[0]]}`" in told[0]
+    async with service_bench(tmp_path, log_dirs=log_dirs) as bench:
+        assert await bench.append("t", [b"x"], broken[0]) == 0
 
 
 async def test_a_disk_that_refuses_every_partition_is_no_start_and_leaves_nothing_running(
@@ -84,7 +94,8 @@ async def test_a_disk_that_refuses_every_partition_is_no_start_and_leaves_nothin
     with pytest.raises(DataDirectoryError) as failure:
         async with service_bench(tmp_path, filesystem=disk):
             raise AssertionError("it must not start")
-    assert failure.value.fields["path"] == f"{tmp_path}/data/t-0"
+    assert failure.value.fields["log_dirs"] == f"{tmp_path}/data"
+    assert "input/output error" in str(failure.value.fields["reason"])
     async with service_bench(tmp_path) as bench:
         assert await bench.append("t", [b"x"], 1) == 0
 

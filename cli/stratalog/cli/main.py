@@ -30,6 +30,8 @@ COMMANDS = {
     "consume": ("stratalog.cli.consume_command:consume", "Print records."),
     "log": ("stratalog.cli.log_commands:log", "Look at partitions: offsets, segments, slices."),
     "tier": ("stratalog.cli.tier_commands:tier", "Look at the object store, and upload now."),
+    "log-dirs": ("stratalog.cli.log_dirs_commands:log_dirs", "Look at log directories; move partitions."),
+    "cleaner": ("stratalog.cli.cleaner_commands:cleaner", "Look at the cleaner of local logs."),
     "compaction": ("stratalog.cli.compaction_commands:compaction", "Compact tiered data now."),
     "import": ("stratalog.cli.import_command:import_", "Take topics over from a stopped Kafka broker."),
     "export": ("stratalog.cli.export_command:export", "Write topics as a Kafka broker's log directory."),

@@ -23,6 +23,13 @@ def require_unicode(_context: click.Context, _parameter: click.Parameter, value:
     return value
 
 
+def require_unicode_each(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The same for options that may be repeated."""
+    return tuple(require_unicode(context, parameter, value) for value in values)
+
+
 def data_dir_option(command: _Command) -> _Command:
     """Adds `--data-dir`, which becomes the parameter `data_dir`."""
     option = click.option(

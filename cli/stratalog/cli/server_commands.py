@@ -11,7 +11,7 @@ import click
 
 from stratalog.cli.config_option import config_option
 from stratalog.cli.int_ranges import MEMORY_MIB, SECONDS, SECONDS_OR_NEVER
-from stratalog.cli.place_options import data_dir_option, store_option
+from stratalog.cli.place_options import data_dir_option, require_unicode_each, store_option
 
 if TYPE_CHECKING:
     from stratalog.server.app import Server
@@ -27,6 +27,16 @@ def server() -> None:
 @server.command()
 @data_dir_option
 @click.option(
+    "--log-dir",
+    "log_dirs",
+    envvar="STRATALOG_LOG_DIRS",
+    show_envvar=True,
+    multiple=True,
+    callback=require_unicode_each,
+    metavar="DIR",
+    help="One more directory of local logs, on a disk of its own; may be repeated.",
+)
+@click.option(
     "--listen",
     envvar="STRATALOG_LISTEN",
     show_envvar=True,
@@ -34,6 +44,14 @@ def server() -> None:
     show_default=True,
     metavar="HOST:PORT",
     help="Port 0 takes a free one and prints it.",
+)
+@click.option(
+    "--metrics-listen",
+    envvar="STRATALOG_METRICS_LISTEN",
+    show_envvar=True,
+    default="",
+    metavar="HOST:PORT",
+    help="Serve metrics for Prometheus there, over HTTP; off by default.",
 )
 @store_option
 @click.option(
@@ -104,7 +122,9 @@ def server() -> None:
 )
 def start(
     data_dir: str,
+    log_dirs: tuple[str, ...],
     listen: str,
+    metrics_listen: str,
     store_url: str,
     compaction_s: int,
     upload_s: int,
@@ -127,7 +147,9 @@ def start(
         logging.getLogger("botocore").setLevel(logging.WARNING)
     settings = ServerSettings(
         data_dir=data_dir,
+        log_dirs=log_dirs,
         listen=listen,
+        metrics_listen=metrics_listen,
         store_url=store_url,
         compaction_ms=compaction_s * 1000,
         upload_ms=upload_s * 1000,

@@ -136,6 +136,46 @@ class Admin:
             self._retry, lambda: self._channel.call(self._stub.TierStatus(request, timeout=CALL_TIMEOUT_S))
         )
 
+    async def describe_log_dirs(self) -> admin_pb2.DescribeLogDirsResponse:
+        """The directories that hold local logs, and moves between them."""
+        request = admin_pb2.DescribeLogDirsRequest()
+        return await retrying(
+            self._retry,
+            lambda: self._channel.call(self._stub.DescribeLogDirs(request, timeout=CALL_TIMEOUT_S)),
+        )
+
+    async def move_partition(self, topic: str, partition: int, target_path: str) -> None:
+        """Begin to move a partition to another log directory of the server, which serves it meanwhile. Raises
+        InvalidRequestError, DataDirectoryError."""
+        with refusing_misfits():
+            request = admin_pb2.MovePartitionRequest(
+                topic=topic, partition=partition, target_path=target_path
+            )
+        await self._channel.call(self._stub.MovePartition(request, timeout=CALL_TIMEOUT_S))
+
+    async def cancel_move(self, topic: str, partition: int) -> None:
+        """End a move, and wait until it has ended; it may be done by then. Raises InvalidRequestError where
+        there is none."""
+        with refusing_misfits():
+            request = admin_pb2.CancelMoveRequest(topic=topic, partition=partition)
+        await self._channel.call(self._stub.CancelMove(request, timeout=CALL_TIMEOUT_S))
+
+    async def cleaner_status(self) -> admin_pb2.CleanerStatusResponse:
+        """What the cleaner of local logs has done, and which partitions it cannot clean for now."""
+        request = admin_pb2.CleanerStatusRequest()
+        return await retrying(
+            self._retry, lambda: self._channel.call(self._stub.CleanerStatus(request, timeout=CALL_TIMEOUT_S))
+        )
+
+    async def reset_cleaner(self, topic: str, partition: int) -> bool:
+        """Try a partition whose cleaning failed again, at once; False where it had not failed."""
+        with refusing_misfits():
+            request = admin_pb2.ResetCleanerRequest(topic=topic, partition=partition)
+        response = await retrying(
+            self._retry, lambda: self._channel.call(self._stub.ResetCleaner(request, timeout=CALL_TIMEOUT_S))
+        )
+        return response.had_failed
+
     async def run_compaction(self, topics: Sequence[str] = ()) -> list[admin_pb2.CompactionJob]:
         """Compact the named topics' tiered data, or everybody's, now. Returns the jobs that ran."""
         with refusing_misfits():

@@ -1043,3 +1043,383 @@ class RunCompactionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunCompactionResponse: _TypeAlias = RunCompactionResponse  # noqa: Y015
+
+@_typing.final
+class DescribeLogDirsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeLogDirsRequest: _TypeAlias = DescribeLogDirsRequest  # noqa: Y015
+
+@_typing.final
+class LogDir(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    DIRECTORY_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    REMAINING_LOGS_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    directory_id: _builtins.str
+    """Empty: it could not be read."""
+    state: _builtins.str
+    """"live", "cordoned" (takes no new partitions) or "offline"."""
+    reason: _builtins.str
+    """Why it is offline."""
+    partition_count: _builtins.int
+    size_bytes: _builtins.int
+    """Of the logs that are open here."""
+    remaining_logs: _builtins.int
+    """Logs that were found at the start and have not been opened yet."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        directory_id: _builtins.str = ...,
+        state: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        partition_count: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        remaining_logs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id", "partition_count", b"partition_count", "path", b"path", "reason", b"reason", "remaining_logs", b"remaining_logs", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogDir: _TypeAlias = LogDir  # noqa: Y015
+
+@_typing.final
+class PartitionMove(_message.Message):
+    """The last one of a partition since this server started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SOURCE_PATH_FIELD_NUMBER: _builtins.int
+    TARGET_PATH_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    COPIED_BYTES_FIELD_NUMBER: _builtins.int
+    REMAINING_BYTES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    source_path: _builtins.str
+    target_path: _builtins.str
+    state: _builtins.str
+    """"waiting", "copying", "swapping", "done", "cancelled" or "failed"."""
+    copied_bytes: _builtins.int
+    remaining_bytes: _builtins.int
+    reason: _builtins.str
+    """Why it failed or was cancelled."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        source_path: _builtins.str = ...,
+        target_path: _builtins.str = ...,
+        state: _builtins.str = ...,
+        copied_bytes: _builtins.int = ...,
+        remaining_bytes: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copied_bytes", b"copied_bytes", "partition", b"partition", "reason", b"reason", "remaining_bytes", b"remaining_bytes", "source_path", b"source_path", "state", b"state", "target_path", b"target_path", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionMove: _TypeAlias = PartitionMove  # noqa: Y015
+
+@_typing.final
+class DescribeLogDirsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_DIRS_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def log_dirs(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogDir]: ...
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionMove]: ...
+    def __init__(
+        self,
+        *,
+        log_dirs: _abc.Iterable[Global___LogDir] | None = ...,
+        moves: _abc.Iterable[Global___PartitionMove] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_dirs", b"log_dirs", "moves", b"moves"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeLogDirsResponse: _TypeAlias = DescribeLogDirsResponse  # noqa: Y015
+
+@_typing.final
+class MovePartitionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    TARGET_PATH_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    target_path: _builtins.str
+    """Of the log directory that it shall be in."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        target_path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "target_path", b"target_path", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MovePartitionRequest: _TypeAlias = MovePartitionRequest  # noqa: Y015
+
+@_typing.final
+class MovePartitionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MovePartitionResponse: _TypeAlias = MovePartitionResponse  # noqa: Y015
+
+@_typing.final
+class CancelMoveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelMoveRequest: _TypeAlias = CancelMoveRequest  # noqa: Y015
+
+@_typing.final
+class CancelMoveResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelMoveResponse: _TypeAlias = CancelMoveResponse  # noqa: Y015
+
+@_typing.final
+class CleanerStatusRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CleanerStatusRequest: _TypeAlias = CleanerStatusRequest  # noqa: Y015
+
+@_typing.final
+class UncleanablePartition(_message.Message):
+    """A partition that is not cleaned for now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LOG_DIR_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    NEXT_TRY_MS_FIELD_NUMBER: _builtins.int
+    DIRTY_BYTES_FIELD_NUMBER: _builtins.int
+    ALARM_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    log_dir: _builtins.str
+    kind: _builtins.str
+    """"damage", "disk", "full disk", "no progress" or "unexpected"."""
+    reason: _builtins.str
+    since_ms: _builtins.int
+    """When it failed first, of the failures in a row."""
+    failures: _builtins.int
+    next_try_ms: _builtins.int
+    dirty_bytes: _builtins.int
+    """What waits to be cleaned."""
+    alarm: _builtins.bool
+    """A human has to look at it: cleans end where they began."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        log_dir: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        since_ms: _builtins.int = ...,
+        failures: _builtins.int = ...,
+        next_try_ms: _builtins.int = ...,
+        dirty_bytes: _builtins.int = ...,
+        alarm: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarm", b"alarm", "dirty_bytes", b"dirty_bytes", "failures", b"failures", "kind", b"kind", "log_dir", b"log_dir", "next_try_ms", b"next_try_ms", "partition", b"partition", "reason", b"reason", "since_ms", b"since_ms", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UncleanablePartition: _TypeAlias = UncleanablePartition  # noqa: Y015
+
+@_typing.final
+class CleanerStatusResponse(_message.Message):
+    """Counts are since the start of the server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKERS_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    DEAD_WORKERS_FIELD_NUMBER: _builtins.int
+    MS_SINCE_LAST_RUN_FIELD_NUMBER: _builtins.int
+    MAX_CLEAN_MS_FIELD_NUMBER: _builtins.int
+    MAX_COMPACTION_DELAY_MS_FIELD_NUMBER: _builtins.int
+    MAX_CLEANABLE_RATIO_FIELD_NUMBER: _builtins.int
+    CLEANS_FIELD_NUMBER: _builtins.int
+    ABORTED_FIELD_NUMBER: _builtins.int
+    CLEANED_RECORDS_FIELD_NUMBER: _builtins.int
+    DROPPED_RECORDS_FIELD_NUMBER: _builtins.int
+    RECORDS_WITHOUT_KEY_FIELD_NUMBER: _builtins.int
+    CLEANED_BYTES_FIELD_NUMBER: _builtins.int
+    RECLAIMED_BYTES_FIELD_NUMBER: _builtins.int
+    UNCLEANABLE_FIELD_NUMBER: _builtins.int
+    workers: _builtins.int
+    running: _builtins.int
+    dead_workers: _builtins.int
+    """Workers whose last round was ended by an error that nobody expected; each begins another one."""
+    ms_since_last_run: _builtins.int
+    max_clean_ms: _builtins.int
+    max_compaction_delay_ms: _builtins.int
+    """How long a record is over max.compaction.lag.ms at most."""
+    max_cleanable_ratio: _builtins.float
+    cleans: _builtins.int
+    aborted: _builtins.int
+    cleaned_records: _builtins.int
+    dropped_records: _builtins.int
+    records_without_key: _builtins.int
+    """Records without a key, which a compacted log does not keep."""
+    cleaned_bytes: _builtins.int
+    reclaimed_bytes: _builtins.int
+    @_builtins.property
+    def uncleanable(self) -> _containers.RepeatedCompositeFieldContainer[Global___UncleanablePartition]: ...
+    def __init__(
+        self,
+        *,
+        workers: _builtins.int = ...,
+        running: _builtins.int = ...,
+        dead_workers: _builtins.int = ...,
+        ms_since_last_run: _builtins.int = ...,
+        max_clean_ms: _builtins.int = ...,
+        max_compaction_delay_ms: _builtins.int = ...,
+        max_cleanable_ratio: _builtins.float = ...,
+        cleans: _builtins.int = ...,
+        aborted: _builtins.int = ...,
+        cleaned_records: _builtins.int = ...,
+        dropped_records: _builtins.int = ...,
+        records_without_key: _builtins.int = ...,
+        cleaned_bytes: _builtins.int = ...,
+        reclaimed_bytes: _builtins.int = ...,
+        uncleanable: _abc.Iterable[Global___UncleanablePartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "cleaned_bytes", b"cleaned_bytes", "cleaned_records", b"cleaned_records", "cleans", b"cleans", "dead_workers", b"dead_workers", "dropped_records", b"dropped_records", "max_clean_ms", b"max_clean_ms", "max_cleanable_ratio", b"max_cleanable_ratio", "max_compaction_delay_ms", b"max_compaction_delay_ms", "ms_since_last_run", b"ms_since_last_run", "reclaimed_bytes", b"reclaimed_bytes", "records_without_key", b"records_without_key", "running", b"running", "uncleanable", b"uncleanable", "workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CleanerStatusResponse: _TypeAlias = CleanerStatusResponse  # noqa: Y015
+
+@_typing.final
+class ResetCleanerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetCleanerRequest: _TypeAlias = ResetCleanerRequest  # noqa: Y015
+
+@_typing.final
+class ResetCleanerResponse(_message.Message):
+    """False: its cleaning had not failed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HAD_FAILED_FIELD_NUMBER: _builtins.int
+    had_failed: _builtins.bool
+    def __init__(
+        self,
+        *,
+        had_failed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["had_failed", b"had_failed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetCleanerResponse: _TypeAlias = ResetCleanerResponse  # noqa: Y015

@@ -84,6 +84,31 @@ class AdminServiceStub:
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.TierStatusRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_admin__pb2.TierStatusResponse.FromString,
                 _registered_method=True)
+        self.DescribeLogDirs = channel.unary_unary(
+                '/stratalog.v1.AdminService/DescribeLogDirs',
+                request_serializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsResponse.FromString,
+                _registered_method=True)
+        self.MovePartition = channel.unary_unary(
+                '/stratalog.v1.AdminService/MovePartition',
+                request_serializer=stratalog_dot_v1_dot_admin__pb2.MovePartitionRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_admin__pb2.MovePartitionResponse.FromString,
+                _registered_method=True)
+        self.CancelMove = channel.unary_unary(
+                '/stratalog.v1.AdminService/CancelMove',
+                request_serializer=stratalog_dot_v1_dot_admin__pb2.CancelMoveRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_admin__pb2.CancelMoveResponse.FromString,
+                _registered_method=True)
+        self.CleanerStatus = channel.unary_unary(
+                '/stratalog.v1.AdminService/CleanerStatus',
+                request_serializer=stratalog_dot_v1_dot_admin__pb2.CleanerStatusRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_admin__pb2.CleanerStatusResponse.FromString,
+                _registered_method=True)
+        self.ResetCleaner = channel.unary_unary(
+                '/stratalog.v1.AdminService/ResetCleaner',
+                request_serializer=stratalog_dot_v1_dot_admin__pb2.ResetCleanerRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_admin__pb2.ResetCleanerResponse.FromString,
+                _registered_method=True)
         self.RunCompaction = channel.unary_unary(
                 '/stratalog.v1.AdminService/RunCompaction',
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.RunCompactionRequest.SerializeToString,
@@ -159,6 +184,41 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeLogDirs(self, request, context):
+        """The directories that hold local logs, and moves between them. AlterConfigs of cordoned.log.dirs cordons.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MovePartition(self, request, context):
+        """Begins to move a partition to another log directory; it is served meanwhile.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelMove(self, request, context):
+        """Ends a move; answered once it has ended. It may be done by then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CleanerStatus(self, request, context):
+        """What the cleaner of local logs, those of compacted topics that are not tiered, has done, and what it cannot clean.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetCleaner(self, request, context):
+        """Tries a partition whose cleaning failed again, at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RunCompaction(self, request, context):
         """Plans and runs compaction of the tiered data of compacted topics (and merging of plain ones), now.
         """
@@ -218,6 +278,31 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.TierStatus,
                     request_deserializer=stratalog_dot_v1_dot_admin__pb2.TierStatusRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_admin__pb2.TierStatusResponse.SerializeToString,
+            ),
+            'DescribeLogDirs': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeLogDirs,
+                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsResponse.SerializeToString,
+            ),
+            'MovePartition': grpc.unary_unary_rpc_method_handler(
+                    servicer.MovePartition,
+                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.MovePartitionRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_admin__pb2.MovePartitionResponse.SerializeToString,
+            ),
+            'CancelMove': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelMove,
+                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.CancelMoveRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_admin__pb2.CancelMoveResponse.SerializeToString,
+            ),
+            'CleanerStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.CleanerStatus,
+                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.CleanerStatusRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_admin__pb2.CleanerStatusResponse.SerializeToString,
+            ),
+            'ResetCleaner': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetCleaner,
+                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.ResetCleanerRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_admin__pb2.ResetCleanerResponse.SerializeToString,
             ),
             'RunCompaction': grpc.unary_unary_rpc_method_handler(
                     servicer.RunCompaction,
@@ -495,6 +580,141 @@ class AdminService:
             '/stratalog.v1.AdminService/TierStatus',
             stratalog_dot_v1_dot_admin__pb2.TierStatusRequest.SerializeToString,
             stratalog_dot_v1_dot_admin__pb2.TierStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeLogDirs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/DescribeLogDirs',
+            stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsRequest.SerializeToString,
+            stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MovePartition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/MovePartition',
+            stratalog_dot_v1_dot_admin__pb2.MovePartitionRequest.SerializeToString,
+            stratalog_dot_v1_dot_admin__pb2.MovePartitionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelMove(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/CancelMove',
+            stratalog_dot_v1_dot_admin__pb2.CancelMoveRequest.SerializeToString,
+            stratalog_dot_v1_dot_admin__pb2.CancelMoveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CleanerStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/CleanerStatus',
+            stratalog_dot_v1_dot_admin__pb2.CleanerStatusRequest.SerializeToString,
+            stratalog_dot_v1_dot_admin__pb2.CleanerStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetCleaner(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/ResetCleaner',
+            stratalog_dot_v1_dot_admin__pb2.ResetCleanerRequest.SerializeToString,
+            stratalog_dot_v1_dot_admin__pb2.ResetCleanerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,6 +46,16 @@ class AdminServiceStub:
     Upload: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UploadRequest, _admin_pb2.UploadResponse]
     """Rolls the active segments and tiers everything that is rolled, now."""
     TierStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TierStatusRequest, _admin_pb2.TierStatusResponse]
+    DescribeLogDirs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogDirsRequest, _admin_pb2.DescribeLogDirsResponse]
+    """The directories that hold local logs, and moves between them. AlterConfigs of cordoned.log.dirs cordons."""
+    MovePartition: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MovePartitionRequest, _admin_pb2.MovePartitionResponse]
+    """Begins to move a partition to another log directory; it is served meanwhile."""
+    CancelMove: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelMoveRequest, _admin_pb2.CancelMoveResponse]
+    """Ends a move; answered once it has ended. It may be done by then."""
+    CleanerStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CleanerStatusRequest, _admin_pb2.CleanerStatusResponse]
+    """What the cleaner of local logs, those of compacted topics that are not tiered, has done, and what it cannot clean."""
+    ResetCleaner: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResetCleanerRequest, _admin_pb2.ResetCleanerResponse]
+    """Tries a partition whose cleaning failed again, at once."""
     RunCompaction: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RunCompactionRequest, _admin_pb2.RunCompactionResponse]
     """Plans and runs compaction of the tiered data of compacted topics (and merging of plain ones), now."""
 
@@ -67,6 +77,16 @@ class AdminServiceAsyncStub(AdminServiceStub):
     Upload: _aio.UnaryUnaryMultiCallable[_admin_pb2.UploadRequest, _admin_pb2.UploadResponse]  # type: ignore[assignment]
     """Rolls the active segments and tiers everything that is rolled, now."""
     TierStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.TierStatusRequest, _admin_pb2.TierStatusResponse]  # type: ignore[assignment]
+    DescribeLogDirs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogDirsRequest, _admin_pb2.DescribeLogDirsResponse]  # type: ignore[assignment]
+    """The directories that hold local logs, and moves between them. AlterConfigs of cordoned.log.dirs cordons."""
+    MovePartition: _aio.UnaryUnaryMultiCallable[_admin_pb2.MovePartitionRequest, _admin_pb2.MovePartitionResponse]  # type: ignore[assignment]
+    """Begins to move a partition to another log directory; it is served meanwhile."""
+    CancelMove: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelMoveRequest, _admin_pb2.CancelMoveResponse]  # type: ignore[assignment]
+    """Ends a move; answered once it has ended. It may be done by then."""
+    CleanerStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.CleanerStatusRequest, _admin_pb2.CleanerStatusResponse]  # type: ignore[assignment]
+    """What the cleaner of local logs, those of compacted topics that are not tiered, has done, and what it cannot clean."""
+    ResetCleaner: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResetCleanerRequest, _admin_pb2.ResetCleanerResponse]  # type: ignore[assignment]
+    """Tries a partition whose cleaning failed again, at once."""
     RunCompaction: _aio.UnaryUnaryMultiCallable[_admin_pb2.RunCompactionRequest, _admin_pb2.RunCompactionResponse]  # type: ignore[assignment]
     """Plans and runs compaction of the tiered data of compacted topics (and merging of plain ones), now."""
 
@@ -145,6 +165,46 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.TierStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.TierStatusResponse, _abc.Awaitable[_admin_pb2.TierStatusResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DescribeLogDirs(
+        self,
+        request: _admin_pb2.DescribeLogDirsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeLogDirsResponse, _abc.Awaitable[_admin_pb2.DescribeLogDirsResponse]]:
+        """The directories that hold local logs, and moves between them. AlterConfigs of cordoned.log.dirs cordons."""
+
+    @_abc_1.abstractmethod
+    def MovePartition(
+        self,
+        request: _admin_pb2.MovePartitionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.MovePartitionResponse, _abc.Awaitable[_admin_pb2.MovePartitionResponse]]:
+        """Begins to move a partition to another log directory; it is served meanwhile."""
+
+    @_abc_1.abstractmethod
+    def CancelMove(
+        self,
+        request: _admin_pb2.CancelMoveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CancelMoveResponse, _abc.Awaitable[_admin_pb2.CancelMoveResponse]]:
+        """Ends a move; answered once it has ended. It may be done by then."""
+
+    @_abc_1.abstractmethod
+    def CleanerStatus(
+        self,
+        request: _admin_pb2.CleanerStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CleanerStatusResponse, _abc.Awaitable[_admin_pb2.CleanerStatusResponse]]:
+        """What the cleaner of local logs, those of compacted topics that are not tiered, has done, and what it cannot clean."""
+
+    @_abc_1.abstractmethod
+    def ResetCleaner(
+        self,
+        request: _admin_pb2.ResetCleanerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ResetCleanerResponse, _abc.Awaitable[_admin_pb2.ResetCleanerResponse]]:
+        """Tries a partition whose cleaning failed again, at once."""
 
     @_abc_1.abstractmethod
     def RunCompaction(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
+from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.server.admin_convert import compaction_job_message, partition_log_message, topic_message
 from stratalog.server.call_guard import Context, guarded
 from stratalog.server.config_convert import config_changes, config_entry_message
 from stratalog.server.config_manager import ConfigManager
 from stratalog.server.hosted_partition import HostedPartition
+from stratalog.server.local_convert import cleaner_status_message, log_dir_message, move_message
+from stratalog.server.log_directory_manager import LogDirectoryManager
 from stratalog.server.offline_partition import OfflinePartition
 from stratalog.server.partition_registry import PartitionRegistry
 from stratalog.server.tier_manager import TierManager
@@ -28,6 +31,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         tiers: TierManager,
         status: TierStatusReporter,
         configs: ConfigManager,
+        directories: LogDirectoryManager,
+        cleaner: LogCleaner,
         pools: WorkerPools,
     ) -> None:
         self._registry = registry
@@ -35,6 +40,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self._tiers = tiers
         self._status = status
         self._configs = configs
+        self._directories = directories
+        self._cleaner = cleaner
         self._pools = pools
 
     @guarded
@@ -116,6 +123,43 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.TierStatusRequest, context: Context
     ) -> admin_pb2.TierStatusResponse:
         return await self._pools.task(self._status.report)
+
+    @guarded
+    async def DescribeLogDirs(
+        self, request: admin_pb2.DescribeLogDirsRequest, context: Context
+    ) -> admin_pb2.DescribeLogDirsResponse:
+        described, moves = self._directories.describe()
+        return admin_pb2.DescribeLogDirsResponse(
+            log_dirs=map(log_dir_message, described), moves=map(move_message, moves)
+        )
+
+    @guarded
+    async def MovePartition(
+        self, request: admin_pb2.MovePartitionRequest, context: Context
+    ) -> admin_pb2.MovePartitionResponse:
+        move = partial(self._directories.move, request.topic, request.partition, request.target_path)
+        await self._pools.task(move)
+        return admin_pb2.MovePartitionResponse()
+
+    @guarded
+    async def CancelMove(
+        self, request: admin_pb2.CancelMoveRequest, context: Context
+    ) -> admin_pb2.CancelMoveResponse:
+        await self._pools.task(partial(self._directories.cancel_move, request.topic, request.partition))
+        return admin_pb2.CancelMoveResponse()
+
+    @guarded
+    async def CleanerStatus(
+        self, request: admin_pb2.CleanerStatusRequest, context: Context
+    ) -> admin_pb2.CleanerStatusResponse:
+        return cleaner_status_message(self._cleaner.stats())
+
+    @guarded
+    async def ResetCleaner(
+        self, request: admin_pb2.ResetCleanerRequest, context: Context
+    ) -> admin_pb2.ResetCleanerResponse:
+        partition = self._registry.partition(request.topic, request.partition).topic_partition
+        return admin_pb2.ResetCleanerResponse(had_failed=self._cleaner.reset(partition))
 
     @guarded
     async def RunCompaction(

@@ -24,7 +24,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from stratalog.base.clock import Clock, SystemClock
-from stratalog.base.errors import InvalidConfigError
+from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import IdGenerator, SystemIdGenerator
@@ -42,10 +42,13 @@ from stratalog.server.runtime_config import RuntimeConfig
 from stratalog.server.settings import ServerSettings, listen_address
 from stratalog.server.storage_engine import StorageEngine, StorageEngineBuilder
 from stratalog.server.thread_scheduler import ThreadScheduler
-from stratalog.server.worker_pools import WorkerPools
+from stratalog.server.worker_pools import WorkerPools, closing_threads
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
 
 logger = logging.getLogger(__name__)
+
+MAX_LONG_WORK_COUNT = 4096
+"""Cleans and moves of local logs that may run beside each other: more than anybody asks for."""
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
 ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
@@ -114,6 +117,8 @@ class Server:
         )
         self._pools = WorkerPools(self.settings, runtime.current.number("num.recovery.threads.per.data.dir"))
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
+        self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
+        self._all_failed = asyncio.Event()
         self._closing = Closing(loop)
         self._health = health.aio.HealthServicer()
         builder = StorageEngineBuilder(
@@ -121,6 +126,7 @@ class Server:
             self._store,
             self._clock,
             self._scheduler,
+            self._long_scheduler,
             self._ids,
             self._closing.stop,
             self.settings,
@@ -129,7 +135,12 @@ class Server:
         hosts = PartitionHost(loop, self._pools.append)
         try:
             engine = await self._pools.task(
-                lambda: builder.open(hosts, self._pools.opening, lambda: self._hop_to_tell(loop))
+                lambda: builder.open(
+                    hosts,
+                    self._pools.opening,
+                    lambda: self._hop_to_tell(loop),
+                    lambda: self._hop_to_end(loop),
+                )
             )
         except BaseException:
             await self._grpc.stop(None)
@@ -138,6 +149,8 @@ class Server:
         self._engine = engine
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings, runtime.current)
+        engine.cleaning.workers.start()
+        engine.directories.resume_moves()
         await self._grpc.start()
         await self._report(is_serving=True)
 
@@ -151,8 +164,13 @@ class Server:
         await self._report(is_serving=False)
         self._closing.set()
         await self._grpc.stop(self.settings.shutdown_grace_s)
+        await asyncio.to_thread(engine.end_long_work)
         await asyncio.to_thread(self._close_threads)
-        await asyncio.to_thread(engine.close)
+        await asyncio.to_thread(_close_engine, engine)
+
+    async def until_no_disk_is_left(self) -> None:
+        """Returns when the last log directory has failed: nothing can be served any more."""
+        await self._all_failed.wait()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -186,6 +204,8 @@ class Server:
             engine.tiers,
             engine.status,
             ConfigManager(engine.registry, engine.topics, engine.runtime),
+            engine.directories,
+            engine.cleaning.workers,
             self._pools,
         )
         log_handlers = grpc.method_handlers_generic_handler(LOG_SERVICE, log_servicer.method_handlers())
@@ -199,6 +219,10 @@ class Server:
     def _hop_to_tell(self, loop: asyncio.AbstractEventLoop) -> None:
         """Another server has taken over, which a task found out on its thread."""
         loop.call_soon_threadsafe(self._tell_fenced)
+
+    def _hop_to_end(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The last log directory has failed, which any thread may find out."""
+        loop.call_soon_threadsafe(self._all_failed.set)
 
     def _tell_fenced(self) -> None:
         """Tell load balancers, and wake readers so that they see the error."""
@@ -216,6 +240,7 @@ class Server:
 
     def _close_threads(self) -> None:
         self._scheduler.close()
+        self._long_scheduler.close()
         self._pools.close()
 
 
@@ -236,10 +261,24 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
         if on_ready is not None:
             on_ready(server)
         logger.info("listening on %s:%d", listen_address(settings.listen)[0], server.port)
-        await stopping.wait()
+        failing = asyncio.ensure_future(server.until_no_disk_is_left())
+        await asyncio.wait(
+            {failing, asyncio.ensure_future(stopping.wait())}, return_when=asyncio.FIRST_COMPLETED
+        )
         logger.info("stopping")
+        if failing.done():
+            raise DataDirectoryError(
+                "every log directory has failed, so there is nothing to serve; repair a disk and start again",
+                log_dirs=", ".join(settings.all_log_dirs),
+            )
     finally:
         await server.stop()
+
+
+def _close_engine(engine: StorageEngine) -> None:
+    count = engine.runtime.current.number("num.recovery.threads.per.data.dir")
+    with closing_threads(count * len(engine.logs.data_dirs)) as executor:
+        engine.close(executor)
 
 
 def _on_signal(stopping: asyncio.Event, number: int) -> None:

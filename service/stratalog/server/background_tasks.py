@@ -34,8 +34,17 @@ def start_background_tasks(
         scheduler.every(name, _unless_fenced(engine, task), period_ms, delay_ms=period_ms)
     local_tasks: list[tuple[str, Callable[[], None], str]] = [
         ("local-retention", tiers.local_retention_pass, "log.retention.check.interval.ms"),
-        ("flush", engine.logs.flush_old, "log.flush.scheduler.interval.ms"),
-        ("checkpoint", engine.logs.checkpoint, "log.flush.offset.checkpoint.interval.ms"),
+        ("flush", engine.logs.tasks.flush_old, "log.flush.scheduler.interval.ms"),
+        (
+            "recovery-point-checkpoint",
+            engine.logs.tasks.checkpoint_recovery_points,
+            "log.flush.offset.checkpoint.interval.ms",
+        ),
+        (
+            "log-start-checkpoint",
+            engine.logs.tasks.checkpoint_starts,
+            "log.flush.start.offset.checkpoint.interval.ms",
+        ),
     ]
     delay_ms = config.number("log.initial.task.delay.ms")
     for name, task, key in local_tasks:

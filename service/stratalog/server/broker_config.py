@@ -14,9 +14,10 @@ from types import MappingProxyType
 from typing import Any
 
 from stratalog.base.errors import InvalidConfigError
+from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.log.log_config import LogConfig, topic_key
 from stratalog.server.broker_key import BrokerKey, UpdateMode
-from stratalog.server.broker_keys import BROKER_KEY_OF_TOPIC_KEY, BROKER_KEYS, MIB, broker_key
+from stratalog.server.broker_keys import BROKER_KEY_OF_TOPIC_KEY, BROKER_KEYS, broker_key
 from stratalog.server.config_entry import ConfigEntry, ConfigSource, ConfigSynonym
 
 
@@ -31,6 +32,7 @@ class BrokerConfig:
     values: Mapping[str, Any]
     """Of every key, in force; None where it is not set and has no default."""
     topic_defaults: LogConfig
+    cleaner_settings: CleanerSettings
 
     @staticmethod
     def of(static: Mapping[str, str], dynamic: Mapping[str, str] | None = None) -> BrokerConfig:
@@ -53,12 +55,14 @@ class BrokerConfig:
             name: topic_key(name).format(values[broker_name])
             for name, broker_name in BROKER_KEY_OF_TOPIC_KEY.items()
         }
-        _refuse_small_maps(values)
+        cleaner_settings = _cleaner_settings(values)
+        cleaner_settings.require_consistent()
         return BrokerConfig(
             MappingProxyType(dict(static)),
             MappingProxyType(dict(dynamic)),
             MappingProxyType(values),
             _topic_defaults(defaults),
+            cleaner_settings,
         )
 
     def number(self, name: str) -> int:
@@ -162,13 +166,13 @@ def _names(key: BrokerKey) -> tuple[tuple[str, int], ...]:
     return (key.name, 1), *((fallback.name, fallback.factor) for fallback in key.fallbacks)
 
 
-def _refuse_small_maps(values: Mapping[str, Any]) -> None:
-    """Raises InvalidConfigError where a thread's part of the memory holds too few keys to get on."""
-    total_bytes, count = values["log.cleaner.dedupe.buffer.size"], values["log.cleaner.threads"]
-    if total_bytes < count * MIB:
-        raise InvalidConfigError(
-            "every thread of the cleaner needs a mebibyte of this; give it more, or start fewer threads",
-            name="log.cleaner.dedupe.buffer.size",
-            value=total_bytes,
-            allowed=f"at least {count * MIB}, for log.cleaner.threads, which is {count}",
-        )
+def _cleaner_settings(values: Mapping[str, Any]) -> CleanerSettings:
+    return CleanerSettings(
+        is_enabled=values["log.cleaner.enable"],
+        thread_count=values["log.cleaner.threads"],
+        map_bytes=values["log.cleaner.dedupe.buffer.size"],
+        map_load_factor=values["log.cleaner.io.buffer.load.factor"],
+        io_buffer_bytes=values["log.cleaner.io.buffer.size"],
+        max_bytes_per_s=values["log.cleaner.io.max.bytes.per.second"],
+        backoff_ms=values["log.cleaner.backoff.ms"],
+    )

@@ -40,7 +40,8 @@ class BrokerConfigFile:
         """What was altered; nothing where there is no file. Raises DataDirectoryError."""
         try:
             data = self._filesystem.read_file(self.path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
+            # Whoever locks the data directory says what is wrong with its name.
             return {}
         except OSError as failure:
             raise DataDirectoryError(

@@ -73,6 +73,13 @@ def _retention_key(name: str, maximum: int = LONG_MAX) -> ConfigKey[int]:
     return ConfigKey(name, f"-1 (no limit) or a whole number of at least 1{upper}", parse)
 
 
+def _parse_directories(text: str) -> tuple[str, ...]:
+    paths = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not all(path.startswith("/") for path in paths):
+        raise ValueError(text)
+    return paths
+
+
 def _read_only(key: ConfigKey[int] | ConfigKey[bool], default: str | None) -> BrokerKey:
     return BrokerKey(key=key, default=default, update_mode=UpdateMode.READ_ONLY)
 
@@ -130,10 +137,16 @@ def _table() -> Mapping[str, BrokerKey]:
         _read_only(number_key("log.retention.check.interval.ms", 1), "300000"),
         _cluster_wide(number_key("num.recovery.threads.per.data.dir", 1, 1024), "2"),
         _read_only(number_key("producer.id.expiration.check.interval.ms", 1), "600000"),
+        _cluster_wide(number_key("producer.id.expiration.ms", 1), str(24 * HOUR_MS)),
         BrokerKey(
-            key=number_key("producer.id.expiration.ms", 1),
-            default=str(24 * HOUR_MS),
-            update_mode=UpdateMode.READ_ONLY,
+            key=ConfigKey(
+                "cordoned.log.dirs",
+                "absolute paths of log directories, with commas between them, or nothing",
+                _parse_directories,
+                ",".join,
+            ),
+            default="",
+            update_mode=UpdateMode.PER_BROKER,
         ),
     ]
     return MappingProxyType({key.name: key for key in sorted(keys, key=lambda key: key.name)})
@@ -150,7 +163,6 @@ BROKER_KEY_OF_TOPIC_KEY = MappingProxyType(
 _REFUSED = {
     "log.dir": "the directories are given by --data-dir and --log-dir",
     "log.dirs": "the directories are given by --data-dir and --log-dir",
-    "cordoned.log.dirs": "run `stratalog log-dirs cordon`",
     "log.cleaner.io.buffer.max.size": "the cleaner's buffers grow with the largest batch",
     "remote.log.storage.system.enable": "each topic has remote.storage.enable",
     "listeners": "the address is given by --listen",

@@ -59,13 +59,19 @@ class PartitionOpener:
     """
 
     def __init__(
-        self, clock: Clock, shards: ShardSet, logs: LogManager, host: Host, executor: Executor
+        self,
+        clock: Clock,
+        shards: ShardSet,
+        logs: LogManager,
+        host: Host,
+        executor_of: Callable[[str], Executor],
     ) -> None:
+        """`executor_of`: the threads that open the logs of a log directory."""
         self._clock = clock
         self._shards = shards
         self._logs = logs
         self._host = host
-        self._executor = executor
+        self._executor_of = executor_of
 
     def open(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition]:
         """Open all of them; returns them in the same order. Takes disk and network for as long as recovery
@@ -98,7 +104,10 @@ class PartitionOpener:
         self, wanted: Sequence[WantedPartition], work: Callable[[WantedPartition, OpeningProgress], T]
     ) -> list[T]:
         progress = OpeningProgress(self._clock, len(wanted))
-        futures = [self._executor.submit(work, one, progress) for one in wanted]
+        futures = [
+            self._executor_of(self._directory_of(one.topic_partition)).submit(work, one, progress)
+            for one in wanted
+        ]
         wait(futures, return_when=FIRST_EXCEPTION)
         for future in futures:
             future.cancel()
@@ -106,6 +115,10 @@ class PartitionOpener:
         wait(futures)
         _raise_first(wanted, futures)
         return [future.result() for future in futures]
+
+    def _directory_of(self, partition: TopicPartition) -> str:
+        """The log directory that the partition is in; of one that has none yet, the first one."""
+        return self._logs.directory_of(partition) or self._logs.data_dirs[0]
 
     def _open_or_leave(
         self, wanted: WantedPartition, progress: OpeningProgress
@@ -150,6 +163,7 @@ class PartitionOpener:
                 topic_id,
                 wanted.config,
                 start_offset=shard.metadata.state().partition(wanted.topic_id_partition).tiered_end_offset,
+                is_first_opening=wanted.is_new,
                 on_progress=partial(progress.walked, wanted.topic_partition),
             )
             _tell(log)
@@ -163,7 +177,6 @@ class PartitionOpener:
 def _tell(log: UnifiedLog) -> None:
     """What a human should know of how the log was found."""
     report = log.recovery_report
-                is_first_opening=wanted.is_new,
     if report.remains:
         logger.warning(
             "the recovery of %s ended before damage that sound batches lie behind, end_offset=`%d`, and kept "

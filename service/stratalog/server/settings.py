@@ -33,6 +33,14 @@ class ServerSettings:
     """Local logs live here. One process at a time; empty or missing is fine, also on a store that has data.
     """
 
+    log_dirs: tuple[str, ...] = ()
+    """More directories of local logs, each on a disk of its own. New partitions go where the fewest are; a
+    disk that fails takes its own partitions offline and no others. What is not a log lies in `data_dir`."""
+
+    metrics_listen: str = ""
+    """HOST:PORT of an HTTP endpoint with metrics for Prometheus; empty: none. Port 0 takes a free one. There
+    is no authentication: keep it private."""
+
     listen: str = DEFAULT_LISTEN
     """HOST:PORT. Port 0 takes a free one, which `Server.port` tells. There is no authentication yet: keep it
     private.
@@ -148,7 +156,15 @@ class ServerSettings:
                 allowed=">= 0",
             )
         listen_address(self.listen)
-        _require_apart(self.data_dir, self.effective_store_url)
+        if self.metrics_listen:
+            listen_address(self.metrics_listen, "metrics-listen")
+        for directory in self.all_log_dirs:
+            _require_apart(directory, self.effective_store_url)
+
+    @property
+    def all_log_dirs(self) -> tuple[str, ...]:
+        """Absolute paths of the directories that hold logs; the first one is the data directory."""
+        return tuple(map(os.path.abspath, (self.data_dir, *self.log_dirs)))
 
     @property
     def effective_store_url(self) -> str:
@@ -191,13 +207,13 @@ def _require_apart(data_dir: str, store_url: str) -> None:
         )
 
 
-def listen_address(listen: str) -> tuple[str, int]:
+def listen_address(listen: str, name: str = "listen") -> tuple[str, int]:
     """Split HOST:PORT ([HOST]:PORT for IPv6). Raises InvalidConfigError."""
     host, separator, port = listen.rpartition(":")
     if not separator or not host or not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
         raise InvalidConfigError(
             "the listen address must be HOST:PORT, for example " + DEFAULT_LISTEN,
-            name="listen",
+            name=name,
             value=listen,
             allowed="HOST:PORT with a port from 0 to 65535",
         )

@@ -36,6 +36,7 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
+from stratalog.manager.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.objectstore.probe import require_conditional_writes
@@ -55,7 +56,10 @@ from stratalog.remote.retention import RemoteRetention
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.segment.open_files import max_open_below
+from stratalog.server.confirmed_topics import ConfirmedTopics
 from stratalog.server.hosted_shard import HostedShard
+from stratalog.server.local_cleaning import LocalCleaning
+from stratalog.server.log_directory_manager import LogDirectoryManager, cordoned_of
 from stratalog.server.partition_host import PartitionHost
 from stratalog.server.partition_opener import PartitionOpener
 from stratalog.server.partition_registry import PartitionRegistry
@@ -84,9 +88,13 @@ class StorageEngine:
         tiers: TierManager,
         status: TierStatusReporter,
         runtime: RuntimeConfig,
+        cleaning: LocalCleaning,
+        directories: LogDirectoryManager,
     ) -> None:
         """Use `open`."""
         self.runtime = runtime
+        self.cleaning = cleaning
+        self.directories = directories
         self.store = store
         self.logs = logs
         self.catalog = catalog
@@ -100,10 +108,19 @@ class StorageEngine:
     def store_url(self) -> str:
         return self.store.url
 
-    def close(self) -> None:
-        """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store."""
-        self.logs.close()
-        self.store.close()
+    def end_long_work(self) -> None:
+        """End cleans and moves, which have a thread for as long as they take; they go on after a restart."""
+        self.cleaning.workers.stop()
+        self.logs.moves.close()
+
+    def close(self, executor: Executor | None = None) -> None:
+        """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store; logs are
+        closed on the threads of `executor`, beside each other.
+        """
+        try:
+            self.logs.close(executor)
+        finally:
+            self.store.close()
 
 
 class StorageEngineBuilder:
@@ -115,13 +132,16 @@ class StorageEngineBuilder:
         store: ObjectStore,
         clock: Clock,
         scheduler: Scheduler,
+        long_scheduler: Scheduler,
         ids: IdGenerator,
         stop: StopSignal,
         settings: ServerSettings,
         runtime: RuntimeConfig,
     ) -> None:
-        """`stop` ends what takes long and can be made up for: uploads, compactions, the collector."""
+        """`stop` ends what takes long and can be made up for: uploads, compactions, the collector.
+        `long_scheduler` has a thread for each clean and each move of local logs, however many run."""
         self._stop = stop
+        self._long_scheduler = long_scheduler
         self._filesystem = filesystem
         self._store = store
         self._clock = clock
@@ -134,15 +154,24 @@ class StorageEngineBuilder:
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._registry = PartitionRegistry()
 
-    def open(self, host: PartitionHost, opening: Executor, on_fenced: Callable[[], None]) -> StorageEngine:
-        """Open everything, logs on the threads of `opening`; takes disk and network for as long as recovery
-        needs. Raises DataDirectoryError (in use, bound to another store, or not readable), StoreError.
+    def open(
+        self,
+        host: PartitionHost,
+        opening: Callable[[str], Executor],
+        on_fenced: Callable[[], None],
+        on_all_failed: Callable[[], None] = lambda: None,
+    ) -> StorageEngine:
+        """Open everything, logs on the threads of `opening`, which are asked for by log directory; takes disk
+        and network for as long as recovery needs. `on_all_failed`: the last log directory has gone offline;
+        called under any lock. Raises DataDirectoryError (in use, bound to another store, or not readable),
+        StoreError.
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
             config = self._runtime.current
             settings = LogManagerSettings(
-                data_dirs=(self._data_dir,),
+                data_dirs=self._settings.all_log_dirs,
+                cordoned_dirs=cordoned_of(config, self._settings.all_log_dirs),
                 max_open_files=max_open_below(open_file_limit()),
                 producer_id_expiration_ms=config.number("producer.id.expiration.ms"),
                 producer_id_expiration_check_interval_ms=config.number(
@@ -150,7 +179,9 @@ class StorageEngineBuilder:
                 ),
                 file_delete_delay_ms=config.topic_defaults.file_delete_delay_ms,
             )
-            logs = LogManager.open(self._filesystem, self._clock, self._scheduler, self._ids, settings)
+            logs = LogManager.open(
+                self._filesystem, self._clock, self._scheduler, self._ids, settings, on_all_failed
+            )
             undo.callback(logs.close)
             with tell_of_waiting(self._scheduler, self._clock, self._store.url):
                 identity = self._open_identity(logs)
@@ -158,6 +189,8 @@ class StorageEngineBuilder:
                 logs.bind_store(str(identity.store_id))
                 engine = self._assemble(logs, identity, host, opening, on_fenced)
             engine.topics.open_all()
+            logs.end_start()
+            _require_a_disk(logs)
             undo.pop_all()
         logger.info(
             "opened store %s, id %s, with %d topics",
@@ -191,7 +224,7 @@ class StorageEngineBuilder:
         logs: LogManager,
         identity: StoreIdentity,
         host: PartitionHost,
-        opening: Executor,
+        opening: Callable[[str], Executor],
         on_fenced: Callable[[], None],
     ) -> StorageEngine:
         witness = HeadWitness(self._filesystem, self._data_dir)
@@ -238,11 +271,29 @@ class StorageEngineBuilder:
             self._settings,
             self._runtime,
         )
-        self._runtime.add(topics)
-        manager = TierManager(self._clock, catalog, tiers, self._registry, topics)
+        confirmed = ConfirmedTopics(self._clock, topics)
+        cleaning = LocalCleaning(
+            self._clock, self._long_scheduler, self._ids, logs, confirmed, self._runtime.current
+        )
+        directories = LogDirectoryManager(self._long_scheduler, logs, self._registry, self._runtime)
+        for reconfigurable in (directories, cleaning, topics):
+            self._runtime.add(reconfigurable)
+        manager = TierManager(
+            self._clock, catalog, tiers, self._registry, topics, logs, cleaning.workers, confirmed
+        )
         status = TierStatusReporter(self._store.url, identity, catalog, shards, self._registry, manager)
         return StorageEngine(
-            self._store, logs, catalog, shards, self._registry, topics, manager, status, self._runtime
+            self._store,
+            logs,
+            catalog,
+            shards,
+            self._registry,
+            topics,
+            manager,
+            status,
+            self._runtime,
+            cleaning,
+            directories,
         )
 
     def _open_metadata(self, identity: StoreIdentity, number: int, witness: str) -> MetadataLog:
@@ -295,6 +346,17 @@ class StorageEngineBuilder:
                 catalog if shard.metadata.layout.shard == 0 else None,
             ),
             compactor,
+        )
+
+
+def _require_a_disk(logs: LogManager) -> None:
+    """Raises DataDirectoryError where the last log directory has failed while logs were opened."""
+    found = logs.directories()
+    if all(directory.state is DirectoryState.OFFLINE for directory in found):
+        raise DataDirectoryError(
+            "every log directory has failed, so there is nothing to serve; repair a disk and start again",
+            log_dirs=", ".join(directory.path for directory in found),
+            reason=found[0].reason,
         )
 
 

@@ -47,12 +47,13 @@ class ThreadScheduler:
     tasks' states.
     """
 
-    def __init__(self, thread_count: int) -> None:
+    def __init__(self, thread_count: int, name: str = "task") -> None:
+        """Threads begin when they are needed; `name` is a part of theirs."""
         self._condition = threading.Condition()
         self._queue: list[tuple[float, int, _Task]] = []
         self._order = itertools.count()
         self._is_closed = False
-        self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix="stratalog-task")
+        self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=f"stratalog-{name}")
         self._timekeeper = threading.Thread(target=self._keep_time, name="stratalog-timekeeper", daemon=True)
         self._timekeeper.start()
 

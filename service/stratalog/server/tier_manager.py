@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import NamedTuple, TypeVar
-from uuid import UUID
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
@@ -25,17 +24,19 @@ from stratalog.base.errors import (
     LogStoreError,
     OffsetOutOfRangeError,
     PreconditionFailedError,
-    StoreError,
 )
+from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import Compactor
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.collector import Collector
 from stratalog.remote.key_stream import KeyHashing
 from stratalog.remote.remote_log_manager import RemoteLogManager
 from stratalog.remote.retention import RemoteRetention
 from stratalog.remote.upload_run import UploadCandidate
+from stratalog.server.confirmed_topics import ConfirmedTopics
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_registry import PartitionRegistry
@@ -105,7 +106,14 @@ class TierManager:
         tiers: Iterable[ShardTier],
         registry: PartitionRegistry,
         topics: TopicManager,
+        logs: LogManager,
+        cleaner: LogCleaner,
+        confirmed: ConfirmedTopics,
     ) -> None:
+        """`cleaner`: does the retention of local logs that are compacted."""
+        self._logs = logs
+        self._cleaner = cleaner
+        self._confirmed = confirmed
         self._clock = clock
         self._catalog = catalog
         self._tiers = tuple(tiers)
@@ -163,16 +171,20 @@ class TierManager:
         What a topic that is not tiered loses is lost, so it is deleted only by a configuration that the
         catalog has just confirmed; while the store does not answer, these wait.
         """
-        confirmed = self._confirmed_untiered()
-        for partition in self._partitions(()):
+        partitions = self._partitions(())
+        untiered = [partition for partition in partitions if not partition.is_tiered]
+        confirmed = (self._confirmed.follow() if untiered else None) or frozenset()
+        for partition in partitions:
             try:
                 if partition.is_tiered:
                     partition.log.delete_local_segments()
                 elif partition.topic_id_partition.topic_id in confirmed:
-                    partition.log.delete_old_segments()
-                    partition.signal.notify()
+                    self._logs.tasks.delete_old_segments(partition.log)
             except (LogStoreError, OSError) as error:
                 logger.warning("local retention of %s failed: %s", partition.topic_partition, error)
+        self._cleaner.delete_old_segments()
+        for partition in untiered:
+            partition.signal.notify()
 
     def remote_retention_pass(self) -> None:
         """Move the log start of tiered topics as their retention says; of those only that go by what the
@@ -270,21 +282,6 @@ class TierManager:
         partition.log.increment_log_start_offset(offset)
         partition.signal.notify()
         return partition.log_start_offset
-
-    def _confirmed_untiered(self) -> frozenset[UUID]:
-        """The topics that are not tiered and go by what the catalog says now; none while nobody can tell."""
-        if all(partition.is_tiered for partition in self._partitions(())):
-            return frozenset()
-        try:
-            followed = self._topics.follow_catalog()
-        except StoreError as error:
-            logger.warning("retention of topics that are not tiered waits for the catalog: %s", error)
-            return frozenset()
-        return frozenset(
-            topic.topic_id
-            for topic in followed.topics
-            if topic.config is not None and not topic.config.remote_storage_enable
-        )
 
     def _partitions(self, topics: Collection[str]) -> list[HostedPartition]:
         if not topics:

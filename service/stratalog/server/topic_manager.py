@@ -37,6 +37,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.log_manager import LogManager
 from stratalog.remote.catalog import Catalog
@@ -262,6 +263,16 @@ class TopicManager:
         wanted = _wanted(entry, config, is_new=True)
         added = self._opener.open(wanted[len(topic.all_partitions) :])
         self._registry.replace(_hosted(entry, config, (*topic.all_partitions, *added)))
+
+    def _reconfigure(self, partition: HostedPartition, config: LogConfig) -> None:
+        """Where the cleaner of local logs gets the log, or loses it, it stays away meanwhile. Raises
+        DataDirectoryError.
+        """
+        if is_cleaned_here(partition.log.config) == is_cleaned_here(config):
+            partition.reconfigure(config)
+            return
+        with self._logs.cleaner.paused(partition.topic_partition):
+            partition.reconfigure(config)
 
     def _is_as(self, topic: HostedTopic, entry: TopicEntry) -> bool:
         return (

@@ -9,8 +9,10 @@ pool, not to the crowd.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 from stratalog.base.errors import OverloadedError
@@ -24,16 +26,30 @@ class WorkerPools:
     for `PartitionOpener`.
     """
 
-    def __init__(self, settings: ServerSettings, opening_thread_count: int) -> None:
+    def __init__(self, settings: ServerSettings, directory_thread_count: int) -> None:
+        """`directory_thread_count`: threads that open the logs of one log directory."""
         self.append: Executor = ThreadPoolExecutor(
             settings.append_thread_count, thread_name_prefix="stratalog-append"
         )
-        self.opening: Executor = ThreadPoolExecutor(opening_thread_count, thread_name_prefix="stratalog-open")
+        self._directory_thread_count = directory_thread_count
+        self._opening: dict[str, ThreadPoolExecutor] = {}
+        self._opening_lock = threading.Lock()
         self._read = ThreadPoolExecutor(settings.read_thread_count, thread_name_prefix="stratalog-read")
         self._cold = ThreadPoolExecutor(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
         self._task = ThreadPoolExecutor(settings.admin_thread_count, thread_name_prefix="stratalog-admin")
         self._cold_limit = settings.cold_read_thread_count + settings.cold_read_queue_count
         self._cold_count = 0
+
+    def opening(self, directory: str) -> Executor:
+        """The threads that open the logs of this log directory, so that no disk waits for another. Any
+        thread may ask."""
+        with self._opening_lock:
+            pool = self._opening.get(directory)
+            if pool is None:
+                name = f"stratalog-open-{len(self._opening)}"
+                pool = ThreadPoolExecutor(self._directory_thread_count, thread_name_prefix=name)
+                self._opening[directory] = pool
+            return pool
 
     async def read(self, function: Callable[[], _T]) -> _T:
         """Run a read of the local disk."""
@@ -66,7 +82,7 @@ class WorkerPools:
 
     def close(self) -> None:
         """Wait for what runs, after it was told to end early. Nothing may be submitted afterwards."""
-        for pool in (self.append, self.opening, self._read, self._cold, self._task):
+        for pool in (self.append, *self._opening.values(), self._read, self._cold, self._task):
             pool.shutdown(wait=True)
 
     def _cold_done(self, future: asyncio.Future[_T]) -> None:
@@ -74,3 +90,10 @@ class WorkerPools:
         # A failure that nobody awaits any more (the call was cancelled) is not worth asyncio's warning.
         if not future.cancelled():
             future.exception()
+
+
+@contextmanager
+def closing_threads(count: int) -> Iterator[Executor]:
+    """Threads that close logs beside each other, when all pools are closed already."""
+    with ThreadPoolExecutor(count, thread_name_prefix="stratalog-close") as pool:
+        yield pool

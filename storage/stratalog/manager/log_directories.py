@@ -102,6 +102,9 @@ class LogDirectories:
                 opened = OpenedDirectory.open(self.filesystem, health.path, ids.uuid())
                 paths_by_id[opened.files.directory_id] = health.path
             except OSError as failure:
+                if len(self._healths) == 1:
+                    # Nothing goes on without it: the error says all.
+                    raise unusable(health.path, failure) from failure
                 first_failure = first_failure or failure
                 health.fail(str(failure))
             directory = LogDirectory(health, opened, is_cordoned=health.path in cordoned)

@@ -33,8 +33,9 @@ def test_the_table_of_options_is_that_of_the_command() -> None:
     }
     documented = {name: default.strip().strip("`") for name, _, default in rows}
     for option in options:
-        if option.opts[0] not in ("--data-dir", "--store", "--config", "--config-file"):
-            assert documented[option.opts[0]] == str(option.default), option.opts[0]
+        if option.opts[0] not in ("--data-dir", "--store"):
+            has_none = option.multiple or option.default == ""
+            assert documented[option.opts[0]] == ("none" if has_none else str(option.default)), option.opts[0]
 
 
 class NotedTasks:
@@ -45,7 +46,7 @@ class NotedTasks:
 
     def every(self, name: str, task: object, period_ms: int, delay_ms: int = 0) -> None:
         assert callable(task)
-        is_local = name in ("local-retention", "flush", "checkpoint")
+        is_local = name in ("local-retention", "flush") or name.endswith("-checkpoint")
         assert delay_ms == (30_000 if is_local else period_ms), "nothing runs before the server serves"
         self.period_ms_by_name[name] = period_ms
 

@@ -57,6 +57,7 @@ def test_a_start_on_a_silent_store_tells_of_it(caplog: pytest.LogCaptureFixture)
         FaultyObjectStore(MemoryObjectStore(clock), Random(1), plan),
         clock,
         ManualScheduler(clock),
+        ManualScheduler(clock),
         SequentialIds(1),
         StopSignal(),
         ServerSettings(data_dir="/data"),
@@ -64,6 +65,6 @@ def test_a_start_on_a_silent_store_tells_of_it(caplog: pytest.LogCaptureFixture)
     )
     with ThreadPoolExecutor(1) as executor, pytest.raises(StoreUnavailableError):
         # No partition is opened, so none needs a host.
-        builder.open(cast("PartitionHost", None), executor, lambda: None)
+        builder.open(cast("PartitionHost", None), lambda _: executor, lambda: None)
     assert caplog.messages[0].startswith("still waiting for the store after 5 s")
     assert len(caplog.messages) == 12

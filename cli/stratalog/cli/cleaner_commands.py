@@ -1,0 +1,65 @@
+"""`stratalog cleaner`: what the cleaner of local logs does, and what it cannot clean."""
+
+from __future__ import annotations
+
+import click
+
+from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.int_ranges import PARTITION
+from stratalog.cli.output import message_document, print_json, print_table, utc_time
+
+
+@click.group()
+def cleaner() -> None:
+    """Look at the cleaner of local logs, those of compacted topics that are not tiered."""
+
+
+@cleaner.command()
+@json_option
+@server_option
+def status(as_json: bool, server: str) -> None:
+    """Show what the cleaner has done since the server started, and which partitions it cannot clean, why, and
+    when it tries them again.
+    """
+    response = with_client(server, lambda client: client.admin.cleaner_status())
+    if as_json:
+        print_json(message_document(response))
+        return
+    print_table(
+        ("FIELD", "VALUE"),
+        [
+            (field.name, str(getattr(response, field.name)))
+            for field in response.DESCRIPTOR.fields
+            if field.name != "uncleanable"
+        ],
+    )
+    if response.uncleanable:
+        print_table(
+            ("UNCLEANABLE", "KIND", "FAILURES", "SINCE", "NEXT TRY", "DIRTY BYTES", "ALARM", "REASON"),
+            [
+                (
+                    f"{failed.topic}-{failed.partition}",
+                    failed.kind,
+                    failed.failures,
+                    utc_time(failed.since_ms),
+                    utc_time(failed.next_try_ms),
+                    failed.dirty_bytes,
+                    "yes" if failed.alarm else "no",
+                    failed.reason,
+                )
+                for failed in response.uncleanable
+            ],
+        )
+
+
+@cleaner.command()
+@click.argument("topic")
+@click.option("--partition", type=PARTITION, required=True)
+@server_option
+def reset(topic: str, partition: int, server: str) -> None:
+    """Try a partition of TOPIC whose cleaning failed again, at once."""
+    had_failed = with_client(server, lambda client: client.admin.reset_cleaner(topic, partition))
+    if had_failed:
+        click.echo(f"{topic}-{partition} is tried again")
+    else:
+        click.echo(f"the cleaning of {topic}-{partition} had not failed")

@@ -1,0 +1,111 @@
+"""`stratalog log-dirs`: the directories of local logs, and moves between them."""
+
+from __future__ import annotations
+
+import click
+
+from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.int_ranges import PARTITION
+from stratalog.cli.output import message_document, print_json, print_table
+from stratalog.client.client import Client
+
+CORDONED = "cordoned.log.dirs"
+
+
+@click.group(name="log-dirs")
+def log_dirs() -> None:
+    """Look at the directories that hold local logs, and move partitions between them."""
+
+
+@log_dirs.command()
+@json_option
+@server_option
+def describe(as_json: bool, server: str) -> None:
+    """Show every log directory, and the last move of each partition that had one."""
+    response = with_client(server, lambda client: client.admin.describe_log_dirs())
+    if as_json:
+        print_json(message_document(response))
+        return
+    print_table(
+        ("PATH", "STATE", "PARTITIONS", "BYTES", "TO OPEN", "ID"),
+        [
+            (
+                found.path,
+                found.state,
+                found.partition_count,
+                found.size_bytes,
+                found.remaining_logs,
+                found.directory_id or None,
+            )
+            for found in response.log_dirs
+        ],
+    )
+    for found in response.log_dirs:
+        if found.reason:
+            click.echo(f"{found.path} is {found.state}: {found.reason}")
+    if response.moves:
+        print_table(
+            ("MOVE", "TO", "STATE", "COPIED", "REMAINING", "REASON"),
+            [
+                (
+                    f"{move.topic}-{move.partition}",
+                    move.target_path,
+                    move.state,
+                    move.copied_bytes,
+                    move.remaining_bytes,
+                    move.reason or None,
+                )
+                for move in response.moves
+            ],
+        )
+
+
+@log_dirs.command()
+@click.argument("path")
+@server_option
+def cordon(path: str, server: str) -> None:
+    """New partitions do not go to the log directory PATH any more; those that are there stay."""
+    with_client(server, lambda client: _set_cordoned(client, path, is_cordoned=True))
+    click.echo(f"{path} takes no new partitions")
+
+
+@log_dirs.command()
+@click.argument("path")
+@server_option
+def uncordon(path: str, server: str) -> None:
+    """New partitions may go to the log directory PATH again."""
+    with_client(server, lambda client: _set_cordoned(client, path, is_cordoned=False))
+    click.echo(f"{path} takes new partitions")
+
+
+@log_dirs.command()
+@click.argument("topic")
+@click.option("--partition", type=PARTITION, required=True)
+@click.option("--to", "target_path", required=True, metavar="PATH", help="The log directory to move it to.")
+@server_option
+def move(topic: str, partition: int, target_path: str, server: str) -> None:
+    """Begin to move a partition of TOPIC to another log directory. It is served meanwhile; `describe` shows
+    how far that is, and a server that is started again goes on with it.
+    """
+    with_client(server, lambda client: client.admin.move_partition(topic, partition, target_path))
+    click.echo(f"{topic}-{partition} is moving to {target_path}")
+
+
+@log_dirs.command(name="cancel-move")
+@click.argument("topic")
+@click.option("--partition", type=PARTITION, required=True)
+@server_option
+def cancel_move(topic: str, partition: int, server: str) -> None:
+    """End the move of a partition of TOPIC; it stays where it was, unless it was done already."""
+    with_client(server, lambda client: client.admin.cancel_move(topic, partition))
+    click.echo(f"the move of {topic}-{partition} has ended")
+
+
+async def _set_cordoned(client: Client, path: str, *, is_cordoned: bool) -> None:
+    [entry] = await client.admin.describe_configs(names=[CORDONED])
+    wanted = [known for known in entry.value.split(",") if known and known != path]
+    if is_cordoned:
+        wanted.append(path)
+    elif path not in entry.value.split(","):
+        raise click.ClickException(f"{path} is not cordoned; `stratalog log-dirs describe` shows which are")
+    await client.admin.alter_configs({CORDONED: ",".join(wanted)})

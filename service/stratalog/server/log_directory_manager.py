@@ -1,0 +1,122 @@
+"""The log directories as operators see them: which take new partitions, and moves between them."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stratalog.base.errors import InvalidConfigError, InvalidRequestError, LogStoreError
+from stratalog.base.scheduler import Scheduler
+from stratalog.base.types import TopicPartition
+from stratalog.manager.log_directory import LogDirectoryStatus
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_move import LogMove, MoveProgress
+from stratalog.server.broker_config import BrokerConfig
+from stratalog.server.partition_registry import PartitionRegistry
+from stratalog.server.runtime_config import RuntimeConfig
+
+logger = logging.getLogger(__name__)
+
+CORDONED = "cordoned.log.dirs"
+
+
+class DescribedDirectory(NamedTuple):
+    """A log directory as an operator sees it."""
+
+    status: LogDirectoryStatus
+    size_bytes: int
+    """Of the logs that are open in it."""
+
+
+class LogDirectoryManager:
+    """Thread-safe: `_lock` guards the moves. Implements `Reconfigurable`."""
+
+    def __init__(
+        self, scheduler: Scheduler, logs: LogManager, registry: PartitionRegistry, runtime: RuntimeConfig
+    ) -> None:
+        """`scheduler`: has a thread for each move, however many run."""
+        self._scheduler = scheduler
+        self._logs = logs
+        self._registry = registry
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        self._moves: dict[TopicPartition, LogMove] = {}
+
+    def require_applicable(self, config: BrokerConfig) -> None:
+        # One that the server was started without stays in the list until somebody takes it away.
+        known = {*self._logs.data_dirs, *self._runtime.current.values[CORDONED]}
+        for path in config.values[CORDONED]:
+            if path not in known:
+                raise InvalidConfigError(
+                    f"{CORDONED} names a directory that is not a log directory of this server",
+                    name=CORDONED,
+                    value=path,
+                    allowed=", ".join(self._logs.data_dirs),
+                )
+
+    def apply(self, config: BrokerConfig) -> None:
+        self._logs.set_producer_id_expiration_ms(config.number("producer.id.expiration.ms"))
+        for path in self._logs.data_dirs:
+            self._logs.cordon(path, is_cordoned=path in config.values[CORDONED])
+
+    def describe(self) -> tuple[Sequence[DescribedDirectory], Sequence[MoveProgress]]:
+        """How each directory is, and the last move of each partition that had one in this process."""
+        size_bytes: Counter[str] = Counter()
+        for log in self._logs.logs():
+            if not log.is_offline:
+                size_bytes[posixpath.dirname(log.directory)] += log.size_bytes
+        statuses = self._logs.directories()
+        return (
+            [DescribedDirectory(status, size_bytes[status.path]) for status in statuses],
+            self._logs.moves.progress(),
+        )
+
+    def move(self, topic: str, partition: int, target_path: str) -> None:
+        """Begin to move a partition to another log directory; it is served meanwhile. Raises
+        UnknownTopicOrPartitionError, InvalidRequestError, DataDirectoryError.
+        """
+        hosted = self._registry.partition(topic, partition)
+        self._begin(hosted.topic_partition, target_path)
+
+    def cancel_move(self, topic: str, partition: int) -> None:
+        """End the partition's move, and wait until it has ended; it may be done by then. Raises
+        UnknownTopicOrPartitionError, InvalidRequestError where it does not move.
+        """
+        hosted = self._registry.partition(topic, partition)
+        with self._lock:
+            move = self._moves.get(hosted.topic_partition)
+        if move is None or move.state.is_final:
+            raise InvalidRequestError(
+                "the partition is not moving; `stratalog log-dirs describe` shows moves",
+                partition=hosted.topic_partition,
+            )
+        move.cancel("an operator has cancelled it")
+
+    def resume_moves(self) -> None:
+        """Begin again what the former process had begun to move and not finished."""
+        for wanted in self._logs.moves.wanted:
+            try:
+                self._begin(wanted.partition, wanted.target_path)
+                logger.info("%s goes on moving to %s", wanted.partition, wanted.target_path)
+            except LogStoreError as error:
+                logger.warning("the move of %s does not go on: %s", wanted.partition, error)
+
+    def _begin(self, partition: TopicPartition, target_path: str) -> None:
+        with self._lock:
+            move = self._logs.begin_move(partition, target_path)
+            self._moves[partition] = move
+        self._scheduler.once(f"move {partition}", lambda: _run(move))
+
+
+def _run(move: LogMove) -> None:
+    move.run()
+
+
+def cordoned_of(config: BrokerConfig, paths: Sequence[str]) -> tuple[str, ...]:
+    """The directories of these that are cordoned. One that the server was started without is nobody's
+    business."""
+    return tuple(path for path in paths if path in config.values[CORDONED])
