@@ -370,14 +370,17 @@ class UnifiedLog:
             return len(dropped)
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches that end at or above `offset`; returns the log's end. Durable when it returns.
-        Raises CorruptRecordError with nothing changed, DataDirectoryError.
+        """Drop the batches that end at or above `offset`; returns the log's end, which is `offset` but where
+        a batch began below it. Durable when it returns. Raises CorruptRecordError with nothing changed,
+        DataDirectoryError.
         """
         with self._flush_lock, self.lock:
             self._availability.require_online()
             if offset < self._local.segments.start_offset:
                 self.truncate_fully_and_start_at(offset)
             elif offset < self.log_end_offset:
+                header = self._reader.header_at(offset)
+                end_offset = offset if header is None else min(offset, header.base_offset)
                 truncated = self._availability.reading(lambda: self._local.before(offset))
                 with self._availability.offline_on_failure():
                     self._offsets.lower_to(truncated.segments.end_offset)
@@ -385,7 +388,19 @@ class UnifiedLog:
                     self._local.truncate(truncated)
                     self._state.truncate_to(truncated.segments, self._clock.now_ms(), self.high_watermark)
                 self._unlink_later(truncated.dropped)
+                self._go_on_at(end_offset)
             return self.log_end_offset
+
+    def _go_on_at(self, offset: int) -> None:
+        """Where compaction has left nothing up to there: what once was there must not be numbered again."""
+        if self.size_bytes > 0 and self.log_end_offset < offset:
+            self._state.producers.update_map_end_offset(offset)
+            self._roll(offset)
+            self.flush()
+            with self._availability.offline_on_failure():
+                self._checkpoint(self)
+        elif self.log_end_offset < offset and not self.config.remote_storage_enable:
+            self.truncate_fully_and_start_at(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything local and go on, empty, at `offset`. Durable when it returns. Raises
@@ -457,10 +472,11 @@ class UnifiedLog:
             self._local.check()
             self._state.check(self._local.segments)
 
-    def _roll(self) -> None:
+    def _roll(self, base_offset: int | None = None) -> None:
+        """At the log's end, or behind it."""
         try:
             self._state.producers.take_snapshot(durable=False)
-            self._local.roll(self.config, self._clock.now_ms())
+            self._local.roll(self.config, self._clock.now_ms(), base_offset)
         except OSError as failure:
             raise DataDirectoryError(
                 "the local disk refused a new segment; free space or repair it",
