@@ -48,11 +48,16 @@ class KafkaDistribution:
             _fetch(jars)
         return KafkaDistribution(jars)
 
+    @property
+    def class_path(self) -> str:
+        """All of the jars, for who runs Java otherwise than `command` does."""
+        return f"{self._jars}/*"
+
     def command(self, main_class: str, *arguments: str, heap_mib: int = 256) -> list[str]:
         """The command line that runs one of Kafka's programs."""
         options = [f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-        return ["java", *options, "-cp", f"{self._jars}/*", main_class, *arguments]
+        return ["java", *options, "-cp", self.class_path, main_class, *arguments]
 
     def run(self, main_class: str, *arguments: str, standard_input: str = "") -> str:
         """Run a program to its end; returns what it prints. Raises CalledProcessError."""

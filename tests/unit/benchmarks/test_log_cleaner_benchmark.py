@@ -1,0 +1,32 @@
+"""The benchmark of the log cleaner runs: at sizes that say nothing of speed."""
+
+from __future__ import annotations
+
+import pytest
+
+import log_cleaner
+from log_cleaner import LOADS, beside_a_clean, in_memory, lock_held, whole_clean, windows
+from log_engine import MIB
+from stratalog.record.batch import decode_all
+
+
+def test_windows_are_of_batches_that_follow_each_other() -> None:
+    first, second = windows(LOADS[0], 2 * MIB)
+    offsets = [record.offset for record in decode_all(first + second)]
+
+    assert offsets == list(range(len(offsets)))
+    assert 0.9 * MIB < len(first) <= MIB
+
+
+@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
+def test_everything_is_measured(load: log_cleaner.Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_cleaner, "APPENDS", 20)
+    rows = [
+        in_memory(load, MIB),
+        *whole_clean(load, 2 * MIB, None),
+        *beside_a_clean(load, 2 * MIB),
+        *lock_held(load, 2 * MIB),
+    ]
+
+    assert len({row.work for row in rows}) == len(rows) == 6
+    assert all(row.ours > 0 for row in rows)
