@@ -61,6 +61,13 @@ def replace_segments(
 def announce_swap(filesystem: FileSystem, directory: str, new_base_offsets: Sequence[int]) -> None:
     """The first step: the files that are there as `.cleaned`, synced, are to replace others. Durable when it
     returns. Raises OSError; `take_back_swap` may then undo it."""
+    # What a failure left of another copy below these would take them for incomplete, after a crash, when what
+    # they replace is gone already.
+    stale = _bases(filesystem.list_directory(directory), CLEANED_SUFFIX) - set(new_base_offsets)
+    for base_offset in sorted(stale):
+        if base_offset < max(new_base_offsets):
+            unlink_segment(filesystem, directory, base_offset, CLEANED_SUFFIX)
+    filesystem.sync_directory(directory)
     for base_offset in sorted(new_base_offsets, reverse=True):
         rename_segment(filesystem, directory, base_offset, CLEANED_SUFFIX, SWAP_SUFFIX)
     filesystem.sync_directory(directory)

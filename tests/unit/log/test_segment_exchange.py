@@ -16,14 +16,16 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches
 from stratalog.segment.file_names import CLEANED_SUFFIX
 from stratalog.segment.log_segment import LogSegment
-from stratalog.testing.cleaning_history import CleaningHistory
+from stratalog.testing.cleaning_history import CONFIG, NEVER, CleaningHistory
 from stratalog.testing.cleaning_oracle import SteppingReader
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import read_local
-from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.log_machine import LogMachine
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 
-def filled(seed: int = 3) -> CleaningHistory:
-    history = CleaningHistory(random.Random(seed))
+def filled(seed: int = 3, disk: FaultyFileSystem | None = None) -> CleaningHistory:
+    history = CleaningHistory(random.Random(seed), disk)
     for number in range(40):
         history.write()
         history.write_as(1)
@@ -109,6 +111,38 @@ def test_what_is_not_in_the_log_any_more_is_not_replaced() -> None:
     assert not log.segment_exchange.replace([cleaned], group)
     assert log.local_segments is segments
     log.check()
+
+
+def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
+    """A machine dies in the midst of it: what is found is the old segments or the new ones."""
+    trace: list[str] = []
+    for operation in range(400):
+        disk = FaultyFileSystem()
+        history = filled(disk=disk)
+        log = history.log
+        log.flush()
+        history.machine.checkpoint()
+        before = read_local(log)
+        group = log.local_segments[2:4]
+        cleaned = copied(log, group)
+        file = disk.open_append(log.local_segments[0].path + CLEANED_SUFFIX)
+        file.append([b"half of a batch"])
+        file.close()
+        first_operation = disk.operation_count + 1
+        if operation == 0:
+            assert log.segment_exchange.replace([cleaned], group)
+            trace = disk.trace[first_operation - 1 :]
+            continue
+        if operation > len(trace):
+            break
+        if trace[operation - 1].split(" ")[0] not in ("rename", "unlink", "sync_directory"):
+            continue
+        disk.crash_at(first_operation + operation - 1)
+        with pytest.raises(SimulatedCrash):
+            log.segment_exchange.replace([cleaned], group)
+        for found in (disk.reopened(Survival(Kept.NONE, Kept.NONE)), disk.killed()):
+            assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER).start()) == before
+    assert len(trace) > 10
 
 
 def test_the_active_segment_is_never_replaced() -> None:
