@@ -144,7 +144,10 @@ def in_memory(load: Load, total_bytes: int) -> Row:
 
 
 def limits() -> CleanLimits:
-    return CleanLimits(MAP_BYTES, LOAD_FACTOR, IO_BUFFER_BYTES, lambda: None, lambda _: None)
+    def throttle(size_bytes: int) -> None:
+        assert size_bytes > 0
+
+    return CleanLimits(MAP_BYTES, LOAD_FACTOR, IO_BUFFER_BYTES, lambda: None, throttle)
 
 
 def cleaned_s(log: UnifiedLog) -> tuple[float, int]:
