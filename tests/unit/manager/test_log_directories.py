@@ -402,7 +402,6 @@ class HalfReserving(MemoryFileSystem):
     """Space can be reserved on the second disk only."""
 
     def open_append(self, path: str) -> AppendFile:
-        file = super().open_append(path)
-        if path.startswith(A):
-            vars(file)["reserve"] = lambda _: False
-        return file
+        # Whoever opens a file asks, so the answer is that of its disk.
+        self.can_reserve = not path.startswith(A)
+        return super().open_append(path)
