@@ -28,6 +28,7 @@ from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import IdGenerator, SystemIdGenerator
+from stratalog.manager.log_manager import LogManager
 from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.server.admin_servicer import AdminServicer
@@ -36,6 +37,8 @@ from stratalog.server.closing import Closing
 from stratalog.server.config_manager import ConfigManager
 from stratalog.server.log_servicer import LogServicer
 from stratalog.server.memory_tuning import keep_freed_memory
+from stratalog.server.metrics import ServerMetrics
+from stratalog.server.metrics_endpoint import MetricsEndpoint
 from stratalog.server.partition_host import PartitionHost
 from stratalog.server.request_memory import RequestMemory
 from stratalog.server.runtime_config import RuntimeConfig
@@ -93,6 +96,8 @@ class Server:
         """What answers of fetches take until they are sent."""
         self.port = 0
         """The port that is served, once started."""
+        self.metrics_port = 0
+        """That of the metrics, once started; 0: there are none."""
 
     @property
     def engine(self) -> StorageEngine:
@@ -105,16 +110,22 @@ class Server:
         nothing is left running then.
         """
         loop = asyncio.get_running_loop()
-        self._grpc = grpc.aio.server(
-            options=_server_options(self.settings), maximum_concurrent_rpcs=self.settings.max_call_count
-        )
-        self.port = self._take_port()
         runtime = RuntimeConfig.open(
             self._filesystem,
             os.path.abspath(self.settings.data_dir),
             self.settings.config,
             self.settings.max_request_bytes,
         )
+        self._grpc = grpc.aio.server(
+            options=_server_options(self.settings), maximum_concurrent_rpcs=self.settings.max_call_count
+        )
+        self.port = self._take_port()
+        self._metrics = ServerMetrics()
+        try:
+            self._metrics_endpoint = self._open_metrics()
+        except InvalidConfigError:
+            await self._grpc.stop(None)
+            raise
         self._pools = WorkerPools(self.settings, runtime.current.number("num.recovery.threads.per.data.dir"))
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
@@ -140,6 +151,7 @@ class Server:
                     self._pools.opening,
                     lambda: self._hop_to_tell(loop),
                     lambda: self._hop_to_end(loop),
+                    self._watch_logs,
                 )
             )
         except BaseException:
@@ -147,6 +159,7 @@ class Server:
             await asyncio.to_thread(self._close_threads)
             raise
         self._engine = engine
+        self._metrics.cleaning, self._metrics.tiers = engine.cleaning, engine.tiers
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings, runtime.current)
         engine.cleaning.workers.start()
@@ -220,6 +233,9 @@ class Server:
         """Another server has taken over, which a task found out on its thread."""
         loop.call_soon_threadsafe(self._tell_fenced)
 
+    def _watch_logs(self, logs: LogManager) -> None:
+        self._metrics.logs = logs
+
     def _hop_to_end(self, loop: asyncio.AbstractEventLoop) -> None:
         """The last log directory has failed, which any thread may find out."""
         loop.call_soon_threadsafe(self._all_failed.set)
@@ -238,7 +254,17 @@ class Server:
         for name in ("", LOG_SERVICE, ADMIN_SERVICE):
             await self._health.set(name, status)
 
+    def _open_metrics(self) -> MetricsEndpoint | None:
+        if not self.settings.metrics_listen:
+            return None
+        endpoint = MetricsEndpoint(self.settings.metrics_listen, self._metrics)
+        self.metrics_port = endpoint.port
+        logger.info("metrics are at port %d", endpoint.port)
+        return endpoint
+
     def _close_threads(self) -> None:
+        if self._metrics_endpoint is not None:
+            self._metrics_endpoint.close()
         self._scheduler.close()
         self._long_scheduler.close()
         self._pools.close()

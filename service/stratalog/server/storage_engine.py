@@ -160,11 +160,12 @@ class StorageEngineBuilder:
         opening: Callable[[str], Executor],
         on_fenced: Callable[[], None],
         on_all_failed: Callable[[], None] = lambda: None,
+        on_logs: Callable[[LogManager], None] = lambda _: None,
     ) -> StorageEngine:
         """Open everything, logs on the threads of `opening`, which are asked for by log directory; takes disk
         and network for as long as recovery needs. `on_all_failed`: the last log directory has gone offline;
-        called under any lock. Raises DataDirectoryError (in use, bound to another store, or not readable),
-        StoreError.
+        called under any lock. `on_logs` gets the log manager before a log is opened. Raises
+        DataDirectoryError (in use, bound to another store, or not readable), StoreError.
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
@@ -183,6 +184,7 @@ class StorageEngineBuilder:
                 self._filesystem, self._clock, self._scheduler, self._ids, settings, on_all_failed
             )
             undo.callback(logs.close)
+            on_logs(logs)
             with tell_of_waiting(self._scheduler, self._clock, self._store.url):
                 identity = self._open_identity(logs)
                 require_conditional_writes(self._store, self._ids)

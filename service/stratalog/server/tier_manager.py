@@ -95,8 +95,8 @@ class UploadStatus(NamedTuple):
 
 
 class TierManager:
-    """Thread-safe: the components are, and `_lock` guards the status. Every method may take the network for
-    long.
+    """Thread-safe: the components are, and `_lock` guards status and counts. Every method may take the
+    network for long.
     """
 
     def __init__(
@@ -121,6 +121,8 @@ class TierManager:
         self._topics = topics
         self._lock = threading.Lock()
         self._status = UploadStatus(NEVER_MS, "")
+        self.deleted_segment_count = 0
+        """Local segments that `local_retention_pass` has dropped, but for what the cleaner counts."""
 
     @property
     def upload_status(self) -> UploadStatus:
@@ -174,14 +176,17 @@ class TierManager:
         partitions = self._partitions(())
         untiered = [partition for partition in partitions if not partition.is_tiered]
         confirmed = (self._confirmed.follow() if untiered else None) or frozenset()
+        deleted_count = 0
         for partition in partitions:
             try:
                 if partition.is_tiered:
-                    partition.log.delete_local_segments()
+                    deleted_count += partition.log.delete_local_segments()
                 elif partition.topic_id_partition.topic_id in confirmed:
-                    self._logs.tasks.delete_old_segments(partition.log)
+                    deleted_count += self._logs.tasks.delete_old_segments(partition.log)
             except (LogStoreError, OSError) as error:
                 logger.warning("local retention of %s failed: %s", partition.topic_partition, error)
+        with self._lock:
+            self.deleted_segment_count += deleted_count
         self._cleaner.delete_old_segments()
         for partition in untiered:
             partition.signal.notify()

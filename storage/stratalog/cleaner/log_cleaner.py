@@ -74,6 +74,8 @@ class LogCleaner:
         self._tally = CleanTally()
         self._changed = threading.Lock()
         self._retention_lock = threading.Lock()
+        self.deleted_segment_count = 0
+        """Segments that `delete_old_segments` has dropped; `_retention_lock` guards it."""
         self._slots: dict[int, _Slot] = {}
         self._workers: list[_Worker] = []
         self._is_stopped = False
@@ -202,7 +204,9 @@ class LogCleaner:
         try:
             if not self._may_begin():
                 return 0
-            return sum(self._delete_old_segments_of(log) for log in self._manager.cleaned_logs())
+            count = sum(self._delete_old_segments_of(log) for log in self._manager.cleaned_logs())
+            self.deleted_segment_count += count
+            return count
         finally:
             self._retention_lock.release()
 
