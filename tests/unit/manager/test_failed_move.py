@@ -81,14 +81,15 @@ def test_a_target_that_fails_at_the_commit_counts_for_nothing(operation: str, pa
     moving.ledger.verify(log, after_crash=False)
 
 
-def test_where_nobody_knows_which_copy_counts_the_log_is_offline() -> None:
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_where_nobody_knows_which_copy_counts_the_log_is_offline(number: int) -> None:
     moving = MovingLog()
     assert moving.begin().run() is MoveState.DONE
     commit = commit_of(moving) + 1
     disk = FaultyFileSystem()
-    disk.fail_at(commit, part=1)
+    disk.fail_at(commit, number=number, part=1)
     # And the source does not take the word that voids it.
-    disk.fail_at(commit + 2)
+    disk.fail_at(commit + 2, number=number)
     moving = MovingLog(disk)
     assert moving.begin().run() is MoveState.FAILED
     assert disk.trace[commit + 1].endswith("move.void.tmp")

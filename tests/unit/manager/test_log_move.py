@@ -24,6 +24,7 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_move import MoveProgress, MoveState
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import ALL_SURVIVALS
 from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, LogMachine
 from stratalog.testing.moving_log import OTHER_DIR, OTHER_PARTITION_DIR, MovingLog
@@ -138,6 +139,28 @@ def test_records_that_are_deleted_at_the_last_moment_stay_deleted(monkeypatch: p
     machine = moving.new_machine(moving.disk.killed(), 1)
     log = machine.start()
     assert (log.directory, log.log_start_offset) == (OTHER_PARTITION_DIR, 30)
+
+
+def test_what_comes_at_the_last_moment_is_durable_in_the_new_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest that is copied under the log's locks."""
+    moving = MovingLog()
+    relocate = UnifiedLog.relocate
+
+    def append_before(log: UnifiedLog, copy: LogCopy, commit: Commit) -> bool:
+        moving.ledger.leader_epoch += 1
+        moving.end_transaction(committed=False)
+        moving.ledger.append(log, [moving.ledger.batch(1)])
+        assert relocate(log, copy, commit)
+        return True
+
+    monkeypatch.setattr(UnifiedLog, "relocate", append_before)
+    assert moving.begin().run() is MoveState.DONE
+    moving.ledger.durable_end_offset = moving.log.log_end_offset
+    for survival in ALL_SURVIVALS:
+        machine = moving.new_machine(moving.disk.reopened(survival), 1)
+        log = machine.start()
+        assert log.directory == OTHER_PARTITION_DIR
+        moving.ledger.copy().verify(log, after_crash=True)
 
 
 class Compacted:
