@@ -19,7 +19,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.log_ledger import LogLedger
 from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
-from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1)
 FUTURE_DIR, NEW_DIR = "/other/future", "/other/orders-0"
@@ -275,3 +275,15 @@ def test_who_reads_old_segments_finds_no_files_of_a_later_log() -> None:
         copying.disk.open_append(segment.path).append([b"another log's"])
         with pytest.raises(FileNotFoundError):
             segment.read_bytes(0, 10)
+
+
+def test_what_comes_behind_a_sync_is_synced_too() -> None:
+    copying = Copying()
+    copying.catch_up()
+    copying.copy.prepare()
+    copying.append(1)
+    assert copying.relocate()
+    path = f"{NEW_DIR}/{copying.log.active_base_offset:020d}.log"
+    copying.disk.sync_directory("/other")
+    found = copying.disk.after_crash(Survival(Kept.NONE, Kept.ALL))
+    assert found.read_file(path) == copying.disk.read_file(path) != b""
