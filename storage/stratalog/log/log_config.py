@@ -65,7 +65,8 @@ class LogConfig:
     local_retention_ms: int = AS_TOTAL
     """Local disk keeps what is in the object store for this long; -2 is as `retention.ms`."""
     max_compaction_lag_ms: int = LONG_MAX
-    """Records older than this are compacted even where there is little to gain."""
+    """Records older than this are compacted even where there is little to gain; a compacted log's active
+    segment is rolled no later than at this age."""
     max_message_bytes: int = 1024 * 1024 + 12
     """The largest batch that an append may hold, as it is stored."""
     message_timestamp_after_max_ms: int = 60 * 60 * 1000
@@ -121,6 +122,12 @@ class LogConfig:
                 return self.compression_zstd_level
             case Codec.NONE | Codec.SNAPPY:
                 return None
+
+    @property
+    def max_segment_ms(self) -> int:
+        """How old the active segment gets. Nothing of it is compacted, so under compaction it gets no older
+        than its records may be that are not."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def reserved_bytes(self) -> int:

@@ -1,10 +1,11 @@
 """When a log begins a new segment: Kafka's rule.
 
 A segment takes no more where the next request would make it larger than `segment.bytes`, where its first
-batch is older than `segment.ms`, where an index of it is full, or where an offset would be too far from its
-base to be written into an index. Age is counted in the time of the records: from the first batch's timestamp
-to the newest of the request that comes, so that a segment of old data is as long as one of today's; records
-without a time go by ours. An idle log is not rolled.
+batch is older than `segment.ms` (or, where the log is compacted, than `max.compaction.lag.ms`: nothing of the
+active segment is), where an index of it is full, or where an offset would be too far from its base to be
+written into an index. Age is counted in the time of the records: from the first batch's timestamp to the
+newest of the request that comes, so that a segment of old data is as long as one of today's; records without
+a time go by ours. An idle log is not rolled.
 
 Partitions that begin together would roll together, every `segment.ms` again, and their segments would reach
 the object store all at once. `segment.jitter.ms` takes a random part of itself off the age limit, drawn once
@@ -47,17 +48,17 @@ class RollRule:
         return (
             active.size_bytes + size_bytes > config.segment_bytes
             or _waited_ms(active, max_timestamp_ms, now_ms)
-            > config.segment_ms - self._jitter_ms(active, config)
+            > config.max_segment_ms - self._jitter_ms(active, config)
             or active.is_index_full(config.segment_index_bytes)
         )
 
     def _jitter_ms(self, active: LogSegment, config: LogConfig) -> int:
-        """In [0, segment.jitter.ms), and below segment.ms in any case, as in Kafka."""
+        """In [0, segment.jitter.ms), and below the age limit in any case."""
         if config.segment_jitter_ms == 0:
             return 0
         if self._base_offset != active.base_offset:
             self._base_offset, self._fraction = active.base_offset, self._random.random()
-        return int(self._fraction * min(config.segment_jitter_ms, config.segment_ms))
+        return int(self._fraction * min(config.segment_jitter_ms, config.max_segment_ms))
 
 
 def _waited_ms(active: LogSegment, max_timestamp_ms: int, now_ms: int) -> int:

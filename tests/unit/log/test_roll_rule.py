@@ -102,6 +102,24 @@ def test_a_segment_is_as_old_as_its_first_batch(times_ms: list[int], expected: l
     assert bases_after(config, requests) == expected
 
 
+@pytest.mark.parametrize(
+    ("policies", "segment_ms", "expected"),
+    [({"compact"}, 10**9, [0, 2]), ({"compact"}, 400, [0, 1, 2]), ({"delete"}, 10**9, [0])],
+)
+def test_what_waits_for_compaction_is_not_kept_from_it_by_the_active_segment(
+    policies: set[str], segment_ms: int, expected: list[int]
+) -> None:
+    config = dataclasses.replace(
+        UNLIMITED,
+        cleanup_policy=frozenset(policies),
+        segment_ms=segment_ms,
+        max_compaction_lag_ms=500,
+        remote_storage_enable=False,
+    )
+    requests = [batch(timestamp_ms=timestamp_ms) for timestamp_ms in (1000, 1500, 1901)]
+    assert bases_after(config, requests) == expected
+
+
 def test_the_first_batch_stays_the_first_after_a_restart() -> None:
     for first_ms, expected in ((1000, [0, 2]), (-1, [0])):
         machine = LogMachine(config=dataclasses.replace(UNLIMITED, segment_ms=500))
