@@ -1,0 +1,274 @@
+"""A compacted log as its users know it: all that was ever written stands beside it, and consumers read.
+
+Nothing here knows how a clean works. What is expected follows from what was published: which records are
+committed, which of them is the last of its key, and what a table holds that applies them in order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from stratalog.cleaner.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.cleaner import Cleaner
+from stratalog.log.isolation import Isolation
+from stratalog.log.log_config import UNLIMITED, LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch
+from stratalog.record.compression import Codec
+from stratalog.record.header import TimestampType
+from stratalog.record.record import Record
+from stratalog.testing.log_ledger import decode_with_markers
+from stratalog.testing.log_machine import LogMachine
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.producer_ledger import committed_records
+from stratalog.testing.sequential_ids import SequentialIds
+
+CONFIG = LogConfig(
+    cleanup_policy=frozenset({"compact"}),
+    retention_ms=UNLIMITED,
+    segment_bytes=700,
+    index_interval_bytes=100,
+    remote_storage_enable=False,
+    min_cleanable_dirty_ratio=0.0,
+    delete_retention_ms=50_000,
+)
+NEVER_MS = 2**60
+
+
+class Published(NamedTuple):
+    """A record that a user wrote, with the transaction that it is a part of, if any."""
+
+    record: Record
+    transaction: tuple[int, int] | None = None
+    """Producer, and which of its transactions."""
+
+
+class Consumer:
+    """Reads on from where it is, as Kafka's consumer does, and keeps what it gets. Used by one thread."""
+
+    def __init__(
+        self, log: UnifiedLog, offset: int | None = None, isolation: Isolation = Isolation.TXN_COMMITTED
+    ) -> None:
+        """`offset`: None for the log's start. With `LOG_END` it gets the markers, too."""
+        self.log = log
+        self.offset = log.log_start_offset if offset is None else offset
+        self.start_offset = self.offset
+        self.records: list[Record] = []
+        self._isolation = isolation
+
+    @property
+    def end_offset(self) -> int:
+        """Where there is nothing to read any more, for now."""
+        if self._isolation is Isolation.TXN_COMMITTED:
+            return self.log.last_stable_offset
+        return self.log.log_end_offset
+
+    def poll(self, max_bytes: int = 1) -> bool:
+        """Read on; False at the end."""
+        if self.offset >= self.end_offset:
+            return False
+        self.offset = max(self.offset, self.log.log_start_offset)
+        data = self.log.read(self.offset, max_bytes, self._isolation)
+        assert data.next_offset > self.offset, "a consumer would stand still"
+        if self._isolation is Isolation.LOG_END:
+            found = [one for one in decode_with_markers(data.batches) if one.offset >= self.offset]
+        else:
+            found = committed_records(data, self.offset)
+        for one in found:
+            assert not self.records or self.records[-1].offset < one.offset, "a consumer goes back"
+            self.records.append(one)
+        self.offset = data.next_offset
+        return True
+
+    def catch_up(self, end_offset: int | None = None, max_bytes: int = 1) -> list[Record]:
+        """Read up to there, or to the end; returns all that it got so far."""
+        while (end_offset is None or self.offset < end_offset) and self.poll(max_bytes):
+            pass
+        return self.records
+
+    @property
+    def table(self) -> dict[bytes | None, bytes]:
+        """What is left when all that it got is applied in order."""
+        return table_of(self.records)
+
+
+def table_of(records: Iterable[Record]) -> dict[bytes | None, bytes]:
+    """Keys with their last values; without those that were deleted."""
+    table: dict[bytes | None, bytes] = {}
+    for one in records:
+        if one.value is None:
+            table.pop(one.key, None)
+        else:
+            table[one.key] = one.value
+    return table
+
+
+class CompactedLog:
+    """One log, its machine and its history. Used by one thread."""
+
+    def __init__(self, config: LogConfig = CONFIG, *, seed: int = 0) -> None:
+        self.chance = random.Random(seed)
+        self.machine = LogMachine(MemoryFileSystem(), config, producer_id_expiration_ms=NEVER_MS)
+        self.log = self.machine.start()
+        self.published: dict[int, Published] = {}
+        self.outcomes: dict[tuple[int, int], bool] = {}
+        """Of the transactions that were ended, whether they were committed."""
+        self.leader_epoch = 1
+        self._open: dict[int, int] = {}
+        self._transaction_count = 0
+        self._sequences: dict[int, int] = {}
+
+    @property
+    def now_ms(self) -> int:
+        return self.machine.clock.now_ms()
+
+    def put(self, *pairs: str, at_ms: int = 0, codec: Codec = Codec.NONE, txn: int | None = None) -> None:
+        """One batch of `key=value`, or `key` alone for a tombstone; `at_ms` after now."""
+        records: list[Record] = []
+        for pair in pairs:
+            key, separator, value = pair.partition("=")
+            made = Record(0, self.now_ms + at_ms, key.encode(), value.encode() if separator else None)
+            records.append(made)
+        self.append(records, codec=codec, producer_id=txn, is_transactional=txn is not None)
+
+    def append(
+        self,
+        records: Sequence[Record],
+        *,
+        codec: Codec = Codec.NONE,
+        producer_id: int | None = None,
+        is_transactional: bool = False,
+    ) -> bytes:
+        """One batch; returns it as it was sent."""
+        producer = BatchProducer()
+        transaction = None
+        if producer_id is not None:
+            sequence = self._sequences.get(producer_id, 0)
+            self._sequences[producer_id] = sequence + len(records)
+            if is_transactional and producer_id not in self._open:
+                self._transaction_count += 1
+                self._open[producer_id] = self._transaction_count
+            if is_transactional:
+                transaction = producer_id, self._open[producer_id]
+            producer = BatchProducer(producer_id, 0, sequence, is_transactional)
+        data = encode_batch(records, codec=codec, producer=producer)
+        info = self.log.append_as_leader(data, self.leader_epoch)
+        assert not info.is_duplicate
+        is_stamped = self.log.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        for delta, one in enumerate(records):
+            placed = one._replace(offset=info.base_offset + delta)
+            if is_stamped:
+                placed = placed._replace(timestamp_ms=self.now_ms)
+            self.published[placed.offset] = Published(placed, transaction)
+        return data
+
+    def end(self, producer_id: int, *, committed: bool) -> None:
+        """End the producer's transaction; nothing where none is open."""
+        if producer_id in self._open:
+            self.outcomes[producer_id, self._open.pop(producer_id)] = committed
+            self.log.append_end_transaction_marker(
+                producer_id, 0, 0, committed=committed, leader_epoch=self.leader_epoch
+            )
+
+    @property
+    def open_producers(self) -> list[int]:
+        return sorted(self._open)
+
+    def clean(
+        self,
+        key_count: int = 1000,
+        on_step: Callable[[], None] = lambda: None,
+        *,
+        io_buffer_bytes: int = 1,
+    ) -> CleanResult | None:
+        """Clean what the cleaner's manager says is due; None where nothing is. `on_step` is called often."""
+        assert self.machine.manager is not None
+        cleanings = self.machine.manager.cleaner
+        chosen = cleanings.take_filthiest()
+        if chosen is None:
+            return None
+        log = self.log
+
+        def check_done() -> None:
+            on_step()
+            cleanings.check_done(log)
+
+        limits = CleanLimits(24 * (key_count + 1), 1.0, io_buffer_bytes, check_done, lambda _: None)
+        result = Cleaner(self.machine.clock, SequentialIds()).clean(chosen, limits)
+        cleanings.done(chosen, result.end_offset)
+        log.check()
+        return result
+
+    def clean_all(self, key_count: int = 1000) -> None:
+        """Roll, and clean until nothing is due."""
+        self.log.roll()
+        for _ in range(1000):
+            if self.clean(key_count) is None:
+                return
+        raise AssertionError("the cleaner finds something to clean again and again")
+
+    def restart(self, *, is_clean: bool) -> None:
+        """End the process, in order or not."""
+        if is_clean:
+            self.machine.stop()
+        else:
+            self.machine.kill()
+        self.log = self.machine.start()
+        self.log.check()
+
+    def disk_now(self) -> MemoryFileSystem:
+        """What a process would find that begins after this one was killed at this very moment."""
+        disk = self.machine.disk
+        assert isinstance(disk, MemoryFileSystem)
+        return disk.after_crash(Survival(Kept.ALL, Kept.ALL))
+
+    def restart_from(self, disk: MemoryFileSystem) -> None:
+        """Go on where only that was left."""
+        self.machine.kill()
+        self.machine.disk = disk
+        self.log = self.machine.start()
+        self.log.check()
+
+    def is_committed(self, offset: int) -> bool:
+        transaction = self.published[offset].transaction
+        return transaction is None or self.outcomes.get(transaction, False)
+
+    def committed(self, start_offset: int = 0, end_offset: int | None = None) -> list[Record]:
+        """What was published for readers of committed records in [start_offset, end_offset)."""
+        return [
+            written.record
+            for offset, written in self.published.items()
+            if offset >= start_offset
+            and (end_offset is None or offset < end_offset)
+            and self.is_committed(offset)
+        ]
+
+    def final_records(self, end_offset: int | None = None) -> list[Record]:
+        """Of each key the last committed record below there, in the order of their offsets."""
+        last = {one.key: one for one in self.committed(self.log.log_start_offset, end_offset)}
+        return sorted(last.values(), key=lambda one: one.offset)
+
+    def table(self, end_offset: int | None = None) -> dict[bytes | None, bytes]:
+        """What a table holds that applied all committed records from the log's start on up to there."""
+        return table_of(self.committed(self.log.log_start_offset, end_offset))
+
+    def read(self, isolation: Isolation = Isolation.TXN_COMMITTED, max_bytes: int = 1 << 20) -> list[Record]:
+        return Consumer(self.log, isolation=isolation).catch_up(max_bytes=max_bytes)
+
+    def random_batch(self, key_count: int = 6) -> None:
+        """A batch of any kind."""
+        chance = self.chance
+        records: list[Record] = []
+        for _ in range(chance.randrange(1, 6)):
+            key = b"k%d" % chance.randrange(key_count)
+            value = b"v%d" % chance.getrandbits(40) if chance.random() < 0.75 else None
+            headers = (("h", b"x"), ("", None)) if chance.random() < 0.2 else ()
+            records.append(Record(0, self.now_ms - chance.randrange(3000), key, value, headers))
+        codec = chance.choice([Codec.NONE] * 4 + list(Codec))
+        kind = chance.random()
+        producer_id = chance.randrange(3) if kind < 0.5 else None
+        is_transactional = kind < 0.35 or (producer_id in self._open)
+        self.append(records, codec=codec, producer_id=producer_id, is_transactional=is_transactional)
