@@ -134,6 +134,19 @@ async def test_while_the_catalog_cannot_be_read_nothing_is_cleaned(tmp_path: Pat
         assert (await bench.client.admin.cleaner_status()).uncleanable == []
 
 
+async def test_a_server_that_was_replaced_cleans_nothing(tmp_path: Path) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with service_bench(tmp_path / "first", store=store, config=SELDOM) as bench:
+        await bench.client.admin.create_topic("t", 1, COMPACTED)
+        await fill(bench)
+        async with service_bench(tmp_path / "second", store=store):
+            engine = bench.server.engine
+            await asyncio.to_thread(engine.tiers.refresh_pass)
+            assert engine.shards.is_fenced
+            assert not await asyncio.to_thread(engine.cleaning.workers.clean_filthiest)
+            assert engine.cleaning.workers.stats().clean_count == 0
+
+
 async def test_a_partition_that_cannot_be_cleaned_is_shown_and_reset(tmp_path: Path) -> None:
     async with service_bench(tmp_path, config=SELDOM) as bench:
         await bench.client.admin.create_topic("t", 1, COMPACTED)

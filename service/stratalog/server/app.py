@@ -132,6 +132,22 @@ class Server:
         self._all_failed = asyncio.Event()
         self._closing = Closing(loop)
         self._health = health.aio.HealthServicer()
+        try:
+            engine = await self._open_engine(loop, runtime)
+        except BaseException:
+            await self._grpc.stop(None)
+            await asyncio.to_thread(self._close_threads)
+            raise
+        self._engine = engine
+        self._metrics.cleaning, self._metrics.tiers = engine.cleaning, engine.tiers
+        self._register(engine)
+        start_background_tasks(self._scheduler, engine, self.settings, runtime.current)
+        engine.cleaning.workers.start()
+        await self._pools.task(engine.directories.resume_moves)
+        await self._grpc.start()
+        await self._report(is_serving=True)
+
+    async def _open_engine(self, loop: asyncio.AbstractEventLoop, runtime: RuntimeConfig) -> StorageEngine:
         builder = StorageEngineBuilder(
             self._filesystem,
             self._store,
@@ -144,28 +160,15 @@ class Server:
             runtime,
         )
         hosts = PartitionHost(loop, self._pools.append)
-        try:
-            engine = await self._pools.task(
-                lambda: builder.open(
-                    hosts,
-                    self._pools.opening,
-                    lambda: self._hop_to_tell(loop),
-                    lambda: self._hop_to_end(loop),
-                    self._watch_logs,
-                )
+        return await self._pools.task(
+            lambda: builder.open(
+                hosts,
+                self._pools.opening,
+                lambda: self._hop_to_tell(loop),
+                lambda: self._hop_to_end(loop),
+                self._watch_logs,
             )
-        except BaseException:
-            await self._grpc.stop(None)
-            await asyncio.to_thread(self._close_threads)
-            raise
-        self._engine = engine
-        self._metrics.cleaning, self._metrics.tiers = engine.cleaning, engine.tiers
-        self._register(engine)
-        start_background_tasks(self._scheduler, engine, self.settings, runtime.current)
-        engine.cleaning.workers.start()
-        engine.directories.resume_moves()
-        await self._grpc.start()
-        await self._report(is_serving=True)
+        )
 
     async def stop(self) -> None:
         """Stop cleanly, see the module's description. Nothing that was acknowledged is lost. May be called

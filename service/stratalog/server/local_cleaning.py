@@ -16,6 +16,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.server.broker_config import BrokerConfig
 from stratalog.server.confirmed_topics import ConfirmedTopics
+from stratalog.server.shard_set import ShardSet
 
 
 class LocalCleaning:
@@ -27,11 +28,13 @@ class LocalCleaning:
         scheduler: Scheduler,
         ids: IdGenerator,
         logs: LogManager,
+        shards: ShardSet,
         confirmed: ConfirmedTopics,
         config: BrokerConfig,
     ) -> None:
         """`scheduler`: has a thread for each worker that there may be. Raises InvalidConfigError."""
         self._logs = logs
+        self._shards = shards
         self._confirmed = confirmed
         self._cleaner = Cleaner(clock, ids)
         self.workers = LogCleaner(
@@ -52,7 +55,9 @@ class LocalCleaning:
             self.workers.reconfigure(config.cleaner_settings)
 
     def _may_begin(self) -> bool:
-        """The catalog can be read, if there is anything to clean."""
+        """Nobody has taken over, and the catalog can be read, if there is anything to clean."""
+        if self._shards.is_fenced:
+            return False
         has_logs = any(is_cleaned_here(log.config) for log in self._logs.logs())
         return not has_logs or self._confirmed.recent() is not None
 

@@ -131,7 +131,7 @@ class ServerSettings:
     compaction_ms: int = 0
     """Between compactions of tiered data; 0 leaves it to `stratalog compaction run`."""
 
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict[str, str])
     """Keys of the server's own configuration, by Kafka's names: defaults of topics, retention, flushes, the
     cleaner. See docs/broker_configuration.md. What is altered at run time is stronger.
     """

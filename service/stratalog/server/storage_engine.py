@@ -230,32 +230,9 @@ class StorageEngineBuilder:
         on_fenced: Callable[[], None],
     ) -> StorageEngine:
         witness = HeadWitness(self._filesystem, self._data_dir)
-        catalog = Catalog.open(
-            self._store,
-            self._clock,
-            self._random,
-            self._ids,
-            identity,
-            Writer("owner", self._owner),
-            witness=witness.of_catalog,
-        )
-        local_epochs = _highest_epochs(logs, identity.shard_count)
-        tiers: list[ShardTier] = []
-        readers: dict[HostedShard, RemoteReader] = {}
-        for number in range(identity.shard_count):
-            metadata = self._open_metadata(identity, number, witness.of_shard(number, catalog))
-            claimed = claim_shard(
-                self._filesystem,
-                self._ids,
-                metadata,
-                self._data_dir,
-                shard=number,
-                owner=self._owner,
-                at_least=local_epochs.get(number, -1) + 1,
-            )
-            shard = HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
-            tiers.append(self._tier(shard, identity, catalog))
-            readers[shard] = RemoteReader(self._store, shard.metadata)
+        catalog = self._open_catalog(identity, witness)
+        tiers = self._claim_shards(logs, identity, catalog, witness, on_fenced)
+        readers = {tier.shard: RemoteReader(self._store, tier.shard.metadata) for tier in tiers}
         shards = ShardSet([tier.shard for tier in tiers])
         topics = TopicManager(
             self._ids,
@@ -275,7 +252,7 @@ class StorageEngineBuilder:
         )
         confirmed = ConfirmedTopics(self._clock, topics)
         cleaning = LocalCleaning(
-            self._clock, self._long_scheduler, self._ids, logs, confirmed, self._runtime.current
+            self._clock, self._long_scheduler, self._ids, logs, shards, confirmed, self._runtime.current
         )
         directories = LogDirectoryManager(self._long_scheduler, logs, self._registry, self._runtime)
         for reconfigurable in (directories, cleaning, topics):
@@ -297,6 +274,42 @@ class StorageEngineBuilder:
             cleaning,
             directories,
         )
+
+    def _open_catalog(self, identity: StoreIdentity, witness: HeadWitness) -> Catalog:
+        return Catalog.open(
+            self._store,
+            self._clock,
+            self._random,
+            self._ids,
+            identity,
+            Writer("owner", self._owner),
+            witness=witness.of_catalog,
+        )
+
+    def _claim_shards(
+        self,
+        logs: LogManager,
+        identity: StoreIdentity,
+        catalog: Catalog,
+        witness: HeadWitness,
+        on_fenced: Callable[[], None],
+    ) -> list[ShardTier]:
+        local_epochs = _highest_epochs(logs, identity.shard_count)
+        tiers: list[ShardTier] = []
+        for number in range(identity.shard_count):
+            metadata = self._open_metadata(identity, number, witness.of_shard(number, catalog))
+            claimed = claim_shard(
+                self._filesystem,
+                self._ids,
+                metadata,
+                self._data_dir,
+                shard=number,
+                owner=self._owner,
+                at_least=local_epochs.get(number, -1) + 1,
+            )
+            shard = HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
+            tiers.append(self._tier(shard, identity, catalog))
+        return tiers
 
     def _open_metadata(self, identity: StoreIdentity, number: int, witness: str) -> MetadataLog:
         return MetadataLog.open(

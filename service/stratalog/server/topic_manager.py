@@ -165,14 +165,14 @@ class TopicManager:
         with self._lock:
             topic = self._registry.topic(name)
             self._shards.confirm_owned()
-            entry = self._catalog.refresh().entries.get(topic.topic_id)
-            if entry is None or entry.is_deleted:
+            former = self._catalog.refresh().entries.get(topic.topic_id)
+            if former is None or former.is_deleted:
                 raise unknown_topic(name)
-            self._altered(entry, entry.config, changes)
+            self._altered(former, former.config, changes)
             if validate_only:
                 return
             entry = self._catalog.alter_config(
-                topic.topic_id, lambda overrides: self._altered(entry, overrides, changes)
+                topic.topic_id, lambda overrides: self._altered(former, overrides, changes)
             )
             try:
                 self._alter(topic, entry)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
@@ -93,7 +93,7 @@ class WorkerPools:
 
 
 @contextmanager
-def closing_threads(count: int) -> Iterator[Executor]:
+def closing_threads(count: int) -> Generator[Executor]:
     """Threads that close logs beside each other, when all pools are closed already."""
     with ThreadPoolExecutor(count, thread_name_prefix="stratalog-close") as pool:
         yield pool
