@@ -155,6 +155,11 @@ def _print_partition_remarks(partition: ImportedPartition) -> None:
             f"note: {name} has {counted(partition.uncertain_count, 'offset')} above the broker's high"
             " watermark; they were kept, and other brokers may not have had them"
         )
+    if log.recovery.epochs_raised_from is not None:
+        click.echo(
+            f"note: in {name} leader epochs begin again at offset {log.recovery.epochs_raised_from}, below"
+            " those before; batches from there on got the highest one before theirs"
+        )
     if log.recovery.remains:
         click.echo(
             f"warning: the recovery of {name} ended at offset {log.log_end_offset}, before damage that sound"
@@ -228,6 +233,7 @@ def _imported_document(topic: ImportedTopic) -> dict[str, object]:
                 "truncated_bytes": partition.log.recovery.truncated_bytes,
                 "remains": partition.log.recovery.remains,
                 "lost_end_offset": partition.log.recovery.lost_end_offset,
+                "epochs_raised_from": partition.log.recovery.epochs_raised_from,
             }
             for partition in topic.partitions
         ],

@@ -18,7 +18,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.log.producer_batch import ProducerBatch, producer_batches
+from stratalog.base.filesystem import AppendFile
+from stratalog.log.leader_epoch_cache import LeaderEpochCache
+from stratalog.log.producer_batch import ProducerBatch, read_batch
+from stratalog.log.recovered_lineage import is_newer, lower_epoch, require_epoch
+from stratalog.record.batch import crc_matches
 from stratalog.record.batch_kernels import skip_batches
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.end_transaction_marker import ControlType
@@ -30,7 +34,7 @@ from stratalog.record.header import (
     TRANSACTIONAL_BIT,
     parse_header,
 )
-from stratalog.segment.batch_walk import walk
+from stratalog.segment.batch_walk import LocatedBatch, walk
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.open_files import OpenFiles
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
@@ -46,21 +50,29 @@ def is_contradicted(index: TransactionIndex, segments: Sequence[LogSegment]) -> 
 
 
 class AbortedWitness:
-    """Holds the segments of a log, oldest first, against their transaction indexes. Used by one thread."""
+    """Holds the segments of a log, oldest first, against their transaction indexes, and, as every header is
+    looked at, against the log's file of leader epochs. Used by one thread."""
 
-    def __init__(self, files: OpenFiles) -> None:
+    def __init__(self, files: OpenFiles, known_epochs: LeaderEpochCache, *, may_have_newer: bool) -> None:
+        """`may_have_newer`: batches may have epochs that are not in the file yet."""
         self._files = files
+        self._known_epochs = known_epochs
+        self._may_have_newer = may_have_newer
+        self._latest_epoch = NO_LEADER_EPOCH
         self._has_transactions = False
         # None once a header was damaged: any producer may have a transaction open then.
         self._opened: set[int] | None = set()
 
     def misses_entry(self, index: TransactionIndex, segment: LogSegment) -> bool:
         """The batches of the next segment have an abort marker that is not in its index, or may have one
-        behind damage. Looks at every header. Raises OSError."""
+        behind damage. Looks at every header. Raises DataDirectoryError where a batch has another leader epoch
+        than the file says, OSError."""
         known = {entry.last_offset for entry in index}
         try:
             with self._files.use(segment.path) as file:
-                for batch in producer_batches(file, walk(file, 0, segment.size_bytes)):
+                for located in walk(file, 0, segment.size_bytes, epochs_ascend=False):
+                    batch = read_batch(file, located)
+                    self._require_epoch(segment, file, located)
                     if self._aborts(batch) and batch.header.last_offset not in known:
                         return True
         except CorruptRecordError:
@@ -68,6 +80,18 @@ class AbortedWitness:
             self._opened = None
             return self._has_transactions and not known
         return False
+
+    def _require_epoch(self, segment: LogSegment, file: AppendFile, located: LocatedBatch) -> None:
+        position, header = located
+        sinks = header.leader_epoch < self._latest_epoch
+        is_known = self._known_epochs.epoch_for_offset(header.base_offset) in (None, header.leader_epoch)
+        if not sinks and (is_known or (self._may_have_newer and is_newer(header, self._known_epochs))):
+            self._latest_epoch = header.leader_epoch
+            return
+        # Of a damaged batch it would be the wrong thing to say.
+        if crc_matches(file.read_at(position, header.size_in_bytes), 0, header):
+            require_epoch(segment, header, self._known_epochs)
+            raise lower_epoch(segment.path, header, self._latest_epoch)
 
     def _aborts(self, batch: ProducerBatch) -> bool:
         """The batch ends a transaction that has others here, and aborts it."""

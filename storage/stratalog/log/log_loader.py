@@ -32,10 +32,12 @@ from stratalog.log.log_recovery import LoadProgress, LogRecovery, RecoveredLog, 
 from stratalog.log.log_state import LogState
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producer_state_manager import ProducerStateManager
+from stratalog.log.raised_epochs import EpochRaise
 from stratalog.log.recovered_lineage import (
     known_or_learnt,
     require_known_epochs,
     require_lineage,
+    require_no_lower_epoch,
     require_no_shift,
 )
 from stratalog.log.segment_split import split_segment
@@ -100,9 +102,13 @@ class LogLoader:
 
         Raises DataDirectoryError where fsynced bytes are damaged, CorruptRecordError, OSError.
         """
-        trusted_end_offset = MAX_OFFSET
+        trusted_end_offset, epochs_raised_from = MAX_OFFSET, None
         while True:
-            segments, state = self._find_segments(), self._new_state()
+            segments = self._find_segments()
+            if self._written_by_broker:
+                raised_from = EpochRaise(self._resources, self._directory, was_clean=was_clean).run(segments)
+                epochs_raised_from = epochs_raised_from if raised_from is None else raised_from
+            state = self._new_state()
             state.producers.snapshot_files.hold()
             if not segments:
                 self._settle(state)
@@ -127,6 +133,7 @@ class LogLoader:
             # An entry above the end must not meet a batch of another epoch there.
             state.epochs.flush()
         state.epochs.truncate_from_start(min(log_start_offset, end_offset))
+        report = report._replace(epochs_raised_from=epochs_raised_from)
         return LoadedLog(local_log, state, log_start_offset, report)
 
     def _new_state(self) -> LogState:
@@ -165,7 +172,7 @@ class LogLoader:
         self, state: LogState, segments: list[LogSegment], trusted_end_offset: int, *, was_clean: bool
     ) -> RecoveredLog | LogSegment:
         """The log; or a segment that has to be split first."""
-        trusted_count = self._trusted_count(segments)
+        trusted_count = self._trusted_count(segments, state.epochs, was_clean=was_clean)
         trusted_count = min(trusted_count, sum(s.base_offset < trusted_end_offset for s in segments))
         if was_clean and trusted_count == len(segments) and self._activate(segments):
             self._require_closed_end(segments[-1].end_offset)
@@ -199,7 +206,9 @@ class LogLoader:
         if was_clean:
             self._require_closed_end(found.walked[-1].end_offset)
         if self._written_by_broker:
-            known.replace(known_or_learnt(self._resources.files, found, known, state.epochs))
+            require_no_lower_epoch(self._resources.files, found.walked[-1], state.latest_epoch)
+            if not was_clean:
+                known.replace(known_or_learnt(known, state.epochs))
         require_known_epochs(found.durable, known)
         require_lineage(self._resources.files, found, known, state.epochs)
         remains = keep_remains(self._filesystem, self._resources.files, self._directory, found)
@@ -227,10 +236,14 @@ class LogLoader:
                 recovery_point=self._recovery_point,
             )
 
-    def _trusted_count(self, segments: list[LogSegment]) -> int:
+    def _trusted_count(self, segments: list[LogSegment], epochs: LeaderEpochCache, *, was_clean: bool) -> int:
         """How many segments from the first on may be what they say: their offsets go into indexes, and their
         transaction index can be one. A broker's has all that their batches have, too."""
-        witness = AbortedWitness(self._resources.files) if self._written_by_broker else None
+        witness = (
+            AbortedWitness(self._resources.files, epochs, may_have_newer=not was_clean)
+            if self._written_by_broker
+            else None
+        )
         for count, segment in enumerate(segments):
             if not segment.fits(segment.end_offset - 1) and self._overflows(segment):
                 return count

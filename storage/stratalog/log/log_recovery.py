@@ -46,6 +46,8 @@ class RecoveryReport(NamedTuple):
     """Files in which what was cut off is kept: see `cut_remains`."""
     lost_end_offset: int | None = None
     """Where the log ended, below its start: it begins anew there, empty."""
+    epochs_raised_from: int | None = None
+    """Where leader epochs went back in a broker's log: see `raised_epochs`."""
 
 
 class LoadProgress(NamedTuple):

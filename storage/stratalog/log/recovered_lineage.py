@@ -47,13 +47,10 @@ def require_lineage(
         _require_epochs(files, found.walked, known, followed)
 
 
-def known_or_learnt(
-    files: OpenFiles, found: WalkedLog, known: LeaderEpochCache, followed: LeaderEpochCache
-) -> tuple[EpochEntry, ...]:
+def known_or_learnt(known: LeaderEpochCache, followed: LeaderEpochCache) -> tuple[EpochEntry, ...]:
     """What is `known`, and behind it what the batches have besides: the file may be older than they are.
 
-    Where nothing but a batch tells of an epoch, those behind it must not have a lower one. Raises
-    DataDirectoryError, OSError.
+    Changes nothing.
     """
     newest = known.entries[-1] if known.entries else EpochEntry(NO_LEADER_EPOCH, -1)
     learnt = [
@@ -61,13 +58,12 @@ def known_or_learnt(
         for entry in followed.entries
         if entry.epoch > newest.epoch and entry.start_offset > newest.start_offset
     ]
-    if learnt:
-        _require_no_lower_epoch(files, found.walked[-1], learnt[-1].epoch)
     return (*known.entries, *learnt)
 
 
-def _require_no_lower_epoch(files: OpenFiles, last: WalkedSegment, leader_epoch: int) -> None:
-    """The log does not end before a sound batch that would go on with it, but for its leader epoch."""
+def require_no_lower_epoch(files: OpenFiles, last: WalkedSegment, leader_epoch: int) -> None:
+    """A broker's log does not end before a sound batch that would go on with it, but for its leader epoch,
+    which is below that one. Raises DataDirectoryError, OSError."""
     path = last.segment.path
     with files.use(path) as file:
         follower = _header(file.read_at(last.valid_bytes, HEADER_SIZE))
@@ -76,14 +72,19 @@ def _require_no_lower_epoch(files: OpenFiles, last: WalkedSegment, leader_epoch:
         if follower.base_offset < last.end_offset or follower.leader_epoch >= leader_epoch:
             return
         if crc_matches(file.read_at(last.valid_bytes, follower.size_in_bytes), 0, follower):
-            raise DataDirectoryError(
-                "a sound batch has a lower leader epoch than the one before it, and the log's file of epochs "
-                "does not say which is right; restore both from a copy, or from another replica",
-                path=path,
-                base_offset=follower.base_offset,
-                leader_epoch=follower.leader_epoch,
-                epoch_before=leader_epoch,
-            )
+            raise lower_epoch(path, follower, leader_epoch)
+
+
+def lower_epoch(path: str, header: BatchHeader, epoch_before: int) -> DataDirectoryError:
+    """The error for a batch that is sound, but for that."""
+    return DataDirectoryError(
+        "a sound batch has a lower leader epoch than the one before it, of which the log's file of epochs "
+        f"says nothing; restore them from a copy, or remove {LEADER_EPOCH_FILE} if the batches are right",
+        path=path,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        epoch_before=epoch_before,
+    )
 
 
 def require_no_shift(files: OpenFiles, segment: LogSegment) -> int:
@@ -141,7 +142,7 @@ def require_known_epochs(segments: Sequence[LogSegment], known: LeaderEpochCache
     for entry in entries:
         offset = min(entry.start_offset, segments[-1].end_offset)
         for segment, header in _batches_around(segments, offset):
-            _require_epoch(segment, header, known)
+            require_epoch(segment, header, known)
             if entry is not entries[0] and header.base_offset < offset <= header.last_offset:
                 # Only the first one may begin within a batch, where the log was cut.
                 raise _contradicts_epochs(segment, header, entry.epoch)
@@ -185,10 +186,19 @@ def _require_epochs(
     # Where compaction took the first batch of an epoch, it begins later in the batches than in the file.
     for entry in sorted(claimed ^ set(followed.entries_in_range(start_offset, end_offset))):
         segment, header = _batch_at(files, walked, entry.start_offset)
-        _require_epoch(segment, header, known)
+        require_epoch(segment, header, known)
 
 
-def _require_epoch(segment: LogSegment, header: BatchHeader, known: LeaderEpochCache) -> None:
+def is_newer(header: BatchHeader, known: LeaderEpochCache) -> bool:
+    """The batch has an epoch that the file may not have had yet when it was copied."""
+    if not known.entries:
+        return False
+    latest = known.entries[-1]
+    return latest.epoch < header.leader_epoch and latest.start_offset < header.base_offset
+
+
+def require_epoch(segment: LogSegment, header: BatchHeader, known: LeaderEpochCache) -> None:
+    """The batch has the epoch that the file says, if it says one. Raises DataDirectoryError."""
     expected_epoch = known.epoch_for_offset(header.base_offset)
     if expected_epoch is not None and expected_epoch != header.leader_epoch:
         raise _contradicts_epochs(segment, header, expected_epoch)

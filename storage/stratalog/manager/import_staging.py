@@ -50,6 +50,8 @@ from stratalog.manager.partition_metadata import write_partition_metadata
 
 STAGING_DIRECTORY = "import"
 """No partition's name: these end with a number."""
+MAX_IMPORTED_EPOCH = 2**31 - 1 - 1_000_000
+"""Each start of a server takes a higher epoch, for good and for all of a store."""
 
 
 class StagedLog(NamedTuple):
@@ -134,7 +136,7 @@ class ImportStaging:
         on_opened: Callable[[TopicPartition], None] = lambda _: None,
     ) -> dict[TopicPartition, StagedLog]:
         """Load all staged logs as a server would, and close them. Raises DataDirectoryError for the
-        partition of the broker that cannot be opened, OSError.
+        partition of the broker that cannot be opened, or gone on with, OSError.
         """
         manager = LogManager.open(
             self._filesystem,
@@ -158,7 +160,17 @@ class ImportStaging:
                     on_opened(source.topic_partition)
         finally:
             manager.close()
-        return {log.topic_partition: self._described(log) for log in logs}
+        described = {log.topic_partition: self._described(log) for log in logs}
+        for partition, log in described.items():
+            if log.latest_epoch > MAX_IMPORTED_EPOCH:
+                raise DataDirectoryError(
+                    "the leader epochs of this partition leave no room for those of a server, which go above"
+                    " them; let a client copy the topic in Kafka, and import the copy",
+                    partition=str(partition),
+                    leader_epoch=log.latest_epoch,
+                    max_epoch=MAX_IMPORTED_EPOCH,
+                )
+        return described
 
     def _described(self, log: UnifiedLog) -> StagedLog:
         # Closed, so that the file has them all.

@@ -63,8 +63,11 @@ def walk(
     end_position: int,
     first_offset: int = 0,
     limit_offset: int = MAX_OFFSET,
+    *,
+    epochs_ascend: bool = True,
 ) -> Iterator[LocatedBatch]:
     """The batches of a validated file from `position`, which is a batch's beginning, to `end_position`.
+    `epochs_ascend`: leader epochs that go back are a contradiction, too; in a broker's log they may.
 
     Raises CorruptRecordError where a header is wrong all the same, or contradicts the one before it, or lies
     outside of [first_offset, limit_offset); OSError where the file cannot be read.
@@ -79,7 +82,7 @@ def walk(
         if (
             header.base_offset < next_offset
             or header.last_offset >= limit_offset
-            or header.leader_epoch < leader_epoch
+            or (epochs_ascend and header.leader_epoch < leader_epoch)
         ):
             raise _contradiction(file, position, header, next_offset, limit_offset)
         yield LocatedBatch(position, header)
