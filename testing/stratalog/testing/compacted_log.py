@@ -15,10 +15,11 @@ from stratalog.cleaner.cleaner import Cleaner
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch import batches
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
-from stratalog.record.header import TimestampType
+from stratalog.record.header import BatchHeader, TimestampType
 from stratalog.record.record import Record
 from stratalog.testing.log_ledger import decode_with_markers
 from stratalog.testing.log_machine import LogMachine
@@ -106,6 +107,10 @@ def table_of(records: Iterable[Record]) -> dict[bytes | None, bytes]:
     return table
 
 
+def _unthrottled(size_bytes: int) -> None:
+    assert size_bytes > 0
+
+
 class CompactedLog:
     """One log, its machine and its history. Used by one thread."""
 
@@ -117,6 +122,8 @@ class CompactedLog:
         self.outcomes: dict[tuple[int, int], bool] = {}
         """Of the transactions that were ended, whether they were committed."""
         self.leader_epoch = 1
+        self.last_sent: dict[int, tuple[bytes, int]] = {}
+        """Of each producer its last batch, as it was sent, and the batch's last offset."""
         self._open: dict[int, int] = {}
         self._transaction_count = 0
         self._sequences: dict[int, int] = {}
@@ -157,6 +164,8 @@ class CompactedLog:
         data = encode_batch(records, codec=codec, producer=producer)
         info = self.log.append_as_leader(data, self.leader_epoch)
         assert not info.is_duplicate
+        if producer_id is not None:
+            self.last_sent[producer_id] = data, info.last_offset
         is_stamped = self.log.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         for delta, one in enumerate(records):
             placed = one._replace(offset=info.base_offset + delta)
@@ -196,7 +205,7 @@ class CompactedLog:
             on_step()
             cleanings.check_done(log)
 
-        limits = CleanLimits(24 * (key_count + 1), 1.0, io_buffer_bytes, check_done, lambda _: None)
+        limits = CleanLimits(24 * (key_count + 1), 1.0, io_buffer_bytes, check_done, _unthrottled)
         result = Cleaner(self.machine.clock, SequentialIds()).clean(chosen, limits)
         cleanings.done(chosen, result.end_offset)
         log.check()
@@ -216,8 +225,7 @@ class CompactedLog:
             self.machine.stop()
         else:
             self.machine.kill()
-        self.log = self.machine.start()
-        self.log.check()
+        self._find_log()
 
     def disk_now(self) -> MemoryFileSystem:
         """What a process would find that begins after this one was killed at this very moment."""
@@ -229,8 +237,16 @@ class CompactedLog:
         """Go on where only that was left."""
         self.machine.kill()
         self.machine.disk = disk
+        self._find_log()
+
+    def _find_log(self) -> None:
         self.log = self.machine.start()
         self.log.check()
+        known = {entry.producer_id: entry.next_sequence for entry in self.log.producers()}
+        for producer_id, (_, last_offset) in self.last_sent.items():
+            if last_offset < self.log.log_start_offset:
+                # Nothing in the log tells of it any more.
+                self._sequences[producer_id] = known.get(producer_id, 0)
 
     def is_committed(self, offset: int) -> bool:
         transaction = self.published[offset].transaction
@@ -257,6 +273,20 @@ class CompactedLog:
 
     def read(self, isolation: Isolation = Isolation.TXN_COMMITTED, max_bytes: int = 1 << 20) -> list[Record]:
         return Consumer(self.log, isolation=isolation).catch_up(max_bytes=max_bytes)
+
+    def headers(self) -> list[BatchHeader]:
+        """Of all batches that are there."""
+        found: list[BatchHeader] = []
+        offset = self.log.local_log_start_offset
+        while offset < self.log.log_end_offset:
+            data = self.log.read(offset, 1 << 20, Isolation.LOG_END)
+            found += [header for _, header in batches(data.batches)]
+            offset = data.next_offset
+        return found
+
+    def read_table(self) -> dict[bytes | None, bytes]:
+        """What a table holds that read all of it."""
+        return table_of(self.read())
 
     def random_batch(self, key_count: int = 6) -> None:
         """A batch of any kind."""
