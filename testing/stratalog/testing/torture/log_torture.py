@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner import Cleaner
 from stratalog.cleaner.cleaner_settings import CleanerSettings
+from stratalog.cleaner.cleaner_stats import CleanerStats
 from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
@@ -76,6 +77,8 @@ class TortureReport(NamedTuple):
 
 @dataclass(slots=True)
 class _Counts:
+    """Not thread-safe: each is counted by one thread, or under the torture's guard."""
+
     records_read: int = 0
     segments_deleted: int = 0
     moves_done: int = 0
@@ -115,7 +118,6 @@ class LogTorture:
     def _run(self, duration_s: float) -> TortureReport:
         scheduler = ThreadScheduler(8)
         manager = self._open(scheduler)
-        logs = manager.logs()
         cleaner = LogCleaner(
             self._clock,
             scheduler,
@@ -123,32 +125,15 @@ class LogTorture:
             Cleaner(self._clock, SystemIdGenerator()).clean,
             CleanerSettings(thread_count=2, map_bytes=2 << 20, map_load_factor=0.005, backoff_ms=20),
         )
+        self._undo += [scheduler.close, cleaner.stop]
         producers = [
             TortureProducer(
                 self._clock, self._chance(f"producer {number}"), manager.logs, self._ledger, number
             )
             for number in range(_PRODUCER_COUNT)
         ]
-        writing = [self._thread(self._until_stopped(producer.step)) for producer in producers]
-        others = [
-            self._thread(self._mover(manager)),
-            self._thread(self._housekeeper(manager)),
-            *(
-                self._thread(self._follower(log))
-                for log in logs
-                if log.topic_partition.topic in _SLOW_READERS_OF
-            ),
-            self._thread(self._restarting_reader(manager)),
-        ]
-        self._undo += [scheduler.close, cleaner.stop]
         cleaner.start()
-        self._stop.wait(duration_s)
-        self._stop.set()
-        wait(writing)
-        self._are_producers_done.set()
-        wait(others)
-        for thread in (*writing, *others):
-            thread.result()
+        self._live(manager, producers, duration_s)
         while cleaner.clean_filthiest():
             pass
         stats = cleaner.stats()
@@ -160,6 +145,28 @@ class LogTorture:
         manager.close()
         scheduler.close()
         self._reopen()
+        return self._report(producers, stats)
+
+    def _live(self, manager: LogManager, producers: Sequence[TortureProducer], duration_s: float) -> None:
+        """Everything at once, until time is up or a thread fails, whose error is raised."""
+        writing = [self._thread(self._until_stopped(producer.step)) for producer in producers]
+        others = [
+            self._thread(self._mover(manager)),
+            self._thread(self._housekeeper(manager)),
+            self._thread(self._restarting_reader(manager)),
+        ]
+        for log in manager.logs():
+            if log.topic_partition.topic in _SLOW_READERS_OF:
+                others.append(self._thread(self._follower(log)))
+        self._stop.wait(duration_s)
+        self._stop.set()
+        wait(writing)
+        self._are_producers_done.set()
+        wait(others)
+        for thread in (*writing, *others):
+            thread.result()
+
+    def _report(self, producers: Sequence[TortureProducer], stats: CleanerStats) -> TortureReport:
         return TortureReport(
             batches=sum(producer.batch_count for producer in producers),
             committed=sum(producer.committed_count for producer in producers),
