@@ -150,14 +150,13 @@ class LogTorture:
     def _live(self, manager: LogManager, producers: Sequence[TortureProducer], duration_s: float) -> None:
         """Everything at once, until time is up or a thread fails, whose error is raised."""
         writing = [self._thread(self._until_stopped(producer.step)) for producer in producers]
+        followed = [log for log in manager.logs() if log.topic_partition.topic in _SLOW_READERS_OF]
         others = [
             self._thread(self._mover(manager)),
             self._thread(self._housekeeper(manager)),
             self._thread(self._restarting_reader(manager)),
+            *(self._thread(self._follower(log)) for log in followed),
         ]
-        for log in manager.logs():
-            if log.topic_partition.topic in _SLOW_READERS_OF:
-                others.append(self._thread(self._follower(log)))
         self._stop.wait(duration_s)
         self._stop.set()
         wait(writing)
