@@ -92,9 +92,12 @@ def test_a_log_of_which_nothing_is_left_begins_at_its_end() -> None:
     disk = FaultyFileSystem()
     [log] = export(disk, batch(30, 5), log_start_offset=40)
     assert (log.log_start_offset, log.log_end_offset) == (70, 70)
-    assert [path for path in disk.inner.contents() if path.endswith(".log")] == [
-        f"/out/kafka/orders-0/{70:020}.log"
-    ]
+    names = {path.rpartition("/")[2] for path in disk.inner.contents() if "/orders-0/" in path}
+    assert names == {
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+        *(f"{70:020}.{suffix}" for suffix in ("log", "index", "timeindex", "snapshot")),
+    }
 
 
 def test_a_failure_leaves_nothing() -> None:

@@ -166,6 +166,33 @@ async def test_a_compacted_tier_comes_out_with_its_holes(tmp_path: Path) -> None
         assert (await bench.client.latest("keyed"))[TopicPartition("keyed", 0)] == 45
 
 
+async def test_a_damaged_topic_is_left_out_and_named(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        for name in ("bad", "good"):
+            await bench.client.admin.create_topic(name, 2)
+            for number in range(2):
+                await bench.client.append(name, number, [Record(0, 1000, b"k", b"value")])
+        path = tmp_path / "data" / "bad-1" / f"{0:020}.log"
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        target = tmp_path / "out"
+        code, output, errors = await run(bench.client.address, "bad", "good", str(target), "--json")
+        assert code == 1
+        [left_out, last] = errors.splitlines()
+        assert left_out.startswith("left out: ")
+        assert "topic=`bad` partition=`1`" in left_out
+        assert "topics=`bad`" in last
+        assert [(log["topic"], log["partition"]) for log in json.loads(output)] == [("good", 0), ("good", 1)]
+        assert sorted(path.name for path in target.iterdir() if path.is_dir()) == ["good-0", "good-1"]
+        for name in ("recovery-point", "log-start", "replication"):
+            assert "bad" not in (target / f"{name}-offset-checkpoint").read_text()
+        code, _, errors = await run(bench.client.address, "bad", f"{tmp_path}/none")
+        assert code == 1
+        assert "topics=`bad`" in errors
+        assert not list(tmp_path.glob("none*"))
+
+
 async def test_nothing_is_overwritten_and_nothing_is_left_of_a_failure(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t")

@@ -93,7 +93,11 @@ def kafka(
             os.path.abspath(log_dir),
             keeps_producer_ids=keeps_producer_ids,
         ) as target:
-            with_client(server, lambda client: _export(client, topics, topic_id, target))
+            failures = with_client(server, lambda client: _export(client, topics, topic_id, target))
+            for failure in failures:
+                click.echo(f"left out: {failure}", err=True)
+            if len(failures) == len(set(topics)):
+                raise _left_out(failures)
             exported = target.publish()
     finally:
         scheduler.close()
@@ -101,12 +105,32 @@ def kafka(
         print_json([_document(log) for log in exported])
     else:
         _print(exported, log_dir)
+    if failures:
+        raise _left_out(failures)
 
 
-async def _export(client: Client, topics: Sequence[str], topic_id: UUID | None, target: LogExport) -> None:
+def _left_out(failures: Sequence[CorruptRecordError]) -> CorruptRecordError:
+    return CorruptRecordError(
+        "topics were left out for what is said of them above; see to their logs, and export them again",
+        topics=",".join(str(failure.fields["topic"]) for failure in failures),
+    )
+
+
+async def _export(
+    client: Client, topics: Sequence[str], topic_id: UUID | None, target: LogExport
+) -> list[CorruptRecordError]:
+    """What was found damaged; the topics that have it are left out."""
+    failures: list[CorruptRecordError] = []
     for topic in await client.admin.describe_topics(list(dict.fromkeys(topics))):
         for partition in await client.partitions(topic.name):
-            target.end(await _export_partition(client, topic, topic_id, partition, target))
+            try:
+                target.end(await _export_partition(client, topic, topic_id, partition, target))
+            except CorruptRecordError as failure:
+                fields = {"topic": partition.topic, "partition": partition.partition, **failure.fields}
+                failures.append(CorruptRecordError(failure.message, **fields))
+                target.leave_out(topic.name)
+                break
+    return failures
 
 
 async def _export_partition(

@@ -38,9 +38,9 @@ from stratalog.log.append_rules import (
 )
 from stratalog.log.log_config import LogConfig
 from stratalog.log.timestamp_bounds import TimestampBounds
-from stratalog.record.batch import batches, records_payload, require_crc, verify, verify_frames
+from stratalog.record.batch import batches, records_payload, require_crc, verify_frames
 from stratalog.record.builder import rebuild_batch
-from stratalog.record.compression import Codec
+from stratalog.record.compression import MAX_SENT_BYTES, Codec
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
@@ -236,7 +236,7 @@ def _is_old_message(buffer: Buffer, position: int) -> bool:
 
 def _decompressed(buffer: Buffer, position: int, header: BatchHeader) -> Buffer:
     try:
-        return records_payload(buffer, position, header)
+        return records_payload(buffer, position, header, max_bytes=MAX_SENT_BYTES)
     except CorruptRecordError as failure:
         # Nobody has to look for who changed the bytes: there are too many of them.
         if "max_bytes" in failure.fields:
@@ -284,14 +284,15 @@ def _with_batches(
 
 
 def validate_replica(buffer: Buffer, next_offset: int) -> ValidatedAppend:
-    """Prove batches that already have their offsets: framing, checksums, ascending offsets from `next_offset`
-    on.
+    """Prove batches that already have their offsets: headers, checksums, ascending offsets from `next_offset`
+    on. As in Kafka, records are not looked at: another log has taken them, whatever the bounds were there,
+    and here they are to be what they are there.
 
     Raises CorruptRecordError.
     """
     located = _located(buffer)
     for position, header in located:
-        verify(buffer, position, header)
+        require_crc(buffer, position, header)
         if header.base_offset < next_offset:
             raise CorruptRecordError(
                 "a batch's offsets are not above those of the batch before it",

@@ -25,7 +25,12 @@ from stratalog.base.filesystem import Buffer, FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import Durability, TopicPartition
-from stratalog.log.checkpoint import HIGH_WATERMARK_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
+from stratalog.log.checkpoint import (
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    OffsetCheckpoint,
+)
 from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.unified_log import UnifiedLog
@@ -35,7 +40,13 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.meta_properties import META_FILE
 from stratalog.record.batch import batches
-from stratalog.segment.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_path
+from stratalog.segment.file_names import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_path,
+)
 
 
 class ExportedLog(NamedTuple):
@@ -136,6 +147,7 @@ class LogExport:
         self._require_room()
         self._path = f"{target}.{ids.uuid().hex}-export"
         self._exported: list[ExportedLog] = []
+        self._begun: list[TopicPartition] = []
         self._manager: LogManager | None = LogManager.open(
             filesystem,
             clock,
@@ -159,6 +171,7 @@ class LogExport:
         above. Raises DataDirectoryError."""
         assert self._manager is not None
         assert base_offset <= log_start_offset <= log_end_offset
+        self._begun.append(topic_partition)
         log = self._manager.open_log(
             topic_partition, topic_id, _without_a_will(config), start_offset=base_offset
         )
@@ -171,6 +184,10 @@ class LogExport:
         exported = export.finish()
         self._exported.append(exported)
         return exported
+
+    def leave_out(self, topic: str) -> None:
+        """Nothing of this topic is to be in the directory, whatever there is of it."""
+        self._exported = [exported for exported in self._exported if exported.topic_partition.topic != topic]
 
     def publish(self) -> tuple[ExportedLog, ...]:
         """Give the directory its name. Durable when it returns. Raises DataDirectoryError."""
@@ -192,8 +209,16 @@ class LogExport:
 
     def _complete(self) -> None:
         ends = {exported.topic_partition: exported.log_end_offset for exported in self._exported}
+        for partition in self._begun:
+            if partition not in ends:
+                self._filesystem.remove_tree(f"{self._path}/{partition}")
+        starts = OffsetCheckpoint(self._filesystem, f"{self._path}/{LOG_START_OFFSET_FILE}")
+        starts.write({partition: offset for partition, offset in starts.read().items() if partition in ends})
         for partition, end_offset in ends.items():
             directory = f"{self._path}/{partition}"
+            for name in self._filesystem.list_directory(directory):
+                if name.endswith(DELETED_SUFFIX):
+                    self._filesystem.unlink(f"{directory}/{name}")
             if self._end_of_files(partition) < end_offset:
                 for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                     replace_file(self._filesystem, segment_path(directory, end_offset, suffix), b"")

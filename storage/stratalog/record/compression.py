@@ -21,8 +21,12 @@ from stratalog.record.compression_fault import malformed, too_large
 from stratalog.record.lz4_frame import compress_lz4, decompress_lz4
 from stratalog.record.snappy_stream import compress_snappy, decompress_snappy
 
-DEFAULT_MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
-"""What one batch may grow to unless the caller says otherwise; topics bound the compressed size."""
+DEFAULT_MAX_DECOMPRESSED_BYTES = 1024 * 1024 * 1024
+"""What one batch may grow to where it is read, unless the caller says otherwise. A broker takes larger ones
+than we do from clients, and what is imported is to be read."""
+
+MAX_SENT_BYTES = 128 * 1024 * 1024
+"""What one batch that a client sends may grow to; topics bound the compressed size."""
 
 _GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27

@@ -15,7 +15,8 @@ def malformed(codec_name: str) -> CorruptRecordError:
 def too_large(codec_name: str, max_bytes: int) -> CorruptRecordError:
     """More would come out than the reader allows."""
     return CorruptRecordError(
-        "the records are larger than a batch may be once decompressed; put fewer records into a batch",
+        "the records are larger than a batch may be once decompressed; put fewer records into a batch, or, "
+        "where it is stored already, read on behind it",
         codec=codec_name,
         max_bytes=max_bytes,
     )

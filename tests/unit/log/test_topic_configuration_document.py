@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.log.log_config import LogConfig
-from stratalog.record.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
+from stratalog.record.compression import MAX_SENT_BYTES
 
 TEXT = (Path(__file__).parents[3] / "docs" / "topic_configuration.md").read_text()
 ROWS: list[tuple[str, str, str]] = re.findall(
@@ -29,6 +29,6 @@ def test_what_a_key_takes_is_what_its_error_says(name: str, allowed: str) -> Non
     assert failure.value.fields["allowed"] == allowed
 
 
-def test_the_bound_of_decompression_is_the_readers() -> None:
-    assert DEFAULT_MAX_DECOMPRESSED_BYTES == 128 * 1024 * 1024
+def test_the_bound_of_decompression_is_the_validators() -> None:
+    assert MAX_SENT_BYTES == 128 * 1024 * 1024
     assert "128 MiB" in TEXT
