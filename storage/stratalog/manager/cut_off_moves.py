@@ -2,8 +2,8 @@
 
 A partition that is in two directories has been moved, and the mark of one copy says of which directories it
 took the place (see `move_mark`): what these have is removed. Copies that no mark tells apart are left as they
-are, and whoever opens the partition is told. A directory that is offline may hold an older copy as well: then
-the mark stays, for the start that finds it.
+are, and whoever opens the partition is told. A directory that is offline or missing may hold an older copy as
+well: then the mark stays, for the start that finds it.
 
 A copy that is not the partition yet (`-future`) means nothing but that somebody wanted the move. It stays as
 that wish, until a move of the partition begins, or a start finds that nobody has the partition.
@@ -37,9 +37,10 @@ class WantedMove(NamedTuple):
 
 
 def settle_moves(
-    filesystem: FileSystem, ids: IdGenerator, directories: Sequence[LogDirectory]
+    filesystem: FileSystem, ids: IdGenerator, directories: Sequence[LogDirectory], *, is_all_known: bool
 ) -> tuple[WantedMove, ...]:
-    """Remove the older copies of partitions that have moved; the moves that are still wanted.
+    """Remove the older copies of partitions that have moved; the moves that are still wanted. `is_all_known`:
+    no other directory may hold what none of these does.
 
     A directory that fails meanwhile goes offline, and is left alone. Called once, before a log is opened.
     """
@@ -53,7 +54,7 @@ def settle_moves(
                 _keep_newest(filesystem, ids, partition, found)
             except (OSError, DataDirectoryError) as failure:
                 logger.warning("it could not be settled where %s has moved to: %s", partition, failure)
-    is_all_known = all(directory.is_online for directory in directories)
+    is_all_known = is_all_known and all(directory.is_online for directory in directories)
     wanted: list[WantedMove] = []
     for directory in directories:
         try:

@@ -3,7 +3,8 @@
 Besides one directory for each partition it has::
 
     .lock                               held by the process that has the directory open
-    meta.properties                     directory.id, and store.id of the store that its logs are tiered to
+    meta.properties                     directory.id, store.id of the store that its logs are tiered to, and
+                                        sibling.directories, the others of the same server
     recovery-point-offset-checkpoint    see `checkpoint`
     log-start-offset-checkpoint
     .kafka_cleanshutdown                there if the last process closed every log; removed before any change
@@ -15,6 +16,7 @@ Besides one directory for each partition it has::
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Mapping
 from uuid import UUID
 
 from stratalog.base.atomic_file import replace_file
@@ -25,10 +27,13 @@ from stratalog.manager.meta_properties import (
     DIRECTORY_ID,
     META_FILE,
     META_VERSION,
+    SIBLINGS,
     STORE_ID,
     VERSION,
     format_meta_properties,
+    format_siblings,
     parse_meta_properties,
+    parse_siblings,
 )
 
 LOCK_FILE = ".lock"
@@ -90,6 +95,16 @@ class DataDirectory:
             )
         if bound_id is None:
             self._write_properties({**self._properties, STORE_ID: store_id})
+
+    @property
+    def siblings(self) -> dict[str, str]:
+        """The other directories that were used with this one: their last paths, by their ids."""
+        return parse_siblings(self._properties.get(SIBLINGS, ""))
+
+    def note_siblings(self, siblings: Mapping[str, str]) -> None:
+        """Name these as the others, and no more. Durable when it returns. Raises OSError."""
+        if siblings != self.siblings:
+            self._write_properties({**self._properties, SIBLINGS: format_siblings(siblings)})
 
     def take_clean_shutdown(self) -> bool:
         """Whether the last process closed every log. Asked once: from now on a crash counts as a crash.
@@ -154,7 +169,9 @@ def read_properties(filesystem: FileSystem, path: str) -> dict[str, str]:
     """The properties of a data directory, none where it is new. Raises DataDirectoryError where they are
     damaged, OSError."""
     try:
-        return parse_meta_properties(filesystem.read_file(f"{path}/{META_FILE}").decode())
+        properties = parse_meta_properties(filesystem.read_file(f"{path}/{META_FILE}").decode())
+        parse_siblings(properties.get(SIBLINGS, ""))
+        return properties
     except FileNotFoundError:
         return {}
     except (UnicodeDecodeError, CorruptRecordError):

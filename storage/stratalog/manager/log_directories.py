@@ -6,8 +6,9 @@ refuses is offline and the rest go on, as long as there is one left. But a direc
 another store, or with properties that nobody can read is a mistake of whoever named it: no start.
 
 A partition has one directory. It is where it was found, or else the one with the fewest partitions of those
-that take new ones. Where a directory could not be read at the start, a partition that is found nowhere may be
-in it, so it is not begun anew elsewhere, unless the caller knows that it has never been opened.
+that take new ones. Where a directory could not be read at the start, or is missing, a partition that is found
+nowhere may be in it, so it is not begun anew elsewhere, unless the caller knows that it has never been
+opened.
 """
 
 from __future__ import annotations
@@ -24,8 +25,14 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import read_properties
-from stratalog.manager.log_directory import LogDirectory, OpenedDirectory, unusable
+from stratalog.manager.log_directory import (
+    LogDirectory,
+    LogDirectoryStatus,
+    OpenedDirectory,
+    unusable,
+)
 from stratalog.manager.meta_properties import DIRECTORY_ID
+from stratalog.manager.sibling_directories import SiblingDirectories, log_missing
 from stratalog.manager.watched_filesystem import WatchedFileSystem
 
 logger = logging.getLogger(__name__)
@@ -48,6 +55,7 @@ class LogDirectories:
         self.filesystem: FileSystem = WatchedFileSystem(filesystem, self._healths)
         """What the logs are to use: it notices where a disk fails."""
         self._directories: tuple[LogDirectory, ...] = ()
+        self._siblings = SiblingDirectories(())
 
     @staticmethod
     def open(
@@ -68,6 +76,7 @@ class LogDirectories:
         try:
             first_failure = directories._open_each(ids, cordoned)
             directories._require_one_store()
+            directories._siblings = SiblingDirectories(directories._directories)
             # Only now: a start that was refused is no crash.
             begin_failure = directories._begin_each()
             if not directories.online():
@@ -79,6 +88,7 @@ class LogDirectories:
             raise
         with directories._failure_lock:
             directories._has_told = False
+        log_missing(directories.missing())
         return directories
 
     def _open_each(self, ids: IdGenerator, cordoned: Sequence[str]) -> OSError | None:
@@ -168,14 +178,38 @@ class LogDirectories:
                     reason=directory.health.reason,
                 )
 
+    def missing(self) -> tuple[LogDirectoryStatus, ...]:
+        """Those that were used with these before, and are not here: where they were last."""
+        with self.guard:
+            return self._siblings.missing()
+
+    @property
+    def is_all_known(self) -> bool:
+        """None is offline or missing: what is in none of them is nowhere."""
+        return all(directory.is_online for directory in self._directories) and not self.missing()
+
+    def forget(self, directory_id: str) -> str:
+        """Do without a missing directory from now on, see `SiblingDirectories.forget`."""
+        with self.guard:
+            return self._siblings.forget(directory_id)
+
     def require_nowhere(self, partition: TopicPartition) -> None:
         """Raises DataDirectoryError where the partition, which no other directory has, may be in one that
         nobody could look into."""
+        for missing in self.missing():
+            raise DataDirectoryError(
+                "the partition may be in a log directory that is missing; start the server with it, its disk"
+                " mounted, or go on without what is in it by `stratalog log-dirs forget ID` and a restart",
+                path=f"{missing.path}/{partition}",
+                directory_id=missing.directory_id,
+                reason=missing.reason,
+            )
         for directory in self._directories:
             if not directory.is_known:
                 raise DataDirectoryError(
                     "the partition may be in a log directory that is offline; repair the disk and restart the"
-                    " server, or start it without that directory to go on without what is in it",
+                    " server, or start it without that directory and let `stratalog log-dirs forget` give up"
+                    " what is in it",
                     path=directory.partition_path(partition),
                     reason=directory.health.reason,
                 )
@@ -207,13 +241,14 @@ class LogDirectories:
             return next((store_id for store_id in found if store_id is not None), None)
 
     def bind_store(self, store_id: str) -> None:
-        """Tie all that work to a store for good. Raises DataDirectoryError where one is tied to another one,
-        OSError."""
+        """Tie all that work to a store for good, and to each other: from now on a start misses what is not
+        there. Raises DataDirectoryError where one is tied to another store, OSError."""
         with self.guard:
             online = self.online()
             # Those that are tied already say first whether it is the right one.
             for directory in sorted(online, key=lambda one: one.files.bound_store_id is None):
                 directory.files.bind_store(store_id)
+            self._siblings.note()
 
     def _require_one_store(self) -> None:
         bound: dict[str, str] = {}

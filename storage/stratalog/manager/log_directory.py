@@ -8,7 +8,7 @@
 
 A cordoned directory serves the logs that it has and gets no new ones. Offline is for good: see
 `DirectoryHealth`. A directory that cannot be used when the process starts is offline from the beginning, and
-nobody knows then which partitions are in it.
+nobody knows then which partitions are in it. So it is with one that is missing, see `SiblingDirectories`.
 
 Of every log that is not open it is known whether the next process may take it for closed: one that the former
 process closed and that nobody has touched since, or touched only to close it in order.
@@ -35,6 +35,7 @@ class DirectoryState(enum.Enum):
     LIVE = "live"
     CORDONED = "cordoned"
     OFFLINE = "offline"
+    MISSING = "missing"
 
 
 class LogDirectoryStatus(NamedTuple):
@@ -45,7 +46,7 @@ class LogDirectoryStatus(NamedTuple):
     """Of its meta.properties; empty where they could not be read."""
     state: DirectoryState
     reason: str
-    """Why it is offline; empty where it is not."""
+    """Why it is offline or missing; empty where it is neither."""
     partition_count: int
     remaining_log_count: int
     """Logs that were found at the start and have not been opened yet."""
@@ -114,6 +115,11 @@ class LogDirectory:
         return self._opened is not None
 
     @property
+    def directory_id(self) -> str:
+        """Of its meta.properties; empty where they could not be read."""
+        return "" if self._opened is None else self._opened.files.directory_id
+
+    @property
     def files(self) -> DataDirectory:
         """The directory itself. Raises DataDirectoryError where it is offline."""
         self.require_online()
@@ -142,7 +148,7 @@ class LogDirectory:
         state = DirectoryState.CORDONED if self.is_cordoned else DirectoryState.LIVE
         return LogDirectoryStatus(
             self.path,
-            "" if self._opened is None else self._opened.files.directory_id,
+            self.directory_id,
             state if self.is_online else DirectoryState.OFFLINE,
             self.health.reason or "",
             len(self.partitions),

@@ -156,10 +156,23 @@ class LogManager:
         return self._directories.bound_store_id
 
     def bind_store(self, store_id: str) -> None:
-        """Tie the directories to an object store. Raises DataDirectoryError where one is tied to another
-        one."""
+        """Tie the directories to an object store, and to each other. Raises DataDirectoryError where one is
+        tied to another store."""
         try:
             self._directories.bind_store(store_id)
+        except OSError as failure:
+            raise disk_error(failure, self._settings.data_dirs[0]) from failure
+
+    def missing_directories(self) -> tuple[LogDirectoryStatus, ...]:
+        """Those that were used together with these before, and that the process was started without."""
+        return self._directories.missing()
+
+    def forget_directory(self, directory_id: str) -> str:
+        """Wait no longer for what is in a missing directory: partitions that are nowhere else begin anew when
+        they are opened next. Returns where it was. Raises InvalidRequestError where none is missing that has
+        this id, DataDirectoryError."""
+        try:
+            return self._directories.forget(directory_id)
         except OSError as failure:
             raise disk_error(failure, self._settings.data_dirs[0]) from failure
 

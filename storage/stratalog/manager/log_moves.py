@@ -47,7 +47,9 @@ class LogMoves:
         self._remove_later = remove_later
         self._lock = threading.Lock()
         self._moves: dict[TopicPartition, LogMove] = {}
-        self._wanted = settle_moves(directories.filesystem, ids, tuple(directories))
+        self._wanted = settle_moves(
+            directories.filesystem, ids, tuple(directories), is_all_known=directories.is_all_known
+        )
 
     @property
     def wanted(self) -> tuple[WantedMove, ...]:

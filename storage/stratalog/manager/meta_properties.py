@@ -6,12 +6,19 @@
     version=1
     directory.id=66OiJamjSDoWdGb695vWvA
 
-Kafka adds `cluster.id` and `node.id`, Stratalog the `store.id`.
+Kafka adds `cluster.id` and `node.id`, Stratalog the `store.id`, and the other log directories of the server
+by their ids, with the path at which each was last::
+
+    sibling.directories=ID@PATH,ID@PATH
+
+Both are percent-encoded there, because the file has no escapes of its own.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from urllib.parse import quote, quote_from_bytes, unquote, unquote_to_bytes
 
 from stratalog.base.errors import CorruptRecordError
 
@@ -20,6 +27,7 @@ META_VERSION = "1"
 VERSION = "version"
 DIRECTORY_ID = "directory.id"
 STORE_ID = "store.id"
+SIBLINGS = "sibling.directories"
 
 
 def format_meta_properties(properties: Mapping[str, str]) -> str:
@@ -36,3 +44,22 @@ def parse_meta_properties(text: str) -> dict[str, str]:
             f"{META_FILE} is damaged or of another version; restore it", version=properties.get(VERSION)
         )
     return properties
+
+
+def format_siblings(siblings: Mapping[str, str]) -> str:
+    """The value of `sibling.directories`, from paths by ids."""
+    return ",".join(
+        f"{quote(directory_id, safe='')}@{quote_from_bytes(os.fsencode(path))}"
+        for directory_id, path in siblings.items()
+    )
+
+
+def parse_siblings(text: str) -> dict[str, str]:
+    """Raises CorruptRecordError."""
+    siblings: dict[str, str] = {}
+    for entry in filter(None, text.split(",")):
+        directory_id, at, path = entry.partition("@")
+        if not at or not directory_id or not path:
+            raise CorruptRecordError(f"{SIBLINGS} in {META_FILE} is damaged; restore it", entry=entry)
+        siblings[unquote(directory_id)] = os.fsdecode(unquote_to_bytes(path))
+    return siblings
