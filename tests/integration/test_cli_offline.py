@@ -36,7 +36,7 @@ def test_an_offline_partition_is_shown_with_its_path_and_reason(
         path.write_bytes(data)
         server.start()
         monkeypatch.setenv("STRATALOG_SERVER", server.address)
-        line = f"t-0 is offline, path {directory}: the local log is damaged"
+        line = f"t-0 is offline, path {directory}: a batch has another leader epoch than the log"
         for command in (("topic", "describe", "t"), ("log", "describe", "t"), ("tier", "status")):
             assert line in run(*command)
         [described] = json.loads(run("log", "describe", "t", "--json"))

@@ -30,7 +30,11 @@ from stratalog.v1 import log_pb2
 
 PATIENCE_S = 60.0
 VALUE_BYTES = 100_000
-LIMITS: dict[str, Any] = {"max_request_bytes": 200_000, "max_request_memory_bytes": 1_000_000}
+LIMITS: dict[str, Any] = {
+    "max_request_bytes": 200_000,
+    "max_request_memory_bytes": 1_000_000,
+    "config": {"message.max.bytes": "150000"},
+}
 TOPIC_CONFIG = {"max.message.bytes": "150000"}
 SHARE_BYTES = 500_000
 
