@@ -242,3 +242,25 @@ async def test_without_its_transaction_indexes_no_aborted_record_is_read(
         await require_all_as_expected(bench)
         await bench.client.admin.upload([], delete_local=True)
         await require_all_as_expected(bench)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--topic", "nope"), "correct the name"),
+        (("--config", "retention.ms=x"), "retention.ms"),
+        (("--config", "nope=1"), "nope"),
+        ((), "fsynced are damaged"),
+    ],
+)
+def test_a_refused_import_leaves_nothing(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
+    if not options:
+        (tmp_path / "kafka" / ".kafka_cleanshutdown").unlink()
+        log = tmp_path / "kafka" / "g1-codecs-0" / f"{0:020}.log"
+        os.truncate(log, log.stat().st_size // 2)
+    arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data"]
+    result = CliRunner().invoke(stratalog, [*arguments, *options])
+    assert result.exit_code != 0
+    assert message in str(result.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["kafka"]

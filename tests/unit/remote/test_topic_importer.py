@@ -100,16 +100,16 @@ class World:
         file.close()
 
     def refuse(self, error: type[Exception], match: str, *topics: str, **settings: Any) -> None:
-        """Both the plan and the import say so, and nothing is changed but the lock's file."""
-        broker_files = {
-            path: data for path, data in self.disk.contents().items() if path.startswith("/kafka")
-        }
+        """Both the plan and the import say so, and nothing is changed but the file of a lock."""
+        before, store = self.disk.contents(), list(self.store.list(""))
         for attempt in (self.plan, self.run):
             with pytest.raises(error, match=match):
                 attempt(*topics, **settings)
-            contents = self.disk.contents()
-            assert {path: contents[path] for path in contents if path.startswith("/kafka")} == broker_files
-            assert not any(path.startswith("/data/orders") for path in contents)
+            after = self.disk.contents()
+            assert {path: after[path] for path in after if path != "/data/.lock"} == {
+                path: before[path] for path in before if path != "/data/.lock"
+            }
+            assert list(self.store.list("")) == store
 
 
 @pytest.fixture
@@ -267,12 +267,17 @@ def test_a_damaged_log_is_refused_before_a_server_meets_it(world: World) -> None
     world.disk.unlink("/kafka/.kafka_cleanshutdown")
     last = max(name for name in world.disk.list_directory("/kafka/orders-1") if name.endswith(".log"))
     world.write(f"/kafka/orders-1/{last}", b"not what was fsynced")
+    before = world.disk.contents()
     with pytest.raises(DataDirectoryError, match=r"cannot be opened: .*path=`/kafka/orders-1`"):
         world.run()
-    assert [
-        name for name in world.disk.list_directory("/data") if name.startswith(("import", "orders"))
-    ] == []
+    assert world.disk.contents() == before
+    assert list(world.store.list("")) == []
     world.run("payments")
+    before, objects = world.disk.contents(), list(world.store.list(""))
+    with pytest.raises(DataDirectoryError, match="cannot be opened"):
+        world.run("orders")
+    assert world.disk.contents() == before
+    assert [key for key in world.store.list("") if key not in objects] == []
 
 
 @pytest.mark.parametrize("is_valid", [True, False])

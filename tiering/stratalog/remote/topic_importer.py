@@ -2,8 +2,9 @@
 
 No server may run on the data directory: its lock is taken. In this order:
 
-1. Lock both directories, open the store, plan. What is refused is refused here, with nothing changed.
-2. Stage the logs and open them, see `import_staging`.
+1. Lock the broker's directory, plan, lock the data directory. What is refused is refused here or in 2, with
+   nothing changed: a data directory that was made for it goes again.
+2. Stage the logs and open them, see `import_staging`. Then open the store, which is made where it is missing.
 3. Claim the shards concerned, with epochs above all that the broker gave. As with the start of a server, a
    former owner is fenced from here on.
 4. Place the logs, marked with the epoch.
@@ -149,20 +150,11 @@ class TopicImporter:
         with self._disk_errors(), ExitStack() as undo:
             source = KafkaLogDirectory(self._filesystem, settings.log_dir)
             undo.callback(source.release)
+            # What is refused without a look into the logs is refused before anything is made.
+            self._plan(source, self._read_target())
+            is_new = not self._filesystem.exists(settings.data_dir)
             directory = DataDirectory(self._filesystem, settings.data_dir, self._ids.uuid())
             undo.callback(directory.release)
-            identity = StoreIdentity.open_or_create(self._store, self._ids)
-            require_conditional_writes(self._store, self._ids)
-            directory.bind_store(str(identity.store_id))
-            witness = HeadWitness(self._filesystem, settings.data_dir)
-            catalog = self._open_catalog(identity, witness.of_catalog)
-            shards = [
-                self._open_shard(identity, shard, witness.of_shard(shard, catalog))
-                for shard in range(identity.shard_count)
-            ]
-            target = ImportTarget(catalog.state(), [shard.state() for shard in shards], self._present())
-            plan = self._plan(source, target)
-            topics = [_with_id(topic, self._ids) for topic in plan.topics]
             staging = ImportStaging(
                 self._filesystem,
                 self._clock,
@@ -171,15 +163,49 @@ class TopicImporter:
                 directory,
                 shares_files=settings.shares_files,
             )
-            staging.remove_leftovers(plan.leftovers)
             try:
+                self._require_store(directory)
+                plan = self._plan(source, self._read_target())
+                topics = [_with_id(topic, self._ids) for topic in plan.topics]
                 staging.stage(topics, was_clean=plan.was_clean)
                 staged = staging.open(topics, LogConfig.from_overrides(plan.config), on_opened)
+                catalog, shards = self._open_store(directory)
             except Exception:
                 staging.discard()
+                if is_new:
+                    self._discard_directory()
                 raise
+            staging.remove_leftovers(plan.leftovers)
             self._commit(plan, topics, staged, staging, catalog, shards)
             return ImportReport(plan, tuple(_imported(topic, staged) for topic in topics))
+
+    def _require_store(self, directory: DataDirectory) -> None:
+        """The store is the data directory's, and fit; none is made yet."""
+        identity = StoreIdentity.find(self._store)
+        if directory.bound_store_id is not None:
+            directory.bind_store("none yet" if identity is None else str(identity.store_id))
+        if identity is not None:
+            require_conditional_writes(self._store, self._ids)
+
+    def _open_store(self, directory: DataDirectory) -> tuple[Catalog, list[MetadataLog]]:
+        """Everything that an import writes to, made where it is missing."""
+        identity = StoreIdentity.open_or_create(self._store, self._ids)
+        require_conditional_writes(self._store, self._ids)
+        directory.bind_store(str(identity.store_id))
+        witness = HeadWitness(self._filesystem, self._settings.data_dir)
+        catalog = self._open_catalog(identity, witness.of_catalog)
+        shards = [
+            self._open_shard(identity, shard, witness.of_shard(shard, catalog))
+            for shard in range(identity.shard_count)
+        ]
+        return catalog, shards
+
+    def _discard_directory(self) -> None:
+        """The data directory was made for this, and its lock is held."""
+        try:
+            self._filesystem.remove_tree(self._settings.data_dir)
+        except OSError:
+            pass
 
     @contextmanager
     def _disk_errors(self) -> Generator[None]:
