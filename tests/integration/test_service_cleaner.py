@@ -66,6 +66,17 @@ async def test_a_compacted_topic_that_is_not_tiered_is_cleaned_by_itself(tmp_pat
         assert ["workers", "1"] in [line.split() for line in table.splitlines()]
 
 
+async def test_a_topic_that_has_just_come_is_no_failure(tmp_path: Path) -> None:
+    """The catalog was read for another topic, within the second in which it is not read again."""
+    async with service_bench(tmp_path, config=SELDOM) as bench:
+        for topic in ("first", "second", "third"):
+            await bench.client.admin.create_topic(topic, 1, COMPACTED)
+            await fill(bench, topic)
+            assert await asyncio.to_thread(bench.server.engine.cleaning.workers.clean_filthiest)
+        status = await bench.client.admin.cleaner_status()
+        assert (status.cleans, list(status.uncleanable)) == (3, [])
+
+
 async def test_deleted_records_of_a_compacted_topic_go(tmp_path: Path) -> None:
     async with service_bench(tmp_path, config=SELDOM) as bench:
         admin = bench.client.admin

@@ -2,13 +2,15 @@
 out of date.
 
 Whoever is about to take something away for good asks before. The catalog is read again, but not more than
-once a second: many small logs are looked at one after the other.
+once a second: many small logs are looked at one after the other. Only a topic that it did not have is looked
+for at once.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection
 from uuid import UUID
 
 from stratalog.base.clock import Clock
@@ -38,12 +40,14 @@ class ConfirmedTopics:
         with self._lock:
             return self._follow()
 
-    def recent(self) -> frozenset[UUID] | None:
-        """As `follow`, or what that said within the last second."""
+    def recent(self, topic_ids: Collection[UUID]) -> frozenset[UUID] | None:
+        """As `follow`, or what that said within the last second, unless one of these topics was not in it: it
+        may have come since."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             is_recent = self._read_at_s is not None and now_s - self._read_at_s <= _KEPT_S
-            return self._confirmed if is_recent else self._follow()
+            is_complete = self._confirmed is None or self._confirmed.issuperset(topic_ids)
+            return self._confirmed if is_recent and is_complete else self._follow()
 
     def had(self, topic_id: UUID) -> bool:
         """Whether this topic was one of them at the last look. For who cleans, right after one."""

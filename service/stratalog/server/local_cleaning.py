@@ -58,8 +58,8 @@ class LocalCleaning:
         """Nobody has taken over, and the catalog can be read, if there is anything to clean."""
         if self._shards.is_fenced:
             return False
-        has_logs = any(is_cleaned_here(log.config) for log in self._logs.logs())
-        return not has_logs or self._confirmed.recent() is not None
+        topic_ids = {log.topic_id for log in self._logs.logs() if is_cleaned_here(log.config)}
+        return not topic_ids or self._confirmed.recent(topic_ids) is not None
 
     def _may_shrink(self, log: UnifiedLog) -> bool:
         return self._confirmed.had(log.topic_id)
