@@ -5,6 +5,7 @@ through restarts, kills in the middle of a clean, and clocks that jump."""
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ STEPS = (
     + ["end"] * 6
     + ["roll"] * 4
     + ["clean"] * 5
-    + ["wait", "wait", "jump", "epoch", "resend", "resend", "time type"]
+    + ["wait", "wait", "jump", "epoch", "resend", "resend", "time type", "sizes", "sizes"]
     + ["restart", "kill", "kill in a clean", "kill in a clean"]
 )
 
@@ -59,6 +60,14 @@ class Expectations:
 
     def _time_type(self) -> None:
         self._reconfigure(message_timestamp_type=self.history.chance.choice(list(TimestampType)))
+
+    def _sizes(self) -> None:
+        """Segments that are there already may be larger than new ones get."""
+        chance = self.history.chance
+        self._reconfigure(
+            segment_bytes=chance.choice([200, 700, 5000]),
+            segment_index_bytes=chance.choice([24, 48, 1 << 20]),
+        )
 
     def _restart(self) -> None:
         self.history.restart(is_clean=True)
@@ -106,9 +115,9 @@ class Expectations:
             info = history.log.append_as_leader(data, history.leader_epoch)
             assert (info.is_duplicate, info.last_offset) == (True, last_offset)
 
-    def _reconfigure(self, **changes: object) -> None:
+    def _reconfigure(self, **changes: Any) -> None:
         machine = self.history.machine
-        machine.config = dataclasses.replace(machine.config, **changes)  # type: ignore[arg-type]  # by name
+        machine.config = dataclasses.replace(machine.config, **changes)
         self.history.log.reconfigure(machine.config)
 
     def _delete(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,8 @@ RETENTION_MS = CONFIG.delete_retention_ms
 MINUTE_MS = 60_000
 
 
-def reconfigure(history: CompactedLog, **changes: object) -> None:
-    config = dataclasses.replace(history.machine.config, **changes)  # type: ignore[arg-type]  # by name
+def reconfigure(history: CompactedLog, **changes: Any) -> None:
+    config = dataclasses.replace(history.machine.config, **changes)
     history.machine.config = config
     history.log.reconfigure(config)
 
