@@ -356,3 +356,11 @@ def test_what_cannot_be_read_is_said_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / f"{FIRST}.log").mkdir()
     result = run(tmp_path / f"{FIRST}.log")
     assert isinstance(result.exception, DataDirectoryError)
+
+
+@pytest.mark.parametrize("offset", [2**63, 10**40, -1])
+def test_an_offset_that_no_log_has_is_marked(offset: int) -> None:
+    items = dump_bytes("replication-offset-checkpoint", f"0\n1\nt 0 {offset}\n".encode())
+    [place] = corrupt(items)
+    assert "out of range" in place.reason
+    assert not corrupt(dump_bytes("replication-offset-checkpoint", f"0\n1\nt 0 {2**63 - 1}\n".encode()))
