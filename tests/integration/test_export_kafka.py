@@ -18,8 +18,12 @@ from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.log.checkpoint import parse_checkpoint
+from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.manager.partition_metadata import format_topic_id, parse_partition_metadata
-from stratalog.record.batch import batches
+from stratalog.record.batch import batches, stamp
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
 from stratalog.testing.golden_records import golden_records
 from stratalog.testing.service_bench import ServiceBench, service_bench
@@ -164,6 +168,40 @@ async def test_a_compacted_tier_comes_out_with_its_holes(tmp_path: Path) -> None
         assert ends == {TopicPartition("keyed", 0): 44, TopicPartition("keyed", 1): 0}
         await bench.client.append("keyed", 0, [Record(0, 1000, b"k", b"v")])
         assert (await bench.client.latest("keyed"))[TopicPartition("keyed", 0)] == 45
+
+
+async def test_transactions_that_are_open_are_counted_and_told(tmp_path: Path) -> None:
+    """Two are open at the end, a third one has been ended; and a fourth producer has none."""
+    directory = tmp_path / "kafka" / "t-0"
+    directory.mkdir(parents=True)
+    data = b""
+    for offset, producer_id in enumerate((1, 2, 3)):
+        producer = BatchProducer(producer_id, 0, 0, is_transactional=True)
+        data += encode_batch(
+            [Record(0, 1000, b"k", b"v")], base_offset=offset, leader_epoch=0, producer=producer
+        )
+    marker = bytearray(EndTransactionMarker(ControlType.COMMIT, 0).to_batch(2, 0, 1000))
+    stamp(marker, 0, base_offset=3, leader_epoch=0)
+    data += marker + encode_batch(
+        [Record(0, 1000, b"k", b"v")], base_offset=4, leader_epoch=0, producer=BatchProducer(4, 0, 0)
+    )
+    (directory / f"{0:020}.log").write_bytes(data)
+    arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data"]
+    assert CliRunner().invoke(stratalog, arguments, catch_exceptions=False).exit_code == 0
+    async with service_bench(tmp_path) as bench:
+        [log] = await exported(bench, "t", f"{tmp_path}/out")
+        assert log["open_transactions"] == 2
+        code, output, _ = await run(bench.client.address, "t", f"{tmp_path}/again")
+    assert code == 0
+    assert "note: t-0 has 2 open transactions, of which a broker knows nothing" in output
+    [snapshot] = (tmp_path / "out" / "t-0").glob("*.snapshot")
+    entries = ProducerSnapshot.from_bytes(5, snapshot.read_bytes()).entries
+    assert {entry.producer_id - 2**48: entry.current_txn_first_offset for entry in entries} == {
+        1: 0,
+        2: None,
+        3: 2,
+        4: None,
+    }
 
 
 async def test_a_damaged_topic_is_left_out_and_named(tmp_path: Path) -> None:
