@@ -264,3 +264,62 @@ def test_a_refused_import_leaves_nothing(tmp_path: Path, options: tuple[str, ...
     assert result.exit_code != 0
     assert message in str(result.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["kafka"]
+
+
+def changed_import(folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
+    """What the command says of g1-codecs and g1-txn in `folder/kafka`, as text and as JSON."""
+    outputs: list[str] = []
+    for format_options in ((), ("--json",)):
+        arguments = ["import", "kafka", f"{folder}/kafka", "--data-dir", f"{folder}/{len(outputs)}"]
+        arguments += ["--topic", "g1-codecs", "--topic", "g1-txn", *options, *format_options]
+        result = CliRunner().invoke(stratalog, arguments, catch_exceptions=False)
+        assert result.exit_code == 0
+        outputs.append(result.stdout)
+    document: dict[str, Any] = json.loads(outputs[1])
+    assert [line for line in outputs[0].splitlines() if line in document["remarks"]] == document["remarks"]
+    return outputs[0], document
+
+
+def partitions_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return [partition for topic in document["topics"] for partition in topic["partitions"]]
+
+
+def test_what_other_brokers_may_not_have_is_told(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
+    (tmp_path / "kafka" / "replication-offset-checkpoint").write_text("0\n2\ng1-codecs 0 430\ng1-txn 0 259\n")
+    text, document = changed_import(tmp_path)
+    assert "note: g1-codecs-0 has 8 offsets above the broker's high watermark; they were kept" in text
+    assert "g1-txn-0 has" not in text
+    assert [partition["uncertain_offsets"] for partition in partitions_of(document)] == [8, 0]
+
+
+def test_that_last_partitions_may_be_missing_is_told(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
+    text, _ = changed_import(tmp_path, "--dry-run")
+    assert "g1-codecs has 1 partition, g1-txn has 1 partition here" in text
+
+
+@pytest.mark.parametrize("options", [(), ("--config", "cleanup.policy=compact")])
+def test_a_segment_that_did_not_come_along_is_told(tmp_path: Path, options: tuple[str, ...]) -> None:
+    shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
+    logs = sorted((tmp_path / "kafka" / "g1-txn-0").glob("*.log"))
+    assert len(logs) > 2
+    for path in (tmp_path / "kafka" / "g1-txn-0").glob(f"{logs[1].stem}.*"):
+        path.unlink()
+    text, document = changed_import(tmp_path, *options)
+    assert [partition["holes_before"] for partition in partitions_of(document)] == [[], [int(logs[2].stem)]]
+    assert (f"warning: no batch of g1-txn-0 has the offsets just below {int(logs[2].stem)}," in text) == (
+        not options
+    )
+
+
+def test_a_torn_end_that_was_cut_off_is_told(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
+    (tmp_path / "kafka" / ".kafka_cleanshutdown").unlink()
+    (tmp_path / "kafka" / "recovery-point-offset-checkpoint").unlink()
+    log = tmp_path / "kafka" / "g1-txn-0" / f"{258:020}.log"
+    size = log.stat().st_size
+    os.truncate(log, size - 1)
+    text, document = changed_import(tmp_path)
+    assert [partition["truncated_bytes"] for partition in partitions_of(document)] == [0, size - 1]
+    assert f"note: {size - 1} bytes behind offset 258 of g1-txn-0 were no sound batches" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,13 +15,14 @@ from stratalog.base.randomness import SystemIdGenerator, system_random
 from stratalog.base.types import TopicPartition
 from stratalog.cli.config_option import config_option
 from stratalog.cli.connection import json_option
+from stratalog.cli.import_remarks import plan_remarks, report_remarks
 from stratalog.cli.output import Cell, counted, print_json, print_table
 from stratalog.cli.place_options import data_dir_option, store_option
 
 if TYPE_CHECKING:
     from stratalog.manager.kafka_log_directory import SourceTopic
     from stratalog.remote.import_plan import ImportPlan
-    from stratalog.remote.topic_importer import ImportedPartition, ImportedTopic, ImportReport
+    from stratalog.remote.topic_importer import ImportedTopic, ImportReport
 
 
 @click.group(name="import")
@@ -106,7 +108,7 @@ def _tell_nobody(_partition: TopicPartition) -> None:
 def _print_plan(plan: ImportPlan, as_json: bool, *, links: bool) -> None:
     if as_json:
         topics = [_source_document(topic, links) for topic in plan.topics]
-        print_json({**_plan_document(plan), "topics": topics})
+        print_json({**_plan_document(plan), "topics": topics, "remarks": plan_remarks(plan)})
         return
     rows: list[tuple[Cell, ...]] = [
         (
@@ -121,14 +123,14 @@ def _print_plan(plan: ImportPlan, as_json: bool, *, links: bool) -> None:
         for partition in topic.partitions
     ]
     print_table(("PARTITION", "START", "HIGH WATERMARK", "SEGMENTS", "BYTES", "TO BE LINKED"), rows)
-    _print_remarks(plan)
+    _print_lines(plan_remarks(plan))
     click.echo(f"would import {counted(len(plan.topics), 'topic')}; nothing was changed")
 
 
 def _print_report(report: ImportReport, as_json: bool) -> None:
     if as_json:
         document = {**_plan_document(report.plan), "topics": list(map(_imported_document, report.topics))}
-        print_json(document)
+        print_json({**document, "remarks": report_remarks(report)})
         return
     partitions = [partition for topic in report.topics for partition in topic.partitions]
     rows: list[tuple[Cell, ...]] = [
@@ -142,52 +144,13 @@ def _print_report(report: ImportReport, as_json: bool) -> None:
         for partition in partitions
     ]
     print_table(("PARTITION", "START", "END", "RECOVERED BYTES", "TRUNCATED BYTES"), rows)
-    _print_remarks(report.plan)
-    for partition in partitions:
-        _print_partition_remarks(partition)
+    _print_lines(report_remarks(report))
     click.echo(f"imported {counted(len(report.topics), 'topic')}")
 
 
-def _print_partition_remarks(partition: ImportedPartition) -> None:
-    name, log = partition.topic_partition, partition.log
-    if partition.uncertain_count:
-        click.echo(
-            f"note: {name} has {counted(partition.uncertain_count, 'offset')} above the broker's high"
-            " watermark; they were kept, and other brokers may not have had them"
-        )
-    if log.recovery.epochs_raised_from is not None:
-        click.echo(
-            f"note: in {name} leader epochs begin again at offset {log.recovery.epochs_raised_from}, below"
-            " those before; batches from there on got the highest one before theirs"
-        )
-    if log.recovery.remains:
-        click.echo(
-            f"warning: the recovery of {name} ended at offset {log.log_end_offset}, before damage that sound"
-            " batches lie behind, and kept what it cut off for you to look at:"
-            f" {', '.join(log.recovery.remains)}"
-        )
-    if log.recovery.lost_end_offset is not None:
-        click.echo(
-            f"warning: the log of {name} ended at offset {log.recovery.lost_end_offset}, below its start: it"
-            f" begins anew at {log.log_start_offset}, empty"
-        )
-
-
-def _print_remarks(plan: ImportPlan) -> None:
-    """What whoever reads the numbers has to know."""
-    for name, reason in plan.passed_over:
-        click.echo(f"passed over {name}: {reason}")
-    if plan.leftovers:
-        click.echo("note: an earlier import was cut off; what it left is replaced")
-    if not plan.was_clean:
-        click.echo(
-            "note: the broker was not stopped cleanly; logs are recovered, which may cut torn ends off"
-        )
-    if plan.is_retention_assumed:
-        click.echo(
-            "note: a log directory holds no configuration; these topics keep their records for ever"
-            " (retention.ms=-1), and have defaults besides; --config says otherwise"
-        )
+def _print_lines(lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(line)
 
 
 def _plan_document(plan: ImportPlan) -> dict[str, object]:
@@ -234,6 +197,8 @@ def _imported_document(topic: ImportedTopic) -> dict[str, object]:
                 "remains": partition.log.recovery.remains,
                 "lost_end_offset": partition.log.recovery.lost_end_offset,
                 "epochs_raised_from": partition.log.recovery.epochs_raised_from,
+                "holes_before": partition.log.holes_before,
+                "uncertain_offsets": partition.uncertain_count,
             }
             for partition in topic.partitions
         ],

@@ -63,6 +63,8 @@ class StagedLog(NamedTuple):
     """Of its batches; -1 where there is none."""
     recovery: RecoveryReport
     """Files that it kept have the names that they get in the data directory."""
+    holes_before: tuple[int, ...] = ()
+    """Where segments begin, of which the offset just below is no batch's."""
 
 
 class ImportStaging:
@@ -148,19 +150,20 @@ class ImportStaging:
                 data_dirs=(self._path,), producer_id_expiration_ms=LONG_MAX, written_by_broker=True
             ),
         )
-        logs: list[UnifiedLog] = []
+        logs: list[tuple[UnifiedLog, tuple[int, ...]]] = []
         try:
             for topic in topics:
                 assert topic.topic_id is not None
                 for source in topic.partitions:
                     try:
-                        logs.append(manager.open_log(source.topic_partition, topic.topic_id, config))
+                        log = manager.open_log(source.topic_partition, topic.topic_id, config)
                     except (DataDirectoryError, CorruptRecordError) as failure:
                         raise _refused(source, failure) from failure
+                    logs.append((log, _holes_before(log)))
                     on_opened(source.topic_partition)
         finally:
             manager.close()
-        described = {log.topic_partition: self._described(log) for log in logs}
+        described = {log.topic_partition: self._described(log, holes) for log, holes in logs}
         for partition, log in described.items():
             if log.latest_epoch > MAX_IMPORTED_EPOCH:
                 raise DataDirectoryError(
@@ -172,7 +175,7 @@ class ImportStaging:
                 )
         return described
 
-    def _described(self, log: UnifiedLog) -> StagedLog:
+    def _described(self, log: UnifiedLog, holes_before: tuple[int, ...]) -> StagedLog:
         # Closed, so that the file has them all.
         epochs = LeaderEpochCache.load(self._filesystem, log.directory)
         path = self._directory.partition_path(log.topic_partition)
@@ -183,6 +186,7 @@ class ImportStaging:
             log.log_end_offset,
             -1 if epochs.latest_epoch is None else epochs.latest_epoch,
             log.recovery_report._replace(remains=remains),
+            holes_before,
         )
 
     def remove_leftovers(self, partitions: Collection[TopicPartition]) -> None:
@@ -222,6 +226,20 @@ class ImportStaging:
 
     def _checkpoint(self, directory: str, name: str) -> OffsetCheckpoint:
         return OffsetCheckpoint(self._filesystem, f"{directory}/{name}")
+
+
+def _holes_before(log: UnifiedLog) -> tuple[int, ...]:
+    """Raises DataDirectoryError."""
+    found: list[int] = []
+    for segment in log.segments()[1:]:
+        try:
+            header = log.header_at(segment.base_offset - 1)
+        except CorruptRecordError:
+            # Whoever reads the batch is told.
+            continue
+        if header is None or header.base_offset >= segment.base_offset:
+            found.append(segment.base_offset)
+    return tuple(found)
 
 
 def _refused(source: SourcePartition, failure: DataDirectoryError | CorruptRecordError) -> DataDirectoryError:

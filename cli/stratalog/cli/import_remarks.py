@@ -1,0 +1,81 @@
+"""What whoever reads the numbers of an import has to know besides, a line each."""
+
+from __future__ import annotations
+
+from stratalog.cli.output import counted
+from stratalog.log.log_config import LogConfig
+from stratalog.remote.import_plan import ImportPlan
+from stratalog.remote.topic_importer import ImportedPartition, ImportReport
+
+
+def plan_remarks(plan: ImportPlan) -> list[str]:
+    """Before anything is done, and after it."""
+    remarks = [f"passed over {name}: {reason}" for name, reason in plan.passed_over]
+    if plan.leftovers:
+        remarks.append("note: an earlier import was cut off; what it left is replaced")
+    if not plan.was_clean:
+        remarks.append(
+            "note: the broker was not stopped cleanly; logs are recovered, which may cut torn ends off"
+        )
+    if plan.is_retention_assumed:
+        remarks.append(
+            "note: a log directory holds no configuration; these topics keep their records for ever"
+            " (retention.ms=-1), and have defaults besides; --config says otherwise"
+        )
+    counts = ", ".join(
+        f"{topic.name} has {counted(len(topic.partitions), 'partition')}" for topic in plan.topics
+    )
+    remarks.append(
+        f"note: a log directory does not say how many partitions a topic has; {counts} here, and if there are"
+        " more in Kafka, the last ones are missing"
+    )
+    return remarks
+
+
+def report_remarks(report: ImportReport) -> list[str]:
+    """The same, and what was found in the logs."""
+    is_compacted = LogConfig.from_overrides(report.plan.config).is_compacted
+    remarks = plan_remarks(report.plan)
+    for topic in report.topics:
+        for partition in topic.partitions:
+            remarks += _partition_remarks(partition, is_compacted=is_compacted)
+    return remarks
+
+
+def _partition_remarks(partition: ImportedPartition, *, is_compacted: bool) -> list[str]:
+    name, log = partition.topic_partition, partition.log
+    recovery = log.recovery
+    remarks: list[str] = []
+    if partition.uncertain_count:
+        remarks.append(
+            f"note: {name} has {counted(partition.uncertain_count, 'offset')} above the broker's high"
+            " watermark; they were kept, and other brokers may not have had them"
+        )
+    if recovery.epochs_raised_from is not None:
+        remarks.append(
+            f"note: in {name} leader epochs begin again at offset {recovery.epochs_raised_from}, below those"
+            " before; batches from there on got the highest one before theirs"
+        )
+    if log.holes_before and not is_compacted:
+        remarks.append(
+            f"warning: no batch of {name} has the offsets just below {', '.join(map(str, log.holes_before))},"
+            " where segments begin: compaction leaves such holes, and a segment that did not come along does,"
+            " too"
+        )
+    if recovery.remains:
+        remarks.append(
+            f"warning: the recovery of {name} ended at offset {log.log_end_offset}, before damage that sound"
+            " batches lie behind, and kept what it cut off for you to look at:"
+            f" {', '.join(recovery.remains)}"
+        )
+    elif recovery.truncated_bytes:
+        remarks.append(
+            f"note: {counted(recovery.truncated_bytes, 'byte')} behind offset {log.log_end_offset} of {name}"
+            " were no sound batches, and were cut off"
+        )
+    if recovery.lost_end_offset is not None:
+        remarks.append(
+            f"warning: the log of {name} ended at offset {recovery.lost_end_offset}, below its start: it"
+            f" begins anew at {log.log_start_offset}, empty"
+        )
+    return remarks
