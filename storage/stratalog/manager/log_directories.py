@@ -159,13 +159,15 @@ class LogDirectories:
         """The directory that the log is in."""
         return self.at(posixpath.dirname(log.directory))
 
+    def holders(self, partition: TopicPartition) -> list[LogDirectory]:
+        """The directories that have the partition, online or not; more than one where an older topic had its
+        name, or a move was cut off."""
+        with self.guard:
+            return [directory for directory in self._directories if partition in directory.partitions]
+
     def holder(self, partition: TopicPartition) -> LogDirectory | None:
         """The directory that has the partition, online or not; None where none is known to have it."""
-        with self.guard:
-            for directory in self._directories:
-                if partition in directory.partitions:
-                    return directory
-            return None
+        return next(iter(self.holders(partition)), None)
 
     def require_not_offline(self, partition: TopicPartition) -> None:
         """Raises DataDirectoryError where the partition is in a directory that is offline."""

@@ -21,7 +21,6 @@ from uuid import UUID
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
-    CorruptRecordError,
     DataDirectoryError,
     LogStoreError,
     UnknownTopicOrPartitionError,
@@ -31,11 +30,11 @@ from stratalog.base.randomness import IdGenerator, seeded_random
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
-from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import DELETE_REASON
+from stratalog.manager.found_partitions import FoundPartitions
 from stratalog.manager.import_mark import read_import_mark
 from stratalog.manager.log_closing import Threads, close_logs
 from stratalog.manager.log_directories import LogDirectories
@@ -45,7 +44,6 @@ from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.log_move import LogMove
 from stratalog.manager.log_moves import LogMoves
 from stratalog.manager.log_tasks import LogTasks
-from stratalog.manager.partition_metadata import read_partition_metadata
 from stratalog.manager.recovery_progress import RecoveryProgress
 from stratalog.segment.segment_resources import SegmentResources
 
@@ -67,6 +65,7 @@ class LogManager:
         self._ids = ids
         self._directories = directories
         self._settings = settings
+        self._found = FoundPartitions(directories)
         self._resources = SegmentResources.over(
             directories.filesystem,
             max_open_files=settings.max_open_files,
@@ -211,41 +210,12 @@ class LogManager:
     def partitions_on_disk(self) -> tuple[tuple[TopicPartition, UUID | None], ...]:
         """Partitions that have a directory, opened or not, with their topic ids where these can be read;
         those in directories that are offline are left out."""
-        return tuple(
-            (partition, self._topic_id_of(directory, partition))
-            for partition, directory in self._found_on_disk()
-        )
-
-    def _found_on_disk(self) -> list[tuple[TopicPartition, LogDirectory]]:
-        found: list[tuple[TopicPartition, LogDirectory]] = []
-        for directory in self._directories.online():
-            try:
-                found += [(partition, directory) for partition in directory.files.partitions()]
-            except OSError as failure:
-                if directory.is_online:
-                    raise disk_error(failure, directory.path) from failure
-        return sorted(found, key=lambda one: one[0])
-
-    def _topic_id_of(self, directory: LogDirectory, partition: TopicPartition) -> UUID | None:
-        try:
-            return read_partition_metadata(self._filesystem, directory.partition_path(partition))
-        except (DataDirectoryError, OSError):
-            # Whoever opens the partition is told.
-            return None
+        return self._found.with_topics()
 
     def epochs_on_disk(self) -> Iterator[tuple[TopicIdPartition, int]]:
         """The newest leader epoch of each partition that has a directory, as far as both can be read. Raises
         DataDirectoryError."""
-        for partition, directory in self._found_on_disk():
-            topic_id = self._topic_id_of(directory, partition)
-            try:
-                path = directory.partition_path(partition)
-                epoch = LeaderEpochCache.load(self._filesystem, path).latest_epoch
-            except (CorruptRecordError, OSError):
-                # Whoever opens the partition is told, or takes them from its batches.
-                continue
-            if topic_id is not None and epoch is not None:
-                yield TopicIdPartition(topic_id, partition.partition), epoch
+        return self._found.epochs()
 
     def open_log(
         self,
@@ -324,11 +294,34 @@ class LogManager:
         return self.moves.begin(self.log(partition), target_path)
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Delete the partition's log, open or not: out of the way at once, removed later. Raises
-        DataDirectoryError."""
-        path = self._take_out(partition, DELETE_REASON, flush=False)
+        """Delete the partition's log, open or not: out of the way at once, removed later.
+
+        Raises DataDirectoryError; on a disk that is offline it stays then for `delete_leftover` of a later
+        process, and another log may have the name in this one.
+        """
+        try:
+            path = self._take_out(partition, DELETE_REASON, flush=False)
+        except DataDirectoryError:
+            with self._guard:
+                holder = self._directories.holder(partition)
+                if holder is not None and not holder.is_online:
+                    holder.note_gone(partition)
+            raise
         if path is not None:
             self._remove_later(path)
+
+    def delete_leftover(self, partition: TopicPartition, topic_id: UUID) -> None:
+        """Delete what a topic that is gone has of the partition, which is not open, and not what another one
+        has that has the name now. Raises DataDirectoryError."""
+        assert partition not in self._logs, f"{partition} is open"
+        for directory in self._found.of_topic(partition, topic_id):
+            if self._directories.holders(partition) == [directory]:
+                self.delete_log(partition)
+                continue
+            with self._guard:
+                path = self._put_away(directory, partition, DELETE_REASON)
+            if path is not None:
+                self._remove_later(path)
 
     def set_aside(self, partition: TopicPartition, reason: str) -> str | None:
         """Close the partition's log and give its directory another name, for a human to look at. It is never
@@ -403,19 +396,27 @@ class LogManager:
             directory = self._directories.holder(partition)
             if directory is None:
                 return None
-            path = directory.partition_path(partition)
+            moved_to = self._put_away(directory, partition, reason)
             try:
-                moved_to = None
-                if self._filesystem.exists(path):
-                    moved_to = directory.files.move_aside(partition, self._ids.uuid(), reason)
-                directory.note_gone(partition)
-                # A reader may have opened a file again after the log let go of it.
-                self._resources.files.forget_below(path)
-                directory.checkpoints.forget(partition)
                 self.cleaner.forget(partition)
             except OSError as failure:
-                raise disk_error(failure, path) from failure
+                raise disk_error(failure, directory.partition_path(partition)) from failure
             return moved_to
+
+    def _put_away(self, directory: LogDirectory, partition: TopicPartition, reason: str) -> str | None:
+        """Rename what that directory has of the partition. Under the guard; raises DataDirectoryError."""
+        path = directory.partition_path(partition)
+        try:
+            moved_to = None
+            if self._filesystem.exists(path):
+                moved_to = directory.files.move_aside(partition, self._ids.uuid(), reason)
+            directory.note_gone(partition)
+            # A reader may have opened a file again after the log let go of it.
+            self._resources.files.forget_below(path)
+            directory.checkpoints.forget(partition)
+        except OSError as failure:
+            raise disk_error(failure, path) from failure
+        return moved_to
 
     def _remove_later(self, path: str) -> None:
         self._scheduler.once(

@@ -7,6 +7,7 @@ import errno
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -134,6 +135,42 @@ def test_new_partitions_go_to_the_disks_that_are_left() -> None:
     assert failure.value.fields["path"] == f"{A}/orders-0"
     with pytest.raises(DataDirectoryError, match="offline"):
         disks.manager.delete_log(P[2])
+
+
+@pytest.mark.parametrize("paths", [(A, B), (B, A)])
+def test_a_log_that_is_deleted_on_a_failed_disk_leaves_its_name_to_another_one(
+    paths: tuple[str, str],
+) -> None:
+    disks = TwoDisks()
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError):
+        disks.log(0).append_as_leader(BATCH, 1)
+    with pytest.raises(DataDirectoryError, match="offline"):
+        disks.manager.delete_log(P[0])
+    other_id = UUID(int=8)
+    log = disks.manager.open_log(P[0], other_id, CONFIG, is_first_opening=True)
+    log.append_as_leader(BATCH, 1)
+    assert log.directory == f"{B}/orders-0"
+    disks.machine.stop()
+    # The disk is repaired. What is deleted is the older topic's, whichever directory comes first.
+    found = disks.disk.killed()
+    machine = LogMachine(found, data_dirs=paths, ids=SequentialIds(1))
+    manager = machine.open()
+    assert {one for one in manager.partitions_on_disk() if one[0] == P[0]} == {
+        (P[0], TOPIC_ID),
+        (P[0], other_id),
+    }
+    manager.delete_leftover(P[0], TOPIC_ID)
+    assert not found.exists(f"{A}/orders-0")
+    machine.clock.advance(1000)
+    assert not [name for name in found.list_directory(A) if name.startswith("orders-0")]
+    log = manager.open_log(P[0], other_id, CONFIG)
+    assert (log.directory, log.log_end_offset) == (f"{B}/orders-0", 1)
+    manager.delete_leftover(P[1], UUID(int=9))
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 5
+    manager.let_go(P[1])
+    manager.delete_leftover(P[1], TOPIC_ID)
+    assert not found.exists(f"{B}/orders-1")
 
 
 def test_the_last_directory_ends_it_once() -> None:
