@@ -164,13 +164,13 @@ class ImportStaging:
         finally:
             manager.close()
         described = {log.topic_partition: self._described(log, holes) for log, holes in logs}
-        for partition, log in described.items():
-            if log.latest_epoch > MAX_IMPORTED_EPOCH:
+        for partition, staged in described.items():
+            if staged.latest_epoch > MAX_IMPORTED_EPOCH:
                 raise DataDirectoryError(
                     "the leader epochs of this partition leave no room for those of a server, which go above"
                     " them; let a client copy the topic in Kafka, and import the copy",
                     partition=str(partition),
-                    leader_epoch=log.latest_epoch,
+                    leader_epoch=staged.latest_epoch,
                     max_epoch=MAX_IMPORTED_EPOCH,
                 )
         return described
