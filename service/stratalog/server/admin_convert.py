@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from stratalog.base.errors import DataDirectoryError
 from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.log.segment_info import SegmentInfo
 from stratalog.remote.partition_state import PartitionState
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.offline_partition import OfflinePartition
@@ -40,6 +44,23 @@ def partition_log_message(partition: HostedPartition | OfflinePartition) -> admi
     if isinstance(partition, OfflinePartition):
         return _offline_log_message(partition)
     log = partition.log
+    try:
+        log.require_disk()
+        return _log_message(partition, log.segments())
+    except DataDirectoryError as failure:
+        return _offline_log_message(
+            OfflinePartition(
+                partition.topic_partition,
+                partition.topic_id_partition,
+                partition.shard,
+                log.directory,
+                failure,
+            )
+        )
+
+
+def _log_message(partition: HostedPartition, segments: Iterable[SegmentInfo]) -> admin_pb2.PartitionLog:
+    log = partition.log
     state = partition.tier_state()
     marks = partition.watermarks()
     return admin_pb2.PartitionLog(
@@ -65,7 +86,7 @@ def partition_log_message(partition: HostedPartition | OfflinePartition) -> admi
                 max_timestamp_ms=segment.max_timestamp_ms,
                 active=segment.is_active,
             )
-            for segment in log.segments()
+            for segment in segments
         ],
         slices=_slice_messages(state),
     )

@@ -66,6 +66,8 @@ class OffsetLookup:
         find = _BY_SPEC.get(query.spec)
         if find is None:
             raise InvalidRequestError("a query names an offset or a timestamp", spec=int(query.spec))
+        if not partition.is_tiered or query.spec not in _TOLD_BY_STORE:
+            partition.log.require_disk()
         return find(partition, isolation)
 
 
@@ -132,3 +134,11 @@ _BY_SPEC: dict[int, Callable[[HostedPartition, Isolation], Found]] = {
     ),
     log_pb2.OFFSET_SPEC_COMPACTED_UPTO: lambda partition, _: Found(partition.compacted_upto),
 }
+# What a tiered topic has of these stays where it is when a local disk fails.
+_TOLD_BY_STORE = frozenset(
+    {
+        log_pb2.OFFSET_SPEC_EARLIEST,
+        log_pb2.OFFSET_SPEC_LATEST_TIERED,
+        log_pb2.OFFSET_SPEC_COMPACTED_UPTO,
+    }
+)

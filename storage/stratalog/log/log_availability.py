@@ -72,6 +72,12 @@ class LogAvailability:
         if refusal is not None:
             raise refusal
 
+    def require_disk(self) -> None:
+        """Raises DataDirectoryError where the disk has failed: nothing is read from it either."""
+        refusal = self.health.refusal()
+        if refusal is not None:
+            raise refusal
+
     def go_offline(self, failure: Exception) -> DataDirectoryError:
         """Take no more changes; returns the error to raise. The first reason is kept."""
         if self._offline_reason is None:

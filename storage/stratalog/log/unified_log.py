@@ -181,6 +181,10 @@ class UnifiedLog:
         """The disk failed in a way that only a restart recovers from."""
         return self._availability.is_offline
 
+    def require_disk(self) -> None:
+        """Raises DataDirectoryError where the log directory's disk has failed."""
+        self._availability.require_disk()
+
     @property
     def future_segment_count(self) -> int:
         """Segments that are not dropped by age because they claim to be of the future; see `LogRetention`."""
