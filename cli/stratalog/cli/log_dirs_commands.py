@@ -79,6 +79,23 @@ def uncordon(path: str, server: str) -> None:
 
 
 @log_dirs.command()
+@click.argument("directory_id", metavar="ID")
+@server_option
+def forget(directory_id: str, server: str) -> None:
+    """Give up the log directory ID, which is missing, for good.
+
+    Partitions that may be in it stay offline until the server has it again. Once it is forgotten, those that
+    are in no other directory begin anew at the next start: tiered ones where their tiered data ends, others
+    empty.
+    """
+    path = with_client(server, lambda client: client.admin.forget_log_dir(directory_id))
+    click.echo(
+        f"forgot {directory_id}, which was at {path}; partitions that are in no other log directory begin"
+        " anew when the server is started again: tiered ones where their tiered data ends, others empty"
+    )
+
+
+@log_dirs.command()
 @click.argument("topic")
 @click.option("--partition", type=PARTITION, required=True)
 @click.option("--to", "target_path", required=True, metavar="PATH", help="The log directory to move it to.")

@@ -73,8 +73,10 @@ def describe(names: tuple[str, ...], as_json: bool, server: str) -> None:
 @server_option
 def delete(name: str, server: str) -> None:
     """Delete the topic NAME and all its records, in every tier."""
-    with_client(server, lambda client: client.admin.delete_topic(name))
+    left_over = with_client(server, lambda client: client.admin.delete_topic(name))
     click.echo(f"deleted {name}")
+    for path in left_over:
+        click.echo(f"note: {path} cannot be deleted now; a start of the server that can do so deletes it")
 
 
 def _config_text(config: dict[str, str]) -> str:

@@ -58,11 +58,13 @@ class Admin:
         )
         return list(response.topics)
 
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic and all its records. Raises UnknownTopicOrPartitionError."""
+    async def delete_topic(self, name: str) -> Sequence[str]:
+        """Delete a topic and all its records. Returns directories of partitions that are left on disks of the
+        server that do not work now; a later start deletes them. Raises UnknownTopicOrPartitionError."""
         with refusing_misfits():
             request = admin_pb2.DeleteTopicRequest(name=name)
-        await self._channel.call(self._stub.DeleteTopic(request, timeout=CALL_TIMEOUT_S))
+        response = await self._channel.call(self._stub.DeleteTopic(request, timeout=CALL_TIMEOUT_S))
+        return list(response.left_over_paths)
 
     async def describe_configs(
         self, topic: str | None = None, names: Sequence[str] = ()
@@ -143,6 +145,14 @@ class Admin:
             self._retry,
             lambda: self._channel.call(self._stub.DescribeLogDirs(request, timeout=CALL_TIMEOUT_S)),
         )
+
+    async def forget_log_dir(self, directory_id: str) -> str:
+        """Give up a log directory that is missing, for good: partitions that are nowhere else begin anew when
+        the server starts next. Returns where it was last. Raises InvalidRequestError, DataDirectoryError."""
+        with refusing_misfits():
+            request = admin_pb2.ForgetLogDirRequest(directory_id=directory_id)
+        response = await self._channel.call(self._stub.ForgetLogDir(request, timeout=CALL_TIMEOUT_S))
+        return response.path
 
     async def move_partition(self, topic: str, partition: int, target_path: str) -> None:
         """Begin to move a partition to another log directory of the server, which serves it meanwhile. Raises

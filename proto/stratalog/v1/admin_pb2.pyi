@@ -352,12 +352,21 @@ Global___DeleteTopicRequest: _TypeAlias = DeleteTopicRequest  # noqa: Y015
 class DeleteTopicResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    LEFT_OVER_PATHS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def left_over_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Directories of partitions that could not be deleted now, because their disk failed or nobody could open them. The
+        topic is gone all the same, and a start that can delete them does so.
+        """
+
     def __init__(
         self,
+        *,
+        left_over_paths: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left_over_paths", b"left_over_paths"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1071,12 +1080,13 @@ class LogDir(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     REMAINING_LOGS_FIELD_NUMBER: _builtins.int
     path: _builtins.str
+    """Of one that is missing, where it was last."""
     directory_id: _builtins.str
     """Empty: it could not be read."""
     state: _builtins.str
-    """"live", "cordoned" (takes no new partitions) or "offline"."""
+    """"live", "cordoned" (takes no new partitions), "offline" or "missing" (the server was started without it)."""
     reason: _builtins.str
-    """Why it is offline."""
+    """Why it is offline or missing."""
     partition_count: _builtins.int
     size_bytes: _builtins.int
     """Of the logs that are open here."""
@@ -1168,6 +1178,45 @@ class DescribeLogDirsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeLogDirsResponse: _TypeAlias = DescribeLogDirsResponse  # noqa: Y015
+
+@_typing.final
+class ForgetLogDirRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIRECTORY_ID_FIELD_NUMBER: _builtins.int
+    directory_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        directory_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetLogDirRequest: _TypeAlias = ForgetLogDirRequest  # noqa: Y015
+
+@_typing.final
+class ForgetLogDirResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Where it was last."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetLogDirResponse: _TypeAlias = ForgetLogDirResponse  # noqa: Y015
 
 @_typing.final
 class MovePartitionRequest(_message.Message):

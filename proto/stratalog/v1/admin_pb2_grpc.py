@@ -94,6 +94,11 @@ class AdminServiceStub:
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.MovePartitionRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_admin__pb2.MovePartitionResponse.FromString,
                 _registered_method=True)
+        self.ForgetLogDir = channel.unary_unary(
+                '/stratalog.v1.AdminService/ForgetLogDir',
+                request_serializer=stratalog_dot_v1_dot_admin__pb2.ForgetLogDirRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_admin__pb2.ForgetLogDirResponse.FromString,
+                _registered_method=True)
         self.CancelMove = channel.unary_unary(
                 '/stratalog.v1.AdminService/CancelMove',
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.CancelMoveRequest.SerializeToString,
@@ -198,6 +203,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetLogDir(self, request, context):
+        """Gives up a log directory that is missing, for good: partitions that are nowhere else begin anew at the next start.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CancelMove(self, request, context):
         """Ends a move; answered once it has ended. It may be done by then.
         """
@@ -288,6 +300,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.MovePartition,
                     request_deserializer=stratalog_dot_v1_dot_admin__pb2.MovePartitionRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_admin__pb2.MovePartitionResponse.SerializeToString,
+            ),
+            'ForgetLogDir': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetLogDir,
+                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.ForgetLogDirRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_admin__pb2.ForgetLogDirResponse.SerializeToString,
             ),
             'CancelMove': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelMove,
@@ -634,6 +651,33 @@ class AdminService:
             '/stratalog.v1.AdminService/MovePartition',
             stratalog_dot_v1_dot_admin__pb2.MovePartitionRequest.SerializeToString,
             stratalog_dot_v1_dot_admin__pb2.MovePartitionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetLogDir(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/ForgetLogDir',
+            stratalog_dot_v1_dot_admin__pb2.ForgetLogDirRequest.SerializeToString,
+            stratalog_dot_v1_dot_admin__pb2.ForgetLogDirResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,8 @@ class AdminServiceStub:
     """The directories that hold local logs, and moves between them. AlterConfigs of cordoned.log.dirs cordons."""
     MovePartition: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MovePartitionRequest, _admin_pb2.MovePartitionResponse]
     """Begins to move a partition to another log directory; it is served meanwhile."""
+    ForgetLogDir: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForgetLogDirRequest, _admin_pb2.ForgetLogDirResponse]
+    """Gives up a log directory that is missing, for good: partitions that are nowhere else begin anew at the next start."""
     CancelMove: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelMoveRequest, _admin_pb2.CancelMoveResponse]
     """Ends a move; answered once it has ended. It may be done by then."""
     CleanerStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CleanerStatusRequest, _admin_pb2.CleanerStatusResponse]
@@ -81,6 +83,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """The directories that hold local logs, and moves between them. AlterConfigs of cordoned.log.dirs cordons."""
     MovePartition: _aio.UnaryUnaryMultiCallable[_admin_pb2.MovePartitionRequest, _admin_pb2.MovePartitionResponse]  # type: ignore[assignment]
     """Begins to move a partition to another log directory; it is served meanwhile."""
+    ForgetLogDir: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForgetLogDirRequest, _admin_pb2.ForgetLogDirResponse]  # type: ignore[assignment]
+    """Gives up a log directory that is missing, for good: partitions that are nowhere else begin anew at the next start."""
     CancelMove: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelMoveRequest, _admin_pb2.CancelMoveResponse]  # type: ignore[assignment]
     """Ends a move; answered once it has ended. It may be done by then."""
     CleanerStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.CleanerStatusRequest, _admin_pb2.CleanerStatusResponse]  # type: ignore[assignment]
@@ -181,6 +185,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.MovePartitionResponse, _abc.Awaitable[_admin_pb2.MovePartitionResponse]]:
         """Begins to move a partition to another log directory; it is served meanwhile."""
+
+    @_abc_1.abstractmethod
+    def ForgetLogDir(
+        self,
+        request: _admin_pb2.ForgetLogDirRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ForgetLogDirResponse, _abc.Awaitable[_admin_pb2.ForgetLogDirResponse]]:
+        """Gives up a log directory that is missing, for good: partitions that are nowhere else begin anew at the next start."""
 
     @_abc_1.abstractmethod
     def CancelMove(

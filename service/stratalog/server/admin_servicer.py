@@ -70,8 +70,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DeleteTopic(
         self, request: admin_pb2.DeleteTopicRequest, context: Context
     ) -> admin_pb2.DeleteTopicResponse:
-        await self._pools.task(partial(self._topics.delete, request.name))
-        return admin_pb2.DeleteTopicResponse()
+        left_over = await self._pools.task(partial(self._topics.delete, request.name))
+        return admin_pb2.DeleteTopicResponse(left_over_paths=left_over)
 
     @guarded
     async def DescribeConfigs(
@@ -132,6 +132,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.DescribeLogDirsResponse(
             log_dirs=map(log_dir_message, described), moves=map(move_message, moves)
         )
+
+    @guarded
+    async def ForgetLogDir(
+        self, request: admin_pb2.ForgetLogDirRequest, context: Context
+    ) -> admin_pb2.ForgetLogDirResponse:
+        path = await self._pools.task(partial(self._directories.forget, request.directory_id))
+        return admin_pb2.ForgetLogDirResponse(path=path)
 
     @guarded
     async def MovePartition(

@@ -1,4 +1,5 @@
-"""The log directories as operators see them: which take new partitions, and moves between them."""
+"""The log directories as operators see them: which take new partitions, which are missed, moves between
+them."""
 
 from __future__ import annotations
 
@@ -64,16 +65,31 @@ class LogDirectoryManager:
             self._logs.cordon(path, is_cordoned=path in config.values[CORDONED])
 
     def describe(self) -> tuple[Sequence[DescribedDirectory], Sequence[MoveProgress]]:
-        """How each directory is, and the last move of each partition that had one in this process."""
+        """How each directory is, those that are missing last, and the last move of each partition that had
+        one in this process."""
         size_bytes: Counter[str] = Counter()
         for log in self._logs.logs():
             if not log.is_offline:
                 size_bytes[posixpath.dirname(log.directory)] += log.size_bytes
         statuses = self._logs.directories()
+        missing = [DescribedDirectory(status, 0) for status in self._logs.missing_directories()]
         return (
-            [DescribedDirectory(status, size_bytes[status.path]) for status in statuses],
+            [*(DescribedDirectory(status, size_bytes[status.path]) for status in statuses), *missing],
             self._logs.moves.progress(),
         )
+
+    def forget(self, directory_id: str) -> str:
+        """Give up a directory that is missing, for good: partitions that are nowhere else begin anew at the
+        next start. Returns where it was. Raises InvalidRequestError, DataDirectoryError.
+        """
+        path = self._logs.forget_directory(directory_id)
+        logger.warning(
+            "a missing log directory was given up: partitions that are nowhere else begin anew at the next"
+            " start, directory_id=`%s` last_path=`%s`",
+            directory_id,
+            path,
+        )
+        return path
 
     def move(self, topic: str, partition: int, target_path: str) -> None:
         """Begin to move a partition to another log directory; it is served meanwhile. Raises

@@ -54,8 +54,16 @@ class ServerMetrics(Collector):
 def _of_directories(logs: LogManager) -> Iterator[Metric]:
     found = logs.directories()
     offline = {one.path: int(one.state is DirectoryState.OFFLINE) for one in found}
+    missing_count = len(logs.missing_directories())
     yield _gauge(
-        "log_manager_offline_log_directory_count", "Log directories that have failed.", sum(offline.values())
+        "log_manager_missing_log_directory_count",
+        "Log directories that the server was started without.",
+        missing_count,
+    )
+    yield _gauge(
+        "log_manager_offline_log_directory_count",
+        "Log directories that have failed or are missing.",
+        sum(offline.values()) + missing_count,
     )
     yield _by_directory("log_manager_log_directory_offline", "1: the log directory has failed.", offline)
     yield _by_directory(

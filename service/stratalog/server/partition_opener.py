@@ -97,6 +97,9 @@ class PartitionOpener:
     ) -> OfflinePartition:
         """Do not open the partition, because of this."""
         path = self._logs.path_of(topic_partition)
+        if self._logs.directory_of(topic_partition) is None:
+            # It may be where nobody can look now: the failure says so.
+            path = str(failure.fields.get("path", path))
         shard = self._shards.of(topic_id_partition)
         return OfflinePartition(topic_partition, topic_id_partition, shard, path, failure)
 

@@ -140,8 +140,10 @@ class TopicManager:
                 self._undo(entry)
                 raise
 
-    def delete(self, name: str) -> None:
-        """Delete a topic with all its records. Raises UnknownTopicOrPartitionError, FencedError, StoreError.
+    def delete(self, name: str) -> tuple[str, ...]:
+        """Delete a topic with all its records. Returns local directories that are left, because their disk
+        failed or they could not be opened; the next start that can do so deletes them. Raises
+        UnknownTopicOrPartitionError, FencedError, StoreError.
 
         Where the store fails after the catalog has it, the topic is gone for everybody and the rest is done
         later. After StoreUnavailableError it may live or not: `follow_catalog` finds out, and deleting it
@@ -151,8 +153,9 @@ class TopicManager:
             topic = self._registry.topic(name)
             self._shards.confirm_owned()
             self._catalog.delete(topic.topic_id)
-            self._withdraw(topic)
+            left_over = self._withdraw(topic)
             self._try_drop_leftovers()
+            return left_over
 
     def alter(self, name: str, changes: tuple[ConfigChange, ...], *, validate_only: bool = False) -> None:
         """Change what a topic sets, all or nothing; its logs go by it when this returns. With
@@ -221,10 +224,7 @@ class TopicManager:
         gone = [topic for topic in self._registry.topics() if _is_deleted(topic, state)]
         for topic in gone:
             logger.warning("withdrawing topic %s, which was deleted elsewhere", topic.name)
-            try:
-                self._withdraw(topic)
-            except LogStoreError as error:
-                logger.warning("the local logs of deleted topic %s are left over: %s", topic.name, error)
+            self._withdraw(topic)
         if gone:
             self._try_drop_leftovers()
         refused: dict[UUID, TopicEntry] = {}
@@ -305,15 +305,23 @@ class TopicManager:
         tips = (TopicIdPartition(entry.topic_id, number) for number in range(entry.partition_count))
         return any(self._shards.of(tip).metadata.state().partition(tip).slices for tip in tips)
 
-    def _withdraw(self, topic: HostedTopic) -> None:
-        """Hide a topic that is deleted in the catalog, wake who waits for it, delete its local logs. The
-        directory of a partition that is offline stays for whoever looks at it, until the next start.
+    def _withdraw(self, topic: HostedTopic) -> tuple[str, ...]:
+        """Hide a topic that is deleted in the catalog, wake who waits for it, delete its local logs. Returns
+        the directories that are left until the next start: a disk refuses, or the partition is offline and
+        somebody may want to look at it.
         """
         self._registry.withdraw(topic.name)
         for partition in topic.partitions:
             partition.withdraw()
+        left_over = [partition.path for partition in topic.offline_partitions]
         for partition in topic.partitions:
-            self._logs.delete_log(partition.topic_partition)
+            path = self._logs.path_of(partition.topic_partition)
+            try:
+                self._logs.delete_log(partition.topic_partition)
+            except LogStoreError as error:
+                logger.warning("%s of a deleted topic is left until the next start: %s", path, error)
+                left_over.append(path)
+        return tuple(left_over)
 
     def _try_drop_leftovers(self) -> None:
         try:
@@ -383,7 +391,7 @@ class TopicManager:
             entry = None if topic_id is None else self._catalog.by_id(topic_id)
             if entry is not None and entry.is_deleted:
                 try:
-                    self._logs.delete_log(topic_partition)
+                    self._logs.delete_leftover(topic_partition, entry.topic_id)
                 except DataDirectoryError as error:
                     logger.warning("the local log of deleted %s is left over: %s", topic_partition, error)
 
