@@ -154,7 +154,11 @@ class LogScenario:
         if chosen is None:
             yield "nothing to clean"
             return
-        limits = CleanLimits(map_bytes, 1.0, 4096, lambda: cleanings.check_done(log), lambda _: None)
+
+        def check_done() -> None:
+            cleanings.check_done(log)
+
+        limits = CleanLimits(map_bytes, 1.0, 4096, check_done, lambda size_bytes: None)
         result = Cleaner(machine.clock, SequentialIds()).clean(chosen, limits)
         cleanings.done(chosen, result.end_offset)
         stats = result.stats

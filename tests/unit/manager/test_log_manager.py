@@ -231,17 +231,18 @@ def test_a_log_that_lost_its_metadata_is_refused_until_somebody_says_whose_it_is
     whole = disk.read_file(METADATA)
     disk.unlink(METADATA)
     before = disk.list_directory(DATA_DIR)
+    expected_id = format_topic_id(TOPIC_ID)
     for _ in range(2):
         with pytest.raises(
             DataDirectoryError, match=r"lost the file.*write it with the expected id"
         ) as failure:
             machine.open().open_log(PARTITION, TOPIC_ID, CONFIG)
         machine.stop()
-        assert failure.value.fields == {"path": METADATA, "expected_topic_id": format_topic_id(TOPIC_ID)}
+        assert failure.value.fields == {"path": METADATA, "expected_topic_id": expected_id}
         assert disk.list_directory(DATA_DIR) == before
         assert not disk.exists(METADATA)
     # As docs/operating.md says that it is written.
-    text = f"version: 0\ntopic_id: {failure.value.fields['expected_topic_id']}".encode()
+    text = f"version: 0\ntopic_id: {expected_id}".encode()
     assert text == whole
     replace_file(disk, METADATA, text)
     assert machine.start().log_end_offset == 5
