@@ -158,7 +158,10 @@ class LogScenario:
         def check_done() -> None:
             cleanings.check_done(log)
 
-        limits = CleanLimits(map_bytes, 1.0, 4096, check_done, lambda size_bytes: None)
+        def throttle(_: int) -> None:
+            """As fast as it goes."""
+
+        limits = CleanLimits(map_bytes, 1.0, 4096, check_done, throttle)
         result = Cleaner(machine.clock, SequentialIds()).clean(chosen, limits)
         cleanings.done(chosen, result.end_offset)
         stats = result.stats
