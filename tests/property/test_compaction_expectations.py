@@ -65,7 +65,7 @@ class Expectations:
         """Segments that are there already may be larger than new ones get."""
         chance = self.history.chance
         self._reconfigure(
-            segment_bytes=chance.choice([200, 700, 5000]),
+            segment_bytes=chance.choice([300, 700, 5000]),
             segment_index_bytes=chance.choice([24, 48, 1 << 20]),
         )
 

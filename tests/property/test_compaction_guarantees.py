@@ -217,7 +217,8 @@ def test_a_reader_from_the_start_sees_the_final_state_and_all_delete_markers(
 ) -> None:
     """Guarantee 4: who reads from the start on sees the last message of every key, in the order in which they
     were written; and, reaching the head within `delete.retention.ms`, every delete marker, so that nothing is
-    left in its table that was deleted. It reads while cleans run."""
+    left in its table that was deleted. It reads while cleans run; these take no time here, because a marker's
+    time counts from when its segment is copied, a little before readers get the copy."""
     history = CompactedLog(seed=seed)
     for step in steps[:begins]:
         play(history, step)

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from stratalog.log.isolation import Isolation
+from stratalog.record.header import NO_TIMESTAMP
 from stratalog.record.record import Record
 from stratalog.testing.compacted_log import CONFIG, CompactedLog
 from stratalog.testing.log_ledger import read_local
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 SMALL = dataclasses.replace(CONFIG, segment_bytes=300)
 RETENTION_MS = CONFIG.delete_retention_ms
@@ -43,8 +45,8 @@ def test_times_are_looked_up_as_by_a_scan(seed: int) -> None:
     """Records are out of order by time, and some that were the newest of their batch or segment go."""
     history = CompactedLog(dataclasses.replace(SMALL, index_interval_bytes=1), seed=seed)
     chance = history.chance
-    for number in range(150):
-        if number % 37 == 36:
+    for number in range(75):
+        if number % 19 == 18:
             history.clean_all(chance.choice([1, 3, 1000]))
             require_times(history)
         count = chance.randrange(1, 4)
@@ -179,7 +181,7 @@ def test_records_deleted_up_to_the_middle_of_a_batch(to: int) -> None:
 
 def test_a_clean_that_is_killed_again_and_again_comes_to_its_end() -> None:
     history = CompactedLog(dataclasses.replace(SMALL, segment_bytes=500))
-    for number in range(80):
+    for number in range(36):
         history.put(f"k{number % 7}={number}", f"j{number}=1", txn=number % 2)
         if number % 5 == 4:
             history.end(number % 2, committed=number % 3 > 0)
@@ -274,3 +276,42 @@ def test_a_gap_between_writes_of_days_is_cleaned_as_any_other() -> None:
     history.machine.clock.advance(RETENTION_MS + 1)
     history.clean_all()
     assert not [one for one in history.read()[:-1] if one.value is None]
+
+
+def test_without_times_in_its_records_a_segment_is_as_old_as_its_file() -> None:
+    history = CompactedLog(dataclasses.replace(SMALL, min_compaction_lag_ms=10_000))
+    disk = history.machine.disk
+    assert isinstance(disk, MemoryFileSystem)
+    disk.now_ms = history.machine.clock.now_ms
+    for number in range(20):
+        history.append([Record(0, NO_TIMESTAMP, b"k", b"%d" % number)])
+    history.log.roll()
+    history.put("z=1")
+    history.machine.clock.advance(9_999)
+    assert history.clean() is None
+    history.restart(is_clean=False)
+    assert history.clean() is None
+    history.machine.clock.advance(1)
+    assert history.clean() is not None
+    assert history.read() == history.final_records()
+
+
+@pytest.mark.parametrize("delete_retention_ms", [0, 1, 2**63 - 1])
+def test_times_at_their_limits_stay_what_they_are(delete_retention_ms: int) -> None:
+    history = CompactedLog(
+        dataclasses.replace(
+            SMALL, message_timestamp_after_max_ms=2**63 - 1, delete_retention_ms=delete_retention_ms
+        )
+    )
+    for number, time_ms in enumerate((0, 2**62, 2**63 - 2, 1, NO_TIMESTAMP)):
+        history.append(
+            [Record(0, time_ms, b"k%d" % number, None), Record(0, min(time_ms, 5), b"o%d" % number, b"v")]
+        )
+    before = history.read()
+    history.clean_all()
+    assert history.read() == before
+    history.put("z=1")
+    history.machine.clock.advance(1)
+    history.clean_all()
+    values_only = [one for one in before if one.value is not None]
+    assert history.read()[:-1] == (before if delete_retention_ms == 2**63 - 1 else values_only)

@@ -57,6 +57,24 @@ def test_its_last_batch_is_recognised_and_its_next_one_accepted(how: str, codec:
 
 
 @pytest.mark.parametrize("how", ENDS)
+def test_nothing_that_a_producer_sent_is_stored_twice(how: str) -> None:
+    """Of older batches it may be forgotten where they are, but not that they were."""
+    history = CompactedLog(SMALL)
+    sent = [history.append([Record(0, history.now_ms, b"k", b"%d" % n)], producer_id=1) for n in range(9)]
+    history.put("k=other")
+    history.clean_all()
+    end(history, how)
+    end_offset = history.log.log_end_offset
+    for data in sent[:-1]:
+        try:
+            assert history.log.append_as_leader(data, 1).is_duplicate
+        except OutOfOrderSequenceError:
+            assert history.log.log_end_offset == end_offset
+    assert history.log.append_as_leader(sent[-1], 1).is_duplicate
+    assert history.log.log_end_offset == end_offset
+
+
+@pytest.mark.parametrize("how", ENDS)
 def test_a_gap_in_its_sequence_is_refused_after_cleans(how: str) -> None:
     history = CompactedLog(SMALL)
     for sequence in range(5):
