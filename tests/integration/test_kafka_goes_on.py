@@ -1,5 +1,5 @@
 """A real broker goes on with a topic that was exported to it: as leader under its own epochs, with producers
-of its own cluster, through crashes; and what it has then is imported again.
+of its own cluster, through crashes; another broker follows; and what there is then is imported again.
 
 Fetched by Maven on first use; skipped where that, or Java, cannot be had.
 """
@@ -7,6 +7,7 @@ Fetched by Maven on first use; skipped where that, or Java, cannot be had.
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 from uuid import UUID
@@ -79,6 +80,10 @@ def export(target: Path, topic_id: UUID) -> list[str]:
     return values
 
 
+def log_bytes(log_dir: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((log_dir / "t-0").glob("*.log")))
+
+
 async def test_a_broker_goes_on_with_what_was_exported(tmp_path: Path, kafka: KafkaDistribution) -> None:
     broker = await asyncio.to_thread(KafkaBroker, kafka, tmp_path)
     with broker.running():
@@ -96,12 +101,19 @@ async def test_a_broker_goes_on_with_what_was_exported(tmp_path: Path, kafka: Ka
             new = [f"new{number}x{count}" for count in range(5)]
             broker.produce("t", new)
             values += new
+    follower = tmp_path / "follower"
     with broker.running():
         assert broker.consume("t", "group", len(values) - 24) == values[24:]
         assert broker.consume("t", "others", len(values)) == values
+        with broker.follower_running(follower):
+            broker.let_follow("t", tmp_path / "plan.json")
+    assert log_bytes(follower / "logs") == log_bytes(broker.log_dir)
     arguments = ["import", "kafka", f"{broker.log_dir}", "--data-dir", f"{tmp_path}/data", "--topic", "t"]
-    imported = CliRunner().invoke(stratalog, arguments, catch_exceptions=False)
+    imported = CliRunner().invoke(stratalog, [*arguments, "--json"], catch_exceptions=False)
     assert imported.exit_code == 0
+    [topic] = json.loads(imported.stdout)["topics"]
+    [partition] = topic["partitions"]
+    assert (partition["epochs_raised_from"], partition["truncated_bytes"]) == (None, 0)
     async with service_bench(tmp_path) as bench:
         [records] = await bench.read_all("t")
         assert [(record.value or b"").decode() for record in records] == values

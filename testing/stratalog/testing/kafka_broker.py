@@ -12,6 +12,7 @@ Example::
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
@@ -28,6 +29,9 @@ from stratalog.testing.kafka_distribution import KafkaDistribution
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
 _CONSUME_TIMEOUT_MS: Final = 15_000
+_NODE_ID: Final = 1
+_FOLLOWER_ID: Final = 2
+_IN_SYNC: Final = re.compile(r"Isr: (\S+)")
 _CLUSTER_ID: Final = UUID(int=1)
 _TOPIC_ID: Final = re.compile(r"TopicId: (\S{22})")
 
@@ -42,13 +46,14 @@ class KafkaBroker:
         self.log_dir = folder / "kafka-logs"
         port, controller_port = _free_ports()
         self.address = f"127.0.0.1:{port}"
+        self._voters = f"{_NODE_ID}@127.0.0.1:{controller_port}"
         self._properties = folder / "server.properties"
         self._properties.write_text(
             "\n".join(
                 [
                     "process.roles=broker,controller",
-                    "node.id=1",
-                    f"controller.quorum.voters=1@127.0.0.1:{controller_port}",
+                    f"node.id={_NODE_ID}",
+                    f"controller.quorum.voters={self._voters}",
                     f"listeners=PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller_port}",
                     "controller.listener.names=CONTROLLER",
                     f"log.dirs={self.log_dir}",
@@ -76,7 +81,7 @@ class KafkaBroker:
                 stderr=subprocess.STDOUT,
             )
         try:
-            self._wait_until_it_answers(process, log_path)
+            _wait_until_it_answers(self.address, process, log_path)
             yield
             if is_killed:
                 process.kill()
@@ -87,6 +92,66 @@ class KafkaBroker:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+
+    @contextmanager
+    def follower_running(self, folder: Path) -> Generator[None]:
+        """Run a second broker, of node id 2, that has its logs in `folder`, which is new."""
+        folder.mkdir()
+        properties, log_path = folder / "server.properties", folder / "broker.log"
+        port, _ = _free_ports()
+        properties.write_text(
+            "\n".join(
+                [
+                    "process.roles=broker",
+                    f"node.id={_FOLLOWER_ID}",
+                    f"controller.quorum.voters={self._voters}",
+                    f"listeners=PLAINTEXT://127.0.0.1:{port}",
+                    "controller.listener.names=CONTROLLER",
+                    "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+                    f"log.dirs={folder}/logs",
+                    "log.retention.ms=-1",
+                    "",
+                ]
+            )
+        )
+        cluster_id = format_topic_id(_CLUSTER_ID)
+        self._kafka.run("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties))
+        with log_path.open("ab") as log:
+            process = subprocess.Popen(
+                self._kafka.command("kafka.Kafka", str(properties), heap_mib=384),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            _wait_until_it_answers(f"127.0.0.1:{port}", process, log_path)
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+    def let_follow(self, topic: str, plan: Path) -> None:
+        """Let the second broker follow partition 0, and wait until it is in sync. `plan`: a file that is
+        written."""
+        partition = {"topic": topic, "partition": 0, "replicas": [_NODE_ID, _FOLLOWER_ID]}
+        plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+        self._kafka.run(
+            "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+            *("--bootstrap-server", self.address, "--reassignment-json-file", str(plan), "--execute"),
+        )
+        clock = SystemClock()
+        deadline_s = clock.monotonic_s() + START_TIMEOUT_S
+        description = ""
+        while clock.monotonic_s() < deadline_s:
+            description = self._kafka.run(
+                "org.apache.kafka.tools.TopicCommand",
+                *("--bootstrap-server", self.address, "--topic", topic, "--describe"),
+            )
+            in_sync = _IN_SYNC.search(description)
+            if in_sync is not None and len(in_sync[1].split(",")) == 2:
+                return
+            clock.sleep(1)
+        raise AssertionError(description)
 
     def create_topic(self, name: str, partition_count: int) -> UUID:
         """Create a topic; returns the id that the broker has given to it."""
@@ -114,19 +179,20 @@ class KafkaBroker:
         )
         return [line for line in output.splitlines() if line.isalnum()]
 
-    def _wait_until_it_answers(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
-        clock = SystemClock()
-        deadline_s = clock.monotonic_s() + START_TIMEOUT_S
-        host, _, port = self.address.partition(":")
-        while clock.monotonic_s() < deadline_s:
-            assert process.poll() is None, log_path.read_text(errors="replace")[-2000:]
-            try:
-                socket.create_connection((host, int(port)), timeout=1).close()
-            except OSError:
-                clock.sleep(0.1)
-            else:
-                return
-        raise AssertionError(log_path.read_text(errors="replace")[-2000:])
+
+def _wait_until_it_answers(address: str, process: subprocess.Popen[bytes], log_path: Path) -> None:
+    clock = SystemClock()
+    deadline_s = clock.monotonic_s() + START_TIMEOUT_S
+    host, _, port = address.partition(":")
+    while clock.monotonic_s() < deadline_s:
+        assert process.poll() is None, log_path.read_text(errors="replace")[-2000:]
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            clock.sleep(0.1)
+        else:
+            return
+    raise AssertionError(log_path.read_text(errors="replace")[-2000:])
 
 
 def _free_ports() -> tuple[int, int]:
