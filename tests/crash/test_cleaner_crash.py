@@ -36,7 +36,7 @@ SURVIVALS = (
 NOTHING_KEPT = Survival(Kept.NONE, Kept.NONE)
 ONLY_LOOKING = frozenset(
     {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
-    | {"open_read", "close", "free_bytes", "link_count", "real_path"}
+    | {"read_into", "open_read", "close", "free_bytes", "link_count", "real_path"}
 )
 ENTRY_COUNT = 5
 

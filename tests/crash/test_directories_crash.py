@@ -40,7 +40,7 @@ GONE = [TopicPartition("gone", number) for number in range(2)]
 NEVER = 2**60
 ONLY_LOOKING = frozenset(
     {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
-    | {"open_read", "close", "free_bytes", "link_count", "real_path"}
+    | {"read_into", "open_read", "close", "free_bytes", "link_count", "real_path"}
 )
 SURVIVALS = (
     Survival(Kept.NONE, Kept.NONE),

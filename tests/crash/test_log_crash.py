@@ -44,7 +44,7 @@ NOTHING_KEPT = Survival(Kept.NONE, Kept.NONE)
 
 ONLY_LOOKING = frozenset(
     {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
-    | {"open_read", "close", "free_bytes", "link_count", "real_path"}
+    | {"read_into", "open_read", "close", "free_bytes", "link_count", "real_path"}
 )
 
 TIERED = LogConfig(segment_bytes=1024, index_interval_bytes=100, min_durability=Durability.DISK)

@@ -30,6 +30,11 @@ class AppendFile(Protocol):
         """At most `size` bytes from `position`; short only at the end of the file."""
         ...
 
+    def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
+        """Fill `buffer` with the bytes from `position` on; returns how many, fewer only at the end of the
+        file. For whoever reads much: memory that is used again is still in the cache."""
+        ...
+
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None:

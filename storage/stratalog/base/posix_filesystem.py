@@ -166,6 +166,19 @@ class PosixAppendFile:
             missing -= len(piece)
         return data if len(pieces) == 1 else b"".join(pieces)
 
+    def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
+        read_bytes = os.preadv(self._descriptor, (buffer,), position)
+        if read_bytes in (0, len(buffer)):
+            return read_bytes
+        # As for `read_at`.
+        with memoryview(buffer) as view:
+            while read_bytes < len(view):
+                count = os.preadv(self._descriptor, (view[read_bytes:],), position + read_bytes)
+                if count == 0:
+                    break
+                read_bytes += count
+        return read_bytes
+
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 

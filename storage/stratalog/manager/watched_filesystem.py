@@ -148,6 +148,14 @@ class _WatchedFile:
             self._health.observe(error)
             raise
 
+    def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
+        self._require_online()
+        try:
+            return self._inner.read_into(position, buffer)
+        except OSError as error:
+            self._health.observe(error)
+            raise
+
     def size(self) -> int:
         return self._run(self._inner.size)
 

@@ -21,7 +21,7 @@ run."""
 
 ONLY_LOOKING = frozenset(
     {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
-    | {"open_read", "close", "free_bytes", "link_count", "real_path"}
+    | {"read_into", "open_read", "close", "free_bytes", "link_count", "real_path"}
 )
 """Operations that leave the disk as it was."""
 

@@ -183,6 +183,9 @@ class _FaultyAppendFile:
     def read_at(self, position: int, size: int) -> bytes:
         return self._filesystem.run("read_at", self.path, lambda: self._inner.read_at(position, size))
 
+    def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
+        return self._filesystem.run("read_into", self.path, lambda: self._inner.read_into(position, buffer))
+
     def size(self) -> int:
         return self._filesystem.run("size", self.path, self._inner.size)
 

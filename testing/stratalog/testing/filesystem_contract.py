@@ -38,6 +38,16 @@ class FileSystemContract:
         assert file.size() == 15
         file.close()
 
+    def test_a_buffer_is_filled_as_far_as_the_file_goes(self, filesystem: FileSystem, root: str) -> None:
+        file = filesystem.open_append(f"{root}/a")
+        file.append([b"abcdef"])
+        buffer = bytearray(b"......")
+        assert (file.read_into(4, buffer), bytes(buffer)) == (2, b"ef....")
+        assert (file.read_into(6, buffer), bytes(buffer)) == (0, b"ef....")
+        assert (file.read_into(1, memoryview(buffer)[2:5]), bytes(buffer)) == (3, b"efbcd.")
+        assert file.read_into(0, bytearray()) == 0
+        file.close()
+
     def test_an_append_may_have_very_many_parts(self, filesystem: FileSystem, root: str) -> None:
         parts = [bytes([index % 251]) * 97 for index in range(5000)]
         file = filesystem.open_append(f"{root}/a")

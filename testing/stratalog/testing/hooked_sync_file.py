@@ -16,6 +16,7 @@ class HookedSyncFile:
         self.path = file.path
         self.append = file.append
         self.read_at = file.read_at
+        self.read_into = file.read_into
         self.size = file.size
         self.truncate = file.truncate
         self.reserve = file.reserve

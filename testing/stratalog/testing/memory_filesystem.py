@@ -369,6 +369,11 @@ class _MemoryAppendFile:
         with self._filesystem.lock:
             return bytes(self._opened().data[position : position + size])
 
+    def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
+        data = self.read_at(position, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
     def size(self) -> int:
         with self._filesystem.lock:
             return len(self._opened().data)

@@ -299,7 +299,9 @@ class TestWatchedFileSystem:
                 getattr(watched, name)(*arguments)
             assert disk.operation_count == count, name
 
-    @pytest.mark.parametrize("name", ["append", "read_at", "size", "truncate", "reserve", "sync"])
+    @pytest.mark.parametrize(
+        "name", ["append", "read_at", "read_into", "size", "truncate", "reserve", "sync"]
+    )
     def test_so_are_open_files(self, name: str) -> None:
         disk = FaultyFileSystem()
         disk.make_directories(A)
@@ -308,6 +310,7 @@ class TestWatchedFileSystem:
         special: dict[str, list[Any]] = {
             "append": [[b"x"]],
             "read_at": [0, 1],
+            "read_into": [0, bytearray(1)],
             "truncate": [0],
             "reserve": [10],
         }

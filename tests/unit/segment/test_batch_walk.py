@@ -112,6 +112,7 @@ def test_a_walk_does_not_read_large_bodies() -> None:
             self.path = inner.path
             self.append, self.size, self.truncate = inner.append, inner.size, inner.truncate
             self.sync, self.close, self.reserve = inner.sync, inner.close, inner.reserve
+            self.read_into = inner.read_into
 
         def read_at(self, position: int, size: int) -> bytes:
             nonlocal read_bytes
