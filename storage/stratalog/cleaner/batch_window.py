@@ -7,15 +7,23 @@ what a checksum leaves out is the base offset, and by it a clean decides what go
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.base.filesystem import AppendFile
+from stratalog.base.filesystem import AppendFile, Buffer
 from stratalog.record.batch_kernels import skip_batches
 from stratalog.record.builder import NO_LEADER_EPOCH
-from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
+from stratalog.record.header import (
+    BATCH_LENGTH_POSITION,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    parse_header,
+)
 from stratalog.segment.log_segment import LogSegment
 
+_LENGTH = struct.Struct(">i")
 OnRead = Callable[[int], None]
 """Told before so many bytes are read: who throttles waits here, who is to end the clean raises."""
 
@@ -24,10 +32,12 @@ class BatchWindow:
     """A place in a sealed segment that moves on, batch by batch. Not thread-safe: guarded by its user."""
 
     def __init__(
-        self, segment: LogSegment, file: AppendFile, position: int, on_read: OnRead, window_bytes: int
+        self, segment: LogSegment, file: AppendFile, position: int, on_read: OnRead, buffer: bytearray
     ) -> None:
-        """`file` is the segment's; a batch begins at `position`."""
-        self.data = b""
+        """`file` is the segment's; a batch begins at `position`. `buffer` is what windows are read into, one
+        after the other: they are as large, but for batches that do not fit."""
+        self.data: Buffer = b""
+        """Valid until the next `has_batch`."""
         self.at = 0
         """Where in `data` the next batch begins."""
         self.end_offset = segment.base_offset
@@ -39,7 +49,7 @@ class BatchWindow:
         self._data_position = position
         self._next_offset = segment.base_offset
         self._on_read = on_read
-        self._window_bytes = window_bytes
+        self._buffer = memoryview(buffer)
 
     @property
     def position(self) -> int:
@@ -55,13 +65,15 @@ class BatchWindow:
                 return False
             if needed_bytes > left_bytes:
                 raise self.damaged("the segment ends inside of a batch")
-            self._read(min(left_bytes, max(self._window_bytes, needed_bytes)))
+            self._read(min(left_bytes, max(len(self._buffer), needed_bytes)))
         return True
 
     def _needed_bytes(self) -> int:
         if len(self.data) - self.at < HEADER_SIZE:
             return HEADER_SIZE
-        return self.header().size_in_bytes
+        # The headers in `data` were looked at when they were read.
+        batch_length: int = _LENGTH.unpack_from(self.data, self.at + BATCH_LENGTH_POSITION)[0]
+        return LOG_OVERHEAD + batch_length
 
     def header(self) -> BatchHeader:
         """Of the next batch. Raises CorruptRecordError."""
@@ -84,10 +96,20 @@ class BatchWindow:
         self.move_to(self.at + header.size_in_bytes, header.next_offset)
 
     def _read(self, size_bytes: int) -> None:
-        self._on_read(size_bytes)
+        begun = memoryview(self.data)[self.at :]
+        is_large = size_bytes > len(self._buffer)
+        self._on_read(size_bytes if is_large else size_bytes - len(begun))
         position = self.position
-        self.data, self.at, self._data_position = self._file.read_at(position, size_bytes), 0, position
-        if len(self.data) < size_bytes:
+        if is_large:
+            # Memory that nobody has to fill with zeros first.
+            data: Buffer = self._file.read_at(position, size_bytes)
+        else:
+            self._buffer[: len(begun)] = begun
+            missing = self._buffer[len(begun) : size_bytes]
+            read_bytes = self._file.read_into(position + len(begun), missing)
+            data = self._buffer[: len(begun) + read_bytes]
+        self.data, self.at, self._data_position = data, 0, position
+        if len(data) < size_bytes:
             raise self.damaged("the file has become shorter")
         limit_offset = self._segment.end_offset
         skipped_bytes, self.end_offset, _ = skip_batches(

@@ -82,7 +82,7 @@ class GroupCleaner:
         self._aborted = aborted
         self._stats = stats
         self._on_io = on_io
-        self._window_bytes = window_bytes
+        self._buffer = bytearray(window_bytes)
         self._transactions = CleanedTransactions()
         self._spans = AbortedSpans()
         # Without batches of transactions, and with them.
@@ -141,7 +141,7 @@ class GroupCleaner:
     def _clean_segment(self, segment: LogSegment) -> None:
         is_below_start = segment.base_offset < self._plan.start_offset
         with segment.lend() as file:
-            window = BatchWindow(segment, file, 0, self._on_io, self._window_bytes)
+            window = BatchWindow(segment, file, 0, self._on_io, self._buffer)
             while window.has_batch():
                 if window.is_new:
                     window.is_new = False

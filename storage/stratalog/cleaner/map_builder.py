@@ -38,7 +38,7 @@ class MapBuilder:
         self._stop_offset = stop_offset
         self._stats = stats
         self._on_read = on_read
-        self._window_bytes = window_bytes
+        self._buffer = bytearray(window_bytes)
         self._spans = AbortedSpans()
 
     def build(self, segments: LogSegments) -> int:
@@ -60,7 +60,7 @@ class MapBuilder:
         if position is None:
             return
         with segment.lend() as file:
-            window = BatchWindow(segment, file, position, self._read, self._window_bytes)
+            window = BatchWindow(segment, file, position, self._read, self._buffer)
             while not self._map.is_full and window.has_batch():
                 if window.is_new:
                     window.is_new = False

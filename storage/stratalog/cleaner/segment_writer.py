@@ -30,7 +30,7 @@ from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.transaction_index import AbortedTransaction
 
-_WRITE_BYTES = 1024 * 1024
+_WRITE_BYTES = 256 * 1024
 MAX_POSITION = 2**31 - 1
 """An index entry says no more."""
 
@@ -51,8 +51,8 @@ class SegmentWriter:
         self._index_interval_bytes = index_interval_bytes
         self._indexes = SegmentIndexes.empty(base_offset)
         self._checksum = 0
-        self._parts: list[Buffer] = []
-        self._parts_bytes = 0
+        self._pending = memoryview(bytearray(_WRITE_BYTES))
+        self._pending_bytes = 0
         unlink_segment(self._filesystem, directory, base_offset, CLEANED_SUFFIX)
         self._file = self._filesystem.open_append(self._path(LOG_SUFFIX))
 
@@ -67,11 +67,11 @@ class SegmentWriter:
         )
 
     def write(self, batches: Buffer) -> None:
-        """Add whole batches. Raises CorruptRecordError where they are not sound, or do not follow on those
-        before, OSError."""
+        """Add whole batches, whose memory is the caller's again then. Raises CorruptRecordError where they
+        are not sound, or do not follow on those before, OSError."""
         position = 0
         while position < len(batches):
-            rows = walk_batches(batches, position, 0, self.next_offset, NO_LEADER_EPOCH)
+            rows = walk_batches(batches, position, self.size_bytes, self.next_offset, NO_LEADER_EPOCH)
             if not rows:
                 raise CorruptRecordError(
                     "a clean made a batch that is not sound, or does not follow on the one before it; the"
@@ -81,23 +81,21 @@ class SegmentWriter:
                     expected_offset=self.next_offset,
                 )
             assert rows[-1].last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
-            self._indexes.add_rows(
-                [row._replace(position=row.position + self.size_bytes) for row in rows],
-                self._index_interval_bytes,
-            )
-            position, self.next_offset = rows[-1].end_position, rows[-1].last_offset + 1
+            self._indexes.add_rows(rows, self._index_interval_bytes)
+            position, self.next_offset = rows[-1].end_position - self.size_bytes, rows[-1].last_offset + 1
         self._checksum = crc32c(batches, self._checksum)
         self.size_bytes += len(batches)
-        self._parts.append(batches)
-        self._parts_bytes += len(batches)
-        if self._parts_bytes >= _WRITE_BYTES:
-            self._flush()
+        end = self._pending_bytes + len(batches)
+        if end > len(self._pending):
+            self._flush(batches)
+        else:
+            self._pending[self._pending_bytes : end] = batches
+            self._pending_bytes = end
 
-    def _flush(self) -> None:
-        if self._parts:
-            self._file.append(self._parts)
-            self._parts = []
-            self._parts_bytes = 0
+    def _flush(self, batches: Buffer = b"") -> None:
+        """Write what waits, and these behind it."""
+        self._file.append([self._pending[: self._pending_bytes], batches])
+        self._pending_bytes = 0
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
         """The transaction's marker is in this segment; markers come in order."""
@@ -107,6 +105,7 @@ class SegmentWriter:
         """Close the files, durable but for their names, with that time as the data's. Raises OSError."""
         assert self.size_bytes > 0, "only the active segment may be empty"
         self._flush()
+        self._pending = memoryview(b"")
         self._filesystem.set_modified_ms(self._path(LOG_SUFFIX), modified_ms)
         self._file.sync()
         self._file.close()

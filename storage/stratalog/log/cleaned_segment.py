@@ -10,7 +10,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
 from stratalog.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
 
-_CHUNK_BYTES = 1024 * 1024
+_CHUNK_BYTES = 256 * 1024
 
 
 class CleanedSegment(NamedTuple):
@@ -31,9 +31,10 @@ class CleanedSegment(NamedTuple):
         file = filesystem.open_read(path)
         try:
             position = checksum = 0
-            while data := file.read_at(position, _CHUNK_BYTES):
-                checksum = crc32c(data, checksum)
-                position += len(data)
+            chunk = memoryview(bytearray(_CHUNK_BYTES))
+            while read_bytes := file.read_into(position, chunk):
+                checksum = crc32c(chunk[:read_bytes], checksum)
+                position += read_bytes
         finally:
             file.close()
         if (position, checksum) != (self.size_bytes, self.checksum):
