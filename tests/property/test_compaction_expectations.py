@@ -15,6 +15,7 @@ from stratalog.log.log_config import UNLIMITED
 from stratalog.record.header import TimestampType
 from stratalog.testing.compacted_log import CompactedLog
 from stratalog.testing.log_ledger import read_local
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 STEPS = (
     ["publish"] * 12
@@ -103,6 +104,27 @@ class Expectations:
 
         history.clean(on_step=on_step)
         history.restart_from(disk if at else history.disk_now())
+
+    def _lose_power(self) -> None:
+        """In the middle of a clean, or after it; of what was not synced some is there, or nothing."""
+        history, chance = self.history, self.history.chance
+        contents = chance.choice([Kept.NONE, Kept.NONE, Kept.HALF, Kept.ALL, Kept.ZEROS, Kept.EACH])
+        names = chance.choice([Kept.NONE, Kept.NONE, Kept.HALF, Kept.ALL, Kept.EACH])
+        survival = Survival(contents, names, chance.randrange(1000))
+        at, count, found = chance.randrange(40), 0, list[MemoryFileSystem]()
+
+        def on_step() -> None:
+            nonlocal count
+            count += 1
+            if count == at:
+                found.append(history.disk_now(survival))
+
+        history.clean(on_step=on_step)
+        history.lose_power(found[0] if found else history.disk_now(survival))
+        self._epoch_ends.clear()
+
+    def _flush(self) -> None:
+        self.history.log.flush()
 
     def _resend(self) -> None:
         """A producer whose acknowledgement was lost sends its last batch again."""
@@ -204,6 +226,23 @@ def test_everything_goes_on_as_if_nothing_were_compacted(seed: int, steps: list[
     ),
 )
 def test_compaction_gets_along_with_deletion_and_retention(seed: int, steps: list[str]) -> None:
+    expectations = Expectations(seed)
+    for step in steps:
+        expectations.play(step)
+        expectations.verify()
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    steps=st.lists(
+        st.sampled_from([*STEPS, "lose power", "lose power", "lose power", "flush"]),
+        min_size=10,
+        max_size=120,
+    ),
+)
+def test_a_power_loss_takes_no_value_away_for_one_that_it_took_too(seed: int, steps: list[str]) -> None:
+    """What is lost is the end of the log. What a clean had dropped for the sake of a record, or of a marker,
+    that was not durable yet would be missing now."""
     expectations = Expectations(seed)
     for step in steps:
         expectations.play(step)

@@ -37,6 +37,8 @@ CONFIG = LogConfig(
     delete_retention_ms=50_000,
 )
 NEVER_MS = 2**60
+KILLED = Survival(Kept.ALL, Kept.ALL)
+"""What is left where only the process ends."""
 
 
 class Published(NamedTuple):
@@ -124,6 +126,7 @@ class CompactedLog:
         self.leader_epoch = 1
         self.last_sent: dict[int, tuple[bytes, int]] = {}
         """Of each producer its last batch, as it was sent, and the batch's last offset."""
+        self._marker_offsets: dict[tuple[int, int], int] = {}
         self._open: dict[int, int] = {}
         self._transaction_count = 0
         self._sequences: dict[int, int] = {}
@@ -177,10 +180,11 @@ class CompactedLog:
     def end(self, producer_id: int, *, committed: bool) -> None:
         """End the producer's transaction; nothing where none is open."""
         if producer_id in self._open:
-            self.outcomes[producer_id, self._open.pop(producer_id)] = committed
-            self.log.append_end_transaction_marker(
+            info = self.log.append_end_transaction_marker(
                 producer_id, 0, 0, committed=committed, leader_epoch=self.leader_epoch
             )
+            transaction = producer_id, self._open.pop(producer_id)
+            self.outcomes[transaction], self._marker_offsets[transaction] = committed, info.base_offset
 
     @property
     def open_producers(self) -> list[int]:
@@ -227,11 +231,31 @@ class CompactedLog:
             self.machine.kill()
         self._find_log()
 
-    def disk_now(self) -> MemoryFileSystem:
-        """What a process would find that begins after this one was killed at this very moment."""
+    def lose_power(self, disk: MemoryFileSystem) -> None:
+        """Go on where only that was left. What lies above the log's end then was never published, and a
+        transaction whose marker does is open again."""
+        self.restart_from(disk)
+        end_offset = self.log.log_end_offset
+        self.published = {offset: one for offset, one in self.published.items() if offset < end_offset}
+        lost = [one for one in self.outcomes if self._marker_offsets[one] >= end_offset]
+        for transaction in lost:
+            del self.outcomes[transaction]
+        undecided = {one.transaction for one in self.published.values()} - self.outcomes.keys()
+        self._open = dict(one for one in undecided if one is not None)
+        for entry in self.log.producers():
+            if entry.current_txn_first_offset is not None and entry.producer_id not in self._open:
+                # Nothing is left of its records.
+                self._transaction_count += 1
+                self._open[entry.producer_id] = self._transaction_count
+        self._sequences = {entry.producer_id: entry.next_sequence for entry in self.log.producers()}
+        self.last_sent = {one: sent for one, sent in self.last_sent.items() if sent[1] < end_offset}
+
+    def disk_now(self, survival: Survival = KILLED) -> MemoryFileSystem:
+        """What a process would find that begins after this one was killed at this very moment, or after a
+        power loss."""
         disk = self.machine.disk
         assert isinstance(disk, MemoryFileSystem)
-        return disk.after_crash(Survival(Kept.ALL, Kept.ALL))
+        return disk.after_crash(survival)
 
     def restart_from(self, disk: MemoryFileSystem) -> None:
         """Go on where only that was left."""
