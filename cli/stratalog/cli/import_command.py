@@ -66,7 +66,8 @@ def kafka(
     Topics keep their names and ids, partitions their offsets, log starts, leader epochs and producers. A log
     directory holds no configuration of topics: give it with --config; without retention.ms records are kept
     for ever. Data directory and store are those of a server that does not run now; whoever else has owned the
-    store until now is fenced, as by the start of a server.
+    store until now is fenced, as by the start of a server. Everything is put into the data directory, also
+    where the server has more log directories: `stratalog log-dirs move` spreads it.
 
     Interrupted, it may be repeated: a topic is there whole, or not at all.
     """

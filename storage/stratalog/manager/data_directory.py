@@ -181,6 +181,17 @@ def read_properties(filesystem: FileSystem, path: str) -> dict[str, str]:
         ) from None
 
 
+def sibling_paths(filesystem: FileSystem, path: str) -> list[str]:
+    """The log directories that were used together with this one, those that are where they were last. Raises
+    DataDirectoryError where properties are damaged, OSError."""
+    siblings = parse_siblings(read_properties(filesystem, path).get(SIBLINGS, ""))
+    return [
+        last_path
+        for directory_id, last_path in siblings.items()
+        if read_properties(filesystem, last_path).get(DIRECTORY_ID) == directory_id
+    ]
+
+
 def _make_durable_directory(filesystem: FileSystem, path: str) -> None:
     """Create the directory where it is missing, so that a crash does not take it away with all that is in
     it."""

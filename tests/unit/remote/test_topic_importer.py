@@ -23,6 +23,7 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.checkpoint import format_checkpoint
 from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import LogConfig
+from stratalog.manager.import_mark import write_import_mark
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.partition_metadata import write_partition_metadata
@@ -174,7 +175,28 @@ def test_logs_of_that_name_or_id_in_the_data_directory_are_left_alone(world: Wor
         world.disk.remove_tree("/data")
         world.disk.make_directories(f"/data/{name}")
         write_partition_metadata(world.disk, f"/data/{name}", topic_id)
-        world.refuse(TopicAlreadyExistsError, "the data directory has logs", "payments")
+        world.refuse(TopicAlreadyExistsError, "log directories have logs", "payments")
+
+
+def test_logs_in_the_servers_other_log_directories_are_left_alone(world: World) -> None:
+    settings = LogManagerSettings(data_dirs=("/data", "/other/logs"))
+    logs = LogManager.open(world.disk, world.clock, world.scheduler, world.ids, settings)
+    logs.bind_store("none yet")
+    logs.close()
+    for name, topic_id in (("payments-9", UUID(int=99)), ("bills-0", PAYMENTS)):
+        path = f"/other/logs/{name}"
+        world.disk.make_directories(path)
+        write_partition_metadata(world.disk, path, topic_id)
+        write_import_mark(world.disk, path, 3)
+        with pytest.raises(TopicAlreadyExistsError, match="log directories have logs") as refusal:
+            world.plan("payments")
+        assert refusal.value.fields["path"] == path
+        # What is somewhere else by now is not looked for.
+        world.disk.rename("/other", "/moved")
+        world.plan("payments")
+        world.disk.rename("/moved", "/other")
+        world.disk.remove_tree(path)
+    world.plan("payments")
 
 
 def test_records_of_that_id_in_the_store_are_left_alone(world: World) -> None:

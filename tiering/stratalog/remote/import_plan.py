@@ -24,9 +24,10 @@ RETENTION_MS = "retention.ms"
 
 
 class PresentPartition(NamedTuple):
-    """A partition that has a directory in the data directory."""
+    """A partition that has a directory in the data directory, or in a log directory of the same server."""
 
     topic_partition: TopicPartition
+    path: str
     topic_id: UUID | None
     is_imported: bool
 
@@ -115,9 +116,9 @@ def _require_new(topic: SourceTopic, target: ImportTarget, taken: Sequence[str])
         ):
             raise _exists(
                 topic,
-                "the data directory has logs of a topic of that name or id; move them away, or leave this"
-                " topic out",
-                directory=str(present.topic_partition),
+                "the server's log directories have logs of a topic of that name or id; move them away, or"
+                " leave this topic out",
+                path=present.path,
             )
     if topic.topic_id is None:
         return

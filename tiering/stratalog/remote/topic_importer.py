@@ -41,7 +41,7 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.data_directory import DataDirectory, parse_partition_name
+from stratalog.manager.data_directory import DataDirectory, parse_partition_name, sibling_paths
 from stratalog.manager.import_mark import read_import_mark
 from stratalog.manager.import_staging import ImportStaging, StagedLog
 from stratalog.manager.kafka_log_directory import KafkaLogDirectory, SourceTopic
@@ -285,6 +285,13 @@ class TopicImporter:
         path = self._settings.data_dir
         if not self._filesystem.exists(path):
             return []
+        found = self._present_in(path)
+        for other_path in sibling_paths(self._filesystem, path):
+            # An import leaves nothing there, so it removes nothing there either.
+            found += [present._replace(is_imported=False) for present in self._present_in(other_path)]
+        return found
+
+    def _present_in(self, path: str) -> list[PresentPartition]:
         found: list[PresentPartition] = []
         for name in self._filesystem.list_directory(path):
             partition = parse_partition_name(name)
@@ -292,6 +299,7 @@ class TopicImporter:
                 found.append(
                     PresentPartition(
                         partition,
+                        f"{path}/{name}",
                         read_partition_metadata(self._filesystem, f"{path}/{name}"),
                         read_import_mark(self._filesystem, f"{path}/{name}") is not None,
                     )
