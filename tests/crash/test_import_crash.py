@@ -13,14 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import LogStoreError, StoreNotUsableError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.isolation import Isolation
+from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, EpochEntry, format_epochs
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.record.batch import decode_all
+from stratalog.record.batch import batches, decode_all, stamp
 from stratalog.record.record import Record
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.commit import Writer
@@ -109,7 +111,20 @@ def broker_disk() -> MemoryFileSystem:
     for partition in (TXN, RECOMPRESSED):
         copy(GOLDEN / str(partition), disk, f"/kafka/{partition}")
     copy(GOLDEN, disk, "/kafka")
+    begin_epochs_again(disk)
     return disk
+
+
+def begin_epochs_again(disk: MemoryFileSystem) -> None:
+    """As if the cluster had been made anew behind the first segment: the others have to be changed."""
+    directory = f"/kafka/{TXN}"
+    [first, second, *_] = sorted(name for name in disk.list_directory(directory) if name.endswith(".log"))
+    data = bytearray(disk.read_file(f"{directory}/{first}"))
+    for position, header in batches(data):
+        stamp(data, position, base_offset=header.base_offset, leader_epoch=17)
+    replace_file(disk, f"{directory}/{first}", bytes(data))
+    epochs = [EpochEntry(0, int(second.removesuffix(".log")))]
+    replace_file(disk, f"{directory}/{LEADER_EPOCH_FILE}", format_epochs(epochs))
 
 
 def copy(source: Path, disk: MemoryFileSystem, target: str) -> None:
