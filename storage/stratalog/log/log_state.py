@@ -89,7 +89,8 @@ class LogState:
         start_offset = known[-1].start_offset if known else -1
         newer_count = 0
         for segment in reversed(segments):
-            if self._first_epoch(segment) <= self.latest_epoch:
+            # One that is empty says nothing of those before it.
+            if segment.size_bytes > 0 and self._first_epoch(segment) <= self.latest_epoch:
                 break
             newer_count += 1
         # Epochs ascend, so the first that is newer begins in the segment before these at the earliest.
@@ -174,19 +175,23 @@ class LogState:
         assert self.stable_limit == (segments.end_offset if unstable_offset is None else unstable_offset)
         assert all(entry.start_offset <= segments.end_offset for entry in self.epochs.entries)
         opened: dict[int, int] = {}
+        base_offsets: set[int] = set()
         for segment in segments:
             aborted = segment.indexes().transaction_index if segment.has_aborted else ()
             aborted_ends = {entry.last_offset for entry in aborted}
             for batch in self._batches(segment, segment.base_offset):
                 self._check_epoch(batch)
+                base_offsets.add(batch.header.base_offset)
                 first_offset = _follow_transactions(opened, batch)
                 if first_offset is not None and _is_abort(batch):
                     assert batch.header.last_offset in aborted_ends, "an aborted transaction has no entry"
         known = dict(self.producers.open_transactions)
         assert opened.keys() <= known.keys()
-        # One that began before the first segment is seen from there on only.
+        # One that began before the first segment is seen from there on only; so is one of which compaction
+        # has dropped the beginning, before a truncation took its end.
         for producer_id, first_offset in known.items():
-            assert first_offset <= opened.get(producer_id, segments.start_offset)
+            assert first_offset == opened.get(producer_id) or first_offset not in base_offsets
+            assert first_offset <= opened.get(producer_id, first_offset)
 
     def _check_epoch(self, batch: ProducerBatch) -> None:
         expected = self.epochs.epoch_for_offset(batch.header.base_offset)

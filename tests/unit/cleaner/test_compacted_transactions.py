@@ -8,8 +8,10 @@ import itertools
 import pytest
 
 from stratalog.log.isolation import Isolation
+from stratalog.record.record import Record
 from stratalog.testing.compacted_log import CONFIG, CompactedLog, Consumer
 from stratalog.testing.log_ledger import read_local
+from stratalog.testing.log_machine import PARTITION
 
 SMALL = dataclasses.replace(CONFIG, segment_bytes=300)
 RETENTION_MS = CONFIG.delete_retention_ms
@@ -192,3 +194,30 @@ def test_markers_go_in_the_end() -> None:
     # One of what is there, and at most the last one of each producer.
     assert len(markers) <= 3
     assert history.read_table() == history.table()
+
+
+def test_a_truncation_opens_a_transaction_again_of_which_nothing_is_left() -> None:
+    """Its records were dropped as aborted, then its marker is cut off: until it is ended again nobody knows
+    that nothing depends on it."""
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=220))
+    history.put("z=1")
+    history.put("k=1", txn=7)
+    history.put("a=1")
+    history.log.roll()
+    history.put("c=1")
+    history.put("c=2")
+    history.log.roll()
+    history.end(7, committed=False)
+    history.append([Record(0, history.now_ms, b"d", b"1")], producer_id=7)
+    history.clean_all()
+    assert history.read() == history.final_records()
+    assert history.machine.manager is not None
+    assert history.machine.manager.truncate_to(PARTITION, 5) == 5
+    history.log.check()
+    assert history.log.last_stable_offset == 1
+    history.restart(is_clean=False)
+    assert history.log.last_stable_offset == 1
+    history.log.append_end_transaction_marker(7, 0, 0, committed=False, leader_epoch=1)
+    assert history.log.last_stable_offset == 6
+    history.clean_all()
+    assert history.read_table() == {b"z": b"1", b"a": b"1", b"c": b"2"}
