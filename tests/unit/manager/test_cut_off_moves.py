@@ -194,6 +194,22 @@ def test_a_wish_for_a_partition_that_nobody_has_is_removed() -> None:
     assert not disks.disk.exists(path)
 
 
+def test_a_wish_for_a_partition_that_may_be_in_a_missing_directory_stays() -> None:
+    disks = Disks("")
+    machine = disks.machine(*DIRECTORIES)
+    manager = machine.open()
+    manager.bind_store("store")
+    machine.stop()
+    path = future(disks, "b")
+    machine = disks.machine("/b", "/c")
+    manager = machine.open()
+    assert [one.path for one in manager.missing_directories()] == ["/a"]
+    assert manager.moves.wanted == ((PARTITION, "/b", path),)
+    machine.stop()
+    assert disks.machine(*DIRECTORIES).open().moves.wanted == ()
+    assert not disks.disk.exists(path)
+
+
 def test_a_wish_for_a_partition_that_is_there_already_is_removed() -> None:
     disks = Disks("b")
     path = future(disks, "b")
