@@ -116,14 +116,15 @@ def broker_disk() -> MemoryFileSystem:
 
 
 def begin_epochs_again(disk: MemoryFileSystem) -> None:
-    """As if the cluster had been made anew behind the first segment: the others have to be changed."""
+    """As if the cluster had been made anew before the last segment, which has to be changed then."""
     directory = f"/kafka/{TXN}"
-    [first, second, *_] = sorted(name for name in disk.list_directory(directory) if name.endswith(".log"))
-    data = bytearray(disk.read_file(f"{directory}/{first}"))
-    for position, header in batches(data):
-        stamp(data, position, base_offset=header.base_offset, leader_epoch=17)
-    replace_file(disk, f"{directory}/{first}", bytes(data))
-    epochs = [EpochEntry(0, int(second.removesuffix(".log")))]
+    *old, last = sorted(name for name in disk.list_directory(directory) if name.endswith(".log"))
+    for name in old:
+        data = bytearray(disk.read_file(f"{directory}/{name}"))
+        for position, header in batches(data):
+            stamp(data, position, base_offset=header.base_offset, leader_epoch=17)
+        replace_file(disk, f"{directory}/{name}", bytes(data))
+    epochs = [EpochEntry(0, int(last.removesuffix(".log")))]
     replace_file(disk, f"{directory}/{LEADER_EPOCH_FILE}", format_epochs(epochs))
 
 
