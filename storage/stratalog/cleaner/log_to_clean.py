@@ -74,8 +74,8 @@ def is_cleaned_here(config: LogConfig) -> bool:
 
 
 def first_ms_on(filesystem: FileSystem) -> FirstMs:
-    """The time of a segment's first batch, which is that of its newest record; where it has none, that of the
-    file.
+    """The time of the first batch of a segment that has one, which is that of its newest record; where it has
+    none, that of the file.
 
     What is returned raises CorruptRecordError, OSError.
     """
@@ -138,9 +138,10 @@ def _first_behind(segments: LogSegments, base_offset: int) -> int:
 
 
 def _compaction_delay_ms(dirty: list[LogSegment], first_ms: FirstMs, now_ms: int, config: LogConfig) -> int:
-    if config.max_compaction_lag_ms == LONG_MAX or not dirty:
+    waiting = [segment for segment in dirty if segment.size_bytes > 0]
+    if config.max_compaction_lag_ms == LONG_MAX or not waiting:
         return 0
-    return max(0, now_ms - config.max_compaction_lag_ms - min(first_ms(segment) for segment in dirty))
+    return max(0, now_ms - config.max_compaction_lag_ms - min(first_ms(segment) for segment in waiting))
 
 
 def dirty_bytes(log: UnifiedLog, dirty_offset: int) -> int:

@@ -20,11 +20,16 @@ def group_segments(
     """Runs of segments that have at most so many bytes together, of data and of each index, and offsets that
     an index can say as distances from the first; or a single one that is larger.
 
-    Raises CorruptRecordError, OSError.
+    Each ends with a segment that has a batch: those that a broker's cleaner has left empty go with the next
+    one that is not, or stay. Raises CorruptRecordError, OSError.
     """
     groups: list[list[LogSegment]] = []
+    empty: list[LogSegment] = []
     size_bytes = offset_index_bytes = time_index_bytes = 0
     for segment in segments:
+        if segment.size_bytes == 0:
+            empty.append(segment)
+            continue
         indexes = segment.indexes()
         size_bytes += segment.size_bytes
         offset_index_bytes += indexes.offset_index.size_bytes
@@ -33,11 +38,18 @@ def group_segments(
             not groups
             or max(offset_index_bytes, time_index_bytes) > max_index_bytes
             or size_bytes > max_bytes
-            or segment.end_offset - 1 - groups[-1][0].base_offset > MAX_RELATIVE_OFFSET
+            or not _reaches(groups[-1][0], segment)
         ):
             groups.append([])
+            empty = [before for before in empty if _reaches(before, segment)]
             size_bytes = segment.size_bytes
             offset_index_bytes = indexes.offset_index.size_bytes
             time_index_bytes = indexes.time_index.size_bytes
-        groups[-1].append(segment)
+        groups[-1] += [*empty, segment]
+        empty = []
     return [tuple(group) for group in groups]
+
+
+def _reaches(first: LogSegment, last: LogSegment) -> bool:
+    """An index of the one can say the offsets of the other."""
+    return last.end_offset - 1 - first.base_offset <= MAX_RELATIVE_OFFSET

@@ -2,9 +2,9 @@
 
 A log replaces its segments as a whole, so a reader takes them once and walks them without a lock, whatever is
 rolled or dropped beside it. The last segment is active, there is always one. Segments tile: each one's base
-offset is the end of the one before it, except where a later one was put behind a gap on purpose. Only the
-active one may be empty. It is also the only one that still grows, so `end_offset` and `size_bytes` move on in
-a snapshot that was taken before an append.
+offset is the end of the one before it, except where a later one was put behind a gap on purpose. An active
+one may be empty, and a sealed one of which a broker's cleaner has left nothing. Only the active one still
+grows, so `end_offset` and `size_bytes` move on in a snapshot that was taken before an append.
 """
 
 from __future__ import annotations
@@ -88,7 +88,6 @@ class LogSegments(tuple[LogSegment, ...]):
         assert self.active.is_active
         assert not any(segment.is_active for segment in self.sealed)
         for segment, follower in pairwise(self):
-            assert segment.size_bytes > 0, "only the active segment may be empty"
             assert segment.end_offset <= follower.base_offset
         for segment in self:
             segment.check()

@@ -83,7 +83,12 @@ def run_length(segments: Sequence[LogSegment], is_dropped: Callable[[LogSegment]
 
 def below_offset(segments: Sequence[LogSegment], end_offset: int) -> int:
     """Segments all of whose offsets are below `end_offset`; an empty active one never is."""
-    return run_length(segments, lambda segment: segment.size_bytes > 0 and segment.end_offset <= end_offset)
+    return run_length(segments, lambda segment: _is_droppable(segment) and segment.end_offset <= end_offset)
+
+
+def _is_droppable(segment: LogSegment) -> bool:
+    # A broker's cleaner leaves sealed segments empty.
+    return not segment.is_active or segment.size_bytes > 0
 
 
 def beyond_size(segments: Sequence[LogSegment], retention_bytes: int) -> int:
