@@ -16,9 +16,8 @@ Both are percent-encoded there, because the file has no escapes of its own.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from urllib.parse import quote, quote_from_bytes, unquote, unquote_to_bytes
+from urllib.parse import quote, unquote
 
 from stratalog.base.errors import CorruptRecordError
 
@@ -28,6 +27,8 @@ VERSION = "version"
 DIRECTORY_ID = "directory.id"
 STORE_ID = "store.id"
 SIBLINGS = "sibling.directories"
+# Names of files are bytes; those that are not UTF-8 have their own stand-ins in a text.
+_ANY_NAME = "surrogateescape"
 
 
 def format_meta_properties(properties: Mapping[str, str]) -> str:
@@ -49,7 +50,7 @@ def parse_meta_properties(text: str) -> dict[str, str]:
 def format_siblings(siblings: Mapping[str, str]) -> str:
     """The value of `sibling.directories`, from paths by ids."""
     return ",".join(
-        f"{quote(directory_id, safe='')}@{quote_from_bytes(os.fsencode(path))}"
+        f"{quote(directory_id, safe='')}@{quote(path, errors=_ANY_NAME)}"
         for directory_id, path in siblings.items()
     )
 
@@ -61,5 +62,5 @@ def parse_siblings(text: str) -> dict[str, str]:
         directory_id, at, path = entry.partition("@")
         if not at or not directory_id or not path:
             raise CorruptRecordError(f"{SIBLINGS} in {META_FILE} is damaged; restore it", entry=entry)
-        siblings[unquote(directory_id)] = os.fsdecode(unquote_to_bytes(path))
+        siblings[unquote(directory_id)] = unquote(path, errors=_ANY_NAME)
     return siblings
