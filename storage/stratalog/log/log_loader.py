@@ -272,8 +272,7 @@ class LogLoader:
 
     def _find_segments(self) -> list[LogSegment]:
         """All segments in order, none of them active yet; the directory's leftovers are noted."""
-        settle_swaps(self._filesystem, self._directory)
-        names = self._filesystem.list_directory(self._directory)
+        names = settle_swaps(self._filesystem, self._directory)
         self._leftovers += [
             f"{self._directory}/{name}"
             for name in names

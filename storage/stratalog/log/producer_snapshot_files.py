@@ -29,6 +29,8 @@ from stratalog.log.producer_snapshot import (
 )
 from stratalog.segment.file_names import DELETED_SUFFIX
 
+_UNFINISHED_SUFFIXES = (SNAPSHOT_SUFFIX + TEMPORARY_SUFFIX, SNAPSHOT_SUFFIX + DELETED_SUFFIX)
+
 
 class ProducerSnapshotFiles:
     """Guarded by UnifiedLog: one caller at a time, so that none is written while the log is truncated."""
@@ -37,8 +39,9 @@ class ProducerSnapshotFiles:
         """Finds the files that are there. Raises OSError."""
         self._filesystem = filesystem
         self._directory = directory
-        parsed = map(parse_snapshot_name, filesystem.list_directory(directory))
-        self._offsets = sorted(offset for offset in parsed if offset is not None)
+        names = filesystem.list_directory(directory)
+        self._offsets = sorted(offset for offset in map(parse_snapshot_name, names) if offset is not None)
+        self._unfinished = [name for name in names if name.endswith(_UNFINISHED_SUFFIXES)]
         self._unsynced: list[int] = []
         # What is held back, by offset: a snapshot to write, None for a file to remove. None: nothing is held.
         self._held: dict[int, ProducerSnapshot | None] | None = None
@@ -158,10 +161,11 @@ class ProducerSnapshotFiles:
         self._remove(strays)
 
     def remove_unfinished(self) -> None:
-        """Remove what was left of writes and removals that a crash cut off. Raises OSError."""
-        for name in self._filesystem.list_directory(self._directory):
-            if name.endswith((SNAPSHOT_SUFFIX + TEMPORARY_SUFFIX, SNAPSHOT_SUFFIX + DELETED_SUFFIX)):
-                self._filesystem.unlink(f"{self._directory}/{name}")
+        """Remove what was left of writes and removals that a crash had cut off when this was made; before
+        anything is written. Raises OSError."""
+        while self._unfinished:
+            self._filesystem.unlink(f"{self._directory}/{self._unfinished[-1]}")
+            self._unfinished.pop()
 
     def _remove(self, offsets: list[int]) -> bool:
         for offset in offsets:

@@ -95,13 +95,13 @@ def exchange_names(
         rename_segment(filesystem, directory, base_offset, SWAP_SUFFIX, "")
 
 
-def settle_swaps(filesystem: FileSystem, directory: str) -> None:
-    """Finish or take back what a crash cut off. Durable when it returns, if there was anything. Raises
-    OSError."""
+def settle_swaps(filesystem: FileSystem, directory: str) -> list[str]:
+    """Finish or take back what a crash cut off. Durable when it returns, if there was anything. Returns the
+    names that are there then. Raises OSError."""
     names = filesystem.list_directory(directory)
     cleaned, swapped = _bases(names, CLEANED_SUFFIX), _bases(names, SWAP_SUFFIX)
     if not cleaned and not swapped:
-        return
+        return names
     invalid = {base_offset for base_offset in swapped if cleaned and base_offset >= min(cleaned)}
     # The swap files first: without the `.cleaned` ones they would be taken for complete.
     for base_offset in invalid:
@@ -111,6 +111,7 @@ def settle_swaps(filesystem: FileSystem, directory: str) -> None:
         unlink_segment(filesystem, directory, base_offset, CLEANED_SUFFIX)
     _settle(filesystem, directory, sorted(swapped - invalid), _bases(names, ""))
     filesystem.sync_directory(directory)
+    return filesystem.list_directory(directory)
 
 
 def _settle(filesystem: FileSystem, directory: str, swapped: Sequence[int], live: set[int]) -> None:

@@ -174,9 +174,10 @@ def test_strays_leave_but_the_newest_behind_all_segments(
     offsets: tuple[int, ...], base_offsets: tuple[int, ...], kept: tuple[int, ...]
 ) -> None:
     filesystem = MemoryFileSystem()
-    files = files_with(filesystem, *offsets)
+    files_with(filesystem, *offsets)
     for suffix in (".tmp", ".deleted"):
         filesystem.open_append(snapshot_path("/log", 99) + suffix).close()
+    files = ProducerSnapshotFiles(filesystem, "/log")
     files.remove_unfinished()
     files.remove_stray(base_offsets)
     assert list(files.offsets) == found_in(filesystem) == list(kept)
