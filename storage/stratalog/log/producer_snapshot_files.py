@@ -22,14 +22,13 @@ from stratalog.base.atomic_file import TEMPORARY_SUFFIX, replace_file
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
 from stratalog.log.producer_snapshot import (
-    SNAPSHOT_SUFFIX,
     ProducerSnapshot,
     parse_snapshot_name,
     snapshot_path,
 )
 from stratalog.segment.file_names import DELETED_SUFFIX
 
-_UNFINISHED_SUFFIXES = (SNAPSHOT_SUFFIX + TEMPORARY_SUFFIX, SNAPSHOT_SUFFIX + DELETED_SUFFIX)
+_UNFINISHED_SUFFIXES = (TEMPORARY_SUFFIX, DELETED_SUFFIX)
 
 
 class ProducerSnapshotFiles:
@@ -41,7 +40,7 @@ class ProducerSnapshotFiles:
         self._directory = directory
         names = filesystem.list_directory(directory)
         self._offsets = sorted(offset for offset in map(parse_snapshot_name, names) if offset is not None)
-        self._unfinished = [name for name in names if name.endswith(_UNFINISHED_SUFFIXES)]
+        self._unfinished = [name for name in names if _is_unfinished(name)]
         self._unsynced: list[int] = []
         # What is held back, by offset: a snapshot to write, None for a file to remove. None: nothing is held.
         self._held: dict[int, ProducerSnapshot | None] | None = None
@@ -181,3 +180,9 @@ class ProducerSnapshotFiles:
         path = snapshot_path(self._directory, offset)
         if self._filesystem.exists(path):
             self._filesystem.unlink(path)
+
+
+def _is_unfinished(name: str) -> bool:
+    """Kafka renames what it removes; nobody else's file is taken for one."""
+    suffix = next((suffix for suffix in _UNFINISHED_SUFFIXES if name.endswith(suffix)), None)
+    return suffix is not None and parse_snapshot_name(name.removesuffix(suffix)) is not None

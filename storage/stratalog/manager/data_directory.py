@@ -15,7 +15,9 @@ Besides one directory for each partition it has::
 
 from __future__ import annotations
 
+import logging
 import posixpath
+import re
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -36,12 +38,16 @@ from stratalog.manager.meta_properties import (
     parse_siblings,
 )
 
+logger = logging.getLogger(__name__)
+
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 DELETE_REASON = "delete"
 FUTURE_REASON = "future"
 # The longest name that all usual file systems take.
 _MAX_NAME_BYTES = 255
+# What `path_beside` makes, and Kafka.
+_NAME_BESIDE = re.compile(r"([A-Za-z0-9._-]+)\.[0-9a-f]{32}-([a-z]+)")
 
 
 class DataDirectory:
@@ -130,10 +136,7 @@ class DataDirectory:
 
     def leftovers(self) -> list[str]:
         """Paths of deleted partitions that were not removed yet. Raises OSError."""
-        suffix = f"-{DELETE_REASON}"
-        return [
-            f"{self.path}/{name}" for name in self._directory_names() if name.endswith(suffix) and "." in name
-        ]
+        return self._named_for(DELETE_REASON)
 
     def move_aside(self, partition: TopicPartition, unique: UUID, reason: str) -> str:
         """Give the partition's directory a name that no partition has; durable. Returns the path. Raises
@@ -150,10 +153,21 @@ class DataDirectory:
 
     def futures(self) -> list[str]:
         """Paths of copies of partitions that were to move here. Raises OSError."""
-        suffix = f"-{FUTURE_REASON}"
-        return [
-            f"{self.path}/{name}" for name in self._directory_names() if name.endswith(suffix) and "." in name
-        ]
+        return self._named_for(FUTURE_REASON)
+
+    def _named_for(self, reason: str) -> list[str]:
+        """What `path_beside` has named for that. What only looks like it is somebody else's, and told."""
+        paths: list[str] = []
+        for name in self._directory_names():
+            if is_name_beside(name, reason):
+                paths.append(f"{self.path}/{name}")
+            elif name.endswith(f"-{reason}") and "." in name:
+                logger.warning(
+                    "a directory is named almost as those that a server removes, and is left alone; move it"
+                    " away, path=`%s`",
+                    f"{self.path}/{name}",
+                )
+        return paths
 
     def _directory_names(self) -> list[str]:
         names = self._filesystem.list_directory(self.path)
@@ -202,6 +216,15 @@ def _make_durable_directory(filesystem: FileSystem, path: str) -> None:
     # The parent is synced even if the directory was there: a process that was killed may have just made it.
     for parent in reversed(unsynced):
         filesystem.sync_directory(parent)
+
+
+def is_name_beside(name: str, reason: str) -> bool:
+    """Whether the name is one that `path_beside` makes for that reason."""
+    match = _NAME_BESIDE.fullmatch(name)
+    if match is None or match[2] != reason:
+        return False
+    # The partition's number is missing only where there was no room for it.
+    return parse_partition_name(match[1]) is not None or len(name) == _MAX_NAME_BYTES
 
 
 def parse_partition_name(name: str) -> TopicPartition | None:

@@ -135,8 +135,10 @@ class MovedDirectory:
             # The next start chooses, and must find either of them as a whole.
             return
         with suppress(OSError, DataDirectoryError):
-            for path in (self._future_path, self._path):
-                self._filesystem.remove_tree(path)
+            self._filesystem.remove_tree(self._future_path)
+            mark = read_move_mark(self._filesystem, self._path)
+            if mark is not None and mark.move_id == self._move_id:
+                self._filesystem.remove_tree(self._path)
             self._filesystem.sync_directory(self._target.path)
             self._target.checkpoints.forget(self._partition)
 
