@@ -158,23 +158,37 @@ class PartitionOpener:
     def _open_log(self, wanted: WantedPartition, shard: HostedShard, progress: OpeningProgress) -> UnifiedLog:
         """The log, which a try to open the topic that failed at another partition may have left open."""
         topic_id = wanted.topic_id_partition.topic_id
+        log = self._log_of(wanted)
+        if log is not None:
+            # It was loaded for an earlier configuration, perhaps.
+            log.reconfigure(wanted.config)
+            return log
+        log = self._logs.open_log(
+            wanted.topic_partition,
+            topic_id,
+            wanted.config,
+            start_offset=shard.metadata.state().partition(wanted.topic_id_partition).tiered_end_offset,
+            is_first_opening=wanted.is_new,
+            on_progress=partial(progress.walked, wanted.topic_partition),
+        )
+        _tell(log)
+        return log
+
+    def _log_of(self, wanted: WantedPartition) -> UnifiedLog | None:
+        """The log, where it is open. That of a former topic of this name, which nobody could delete, is let
+        go of: opening the new one sets aside what is left of it."""
         try:
             log = self._logs.log(wanted.topic_partition)
         except UnknownTopicOrPartitionError:
-            log = self._logs.open_log(
-                wanted.topic_partition,
-                topic_id,
-                wanted.config,
-                start_offset=shard.metadata.state().partition(wanted.topic_id_partition).tiered_end_offset,
-                is_first_opening=wanted.is_new,
-                on_progress=partial(progress.walked, wanted.topic_partition),
-            )
-            _tell(log)
+            return None
+        if log.topic_id == wanted.topic_id_partition.topic_id:
             return log
-        assert log.topic_id == topic_id, "the log of a topic that is gone was deleted"
-        # It was loaded for an earlier configuration, perhaps.
-        log.reconfigure(wanted.config)
-        return log
+        logger.warning(
+            "the log of a deleted topic was still open, path=`%s`: it is closed, another topic has its name",
+            log.directory,
+        )
+        self._logs.let_go(wanted.topic_partition)
+        return None
 
 
 def _tell(log: UnifiedLog) -> None:

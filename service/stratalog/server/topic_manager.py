@@ -341,12 +341,21 @@ class TopicManager:
         """Take back a topic whose logs could not be made. What fails here is left to the next start."""
         try:
             self._catalog.delete(entry.topic_id)
-            for number in range(entry.partition_count):
-                self._delete_log_of(TopicPartition(entry.name, number), entry.topic_id)
         except LogStoreError as error:
             logger.warning(
                 "a topic that could not be created is still in the catalog, %s: %s", entry.name, error
             )
+            return
+        for number in range(entry.partition_count):
+            try:
+                self._delete_log_of(TopicPartition(entry.name, number), entry.topic_id)
+            except LogStoreError as error:
+                logger.warning(
+                    "the log of %s-%d, a topic that could not be created, is left until the next start: %s",
+                    entry.name,
+                    number,
+                    error,
+                )
 
     def _delete_log_of(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """Delete the log that was made for this topic; what an older one of its name left stays."""
