@@ -129,6 +129,7 @@ class Server:
         self._pools = WorkerPools(self.settings, runtime.current.number("num.recovery.threads.per.data.dir"))
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
+        self._metrics.schedulers = (self._scheduler, self._long_scheduler)
         self._all_failed = asyncio.Event()
         self._closing = Closing(loop)
         self._health = health.aio.HealthServicer()

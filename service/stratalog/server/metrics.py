@@ -18,6 +18,7 @@ from stratalog.manager.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_move import MoveState
 from stratalog.server.local_cleaning import LocalCleaning
+from stratalog.server.thread_scheduler import ThreadScheduler
 from stratalog.server.tier_manager import TierManager
 
 PREFIX = "stratalog_"
@@ -31,9 +32,16 @@ class ServerMetrics(Collector):
         self.logs: LogManager | None = None
         self.cleaning: LocalCleaning | None = None
         self.tiers: TierManager | None = None
+        self.schedulers: tuple[ThreadScheduler, ...] = ()
 
     def collect(self) -> Iterator[Metric]:
         """Called for every request, on a thread of the HTTP server."""
+        if self.schedulers:
+            yield _counter(
+                "scheduler_failures",
+                "Failures of what keeps the time of background tasks; it goes on after each.",
+                sum(scheduler.failure_count for scheduler in self.schedulers),
+            )
         if self.logs is not None:
             yield from _of_directories(self.logs)
             yield from _of_logs(self.logs)

@@ -3,7 +3,8 @@
 The timekeeper sleeps until the earliest task is due and hands it to the pool; it never runs a task itself, so
 a slow task delays only others of the same pool. A periodic task is put back when its run has ended, so its
 runs never overlap. Every run is watched: a failure is logged with its traceback and, for a periodic task, the
-next run comes as usual.
+next run comes as usual. So is the timekeeper: what fails there is logged and counted, and it goes on; a task
+that the pool could not take is handed over again a little later.
 
 ``close`` cancels what waits and waits for what runs. Tasks that are due while it closes do not begin.
 """
@@ -22,11 +23,14 @@ from stratalog.base.errors import LogStoreError
 
 logger = logging.getLogger(__name__)
 
+PAUSE_S = 1.0
+"""After a failure of the timekeeper: what failed may fail again."""
+
 
 class _Task:
     """One scheduled callable. Guarded by the scheduler's condition."""
 
-    __slots__ = ("_condition", "cancelled", "name", "period_ms", "run")
+    __slots__ = ("_condition", "cancelled", "is_due", "is_handed_again", "name", "period_ms", "run")
 
     def __init__(
         self, condition: threading.Condition, name: str, run: Callable[[], None], period_ms: int | None
@@ -36,6 +40,10 @@ class _Task:
         self.run = run
         self.period_ms = period_ms
         self.cancelled = False
+        # Its time has come, and no thread has begun it yet.
+        self.is_due = False
+        # The pool refused it, and may have kept it all the same.
+        self.is_handed_again = False
 
     def cancel(self) -> None:
         with self._condition:
@@ -53,6 +61,7 @@ class ThreadScheduler:
         self._queue: list[tuple[float, int, _Task]] = []
         self._order = itertools.count()
         self._is_closed = False
+        self._failure_count = 0
         self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=f"stratalog-{name}")
         self._timekeeper = threading.Thread(target=self._keep_time, name="stratalog-timekeeper", daemon=True)
         self._timekeeper.start()
@@ -65,6 +74,11 @@ class ThreadScheduler:
         """Run `task` after `delay_ms`, then `period_ms` after the end of each run."""
         assert period_ms > 0
         return self._schedule(_Task(self._condition, name, task, period_ms), delay_ms)
+
+    @property
+    def failure_count(self) -> int:
+        """Failures of the timekeeper; tasks that fail are not among them."""
+        return self._failure_count
 
     def close(self) -> None:
         """Cancel what waits, wait for what runs. May be called twice; must not be called from a task."""
@@ -85,21 +99,44 @@ class ThreadScheduler:
     def _keep_time(self) -> None:
         with self._condition:
             while not self._is_closed:
-                if not self._queue:
-                    self._condition.wait()
-                    continue
-                remaining_s = self._queue[0][0] - time.monotonic()
-                if remaining_s > 0:
-                    self._condition.wait(remaining_s)
-                    continue
-                task = heapq.heappop(self._queue)[2]
-                if not task.cancelled:
-                    self._pool.submit(self._run, task)
+                try:
+                    self._keep_time_once()
+                except Exception:
+                    self._failure_count += 1
+                    logger.exception("the timekeeper of background tasks failed unexpectedly and goes on")
+                    self._condition.wait(PAUSE_S)
+
+    def _keep_time_once(self) -> None:
+        """Wait for the earliest task, or hand it over. Under the condition."""
+        if not self._queue:
+            self._condition.wait()
+            return
+        remaining_s = self._queue[0][0] - time.monotonic()
+        if remaining_s > 0:
+            self._condition.wait(min(remaining_s, threading.TIMEOUT_MAX))
+            return
+        task = heapq.heappop(self._queue)[2]
+        if task.is_handed_again and not task.is_due:
+            # It ran meanwhile.
+            task.is_handed_again = False
+        elif not task.cancelled:
+            self._hand_over(task)
+
+    def _hand_over(self, task: _Task) -> None:
+        """Raises what the pool does where it can have no thread; the task is handed over again then."""
+        task.is_due, task.is_handed_again = True, False
+        try:
+            self._pool.submit(self._run, task)
+        except RuntimeError:
+            task.is_handed_again = True
+            heapq.heappush(self._queue, (time.monotonic() + PAUSE_S, next(self._order), task))
+            raise
 
     def _run(self, task: _Task) -> None:
         with self._condition:
-            if task.cancelled or self._is_closed:
+            if task.cancelled or self._is_closed or not task.is_due:
                 return
+            task.is_due = False
         try:
             task.run()
         except LogStoreError as error:

@@ -34,7 +34,8 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The operating system's clocks. Thread-safe."""
+    """The operating system's clocks. Thread-safe. Waits are cut to the longest that it takes, some 292
+    years."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -43,7 +44,7 @@ class SystemClock:
         return time.monotonic()
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
-        return condition.wait(timeout_s)
+        return condition.wait(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
 
     def sleep(self, duration_s: float) -> None:
-        time.sleep(duration_s)
+        time.sleep(min(duration_s, threading.TIMEOUT_MAX))

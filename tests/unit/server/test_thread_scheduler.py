@@ -12,6 +12,7 @@ from stratalog.base.errors import StoreUnavailableError
 from stratalog.server.thread_scheduler import ThreadScheduler
 
 PATIENCE_S = 30.0
+LONG_MAX = 2**63 - 1
 
 
 @pytest.fixture
@@ -112,3 +113,45 @@ def test_close_waits_for_what_runs_and_forgets_what_waits() -> None:
     assert not never.is_set()
     scheduler.once("after", never.set)
     assert not never.is_set()
+
+
+def test_waits_that_are_longer_than_any_do_not_stop_the_others(scheduler: ThreadScheduler) -> None:
+    ran, never = threading.Event(), threading.Event()
+    scheduler.every("never", never.set, LONG_MAX, delay_ms=LONG_MAX)
+    scheduler.once("never", never.set, delay_ms=LONG_MAX)
+    waited = threading.Event()
+    # The timekeeper has met the long waits when this runs, and waits for them alone then.
+    scheduler.once("first", waited.set, delay_ms=10)
+    assert waited.wait(PATIENCE_S)
+    scheduler.once("task", ran.set, delay_ms=10)
+    assert ran.wait(PATIENCE_S)
+    assert (never.is_set(), scheduler.failure_count) == (False, 0)
+
+
+def test_the_timekeeper_survives_a_pool_that_has_no_thread(
+    scheduler: ThreadScheduler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin = threading.Thread.start
+    refused: list[threading.Thread] = []
+
+    def refuse_once(thread: threading.Thread) -> None:
+        if not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    monkeypatch.setattr("stratalog.server.thread_scheduler.PAUSE_S", 0.01)
+    runs: list[int] = []
+    done = threading.Event()
+
+    def run() -> None:
+        runs.append(len(runs))
+        if len(runs) == 5:
+            done.set()
+
+    scheduler.once("once", lambda: runs.append(-1))
+    scheduler.every("task", run, 1)
+    assert done.wait(PATIENCE_S)
+    assert (len(refused), scheduler.failure_count, runs.count(-1)) == (1, 1, 1)
+    assert "goes on" in caplog.text
