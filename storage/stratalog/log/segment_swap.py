@@ -15,6 +15,9 @@ The new files are synced as `.cleaned`, renamed to `.swap` newest first, then th
   goes, and they get their names. But nothing goes for a file that is not whole: no write of ours leaves one,
   so something else has been at it, and as long as there are old segments these are kept.
 
+Between these steps nothing is synced: what a power loss leaves of the changes of one directory's names is a
+beginning of them, as journaling file systems replay them, and each one is among the above.
+
 The rules are Kafka's, whose directories are opened by them as well.
 """
 
@@ -90,7 +93,6 @@ def exchange_names(
     Raises OSError: nobody knows then what is on the disk."""
     for segment in replaced:
         segment.mark_deleted()
-    filesystem.sync_directory(directory)
     for base_offset in sorted(new_base_offsets):
         rename_segment(filesystem, directory, base_offset, SWAP_SUFFIX, "")
 
@@ -125,8 +127,6 @@ def _settle(filesystem: FileSystem, directory: str, swapped: Sequence[int], live
         return
     for base_offset in replaced:
         unlink_segment(filesystem, directory, base_offset, "")
-    # As long as one of these may come back, the new files must be known for what they are.
-    filesystem.sync_directory(directory)
     for base_offset in swapped:
         rename_segment(filesystem, directory, base_offset, SWAP_SUFFIX, "")
 

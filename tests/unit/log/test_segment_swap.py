@@ -88,7 +88,8 @@ def test_a_swap_that_dies_at_any_operation_leaves_all_records_in_old_segments_or
             disk.crash_at(operation, part=part)
             with pytest.raises(SimulatedCrash):
                 merge(disk, bases)
-            for survival in SURVIVALS:
+            each_name = [Survival(Kept.ALL, Kept.EACH, seed=seed) for seed in range(3)]
+            for survival in (*SURVIVALS, *each_name):
                 found = disk.reopened(survival)
                 log = LogMachine(found, CONFIG).start()
                 assert read_local(log) == records
