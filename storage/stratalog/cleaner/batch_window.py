@@ -8,10 +8,10 @@ what a checksum leaves out is the base offset, and by it a clean decides what go
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile, Buffer
+from stratalog.log.cleaned_segment import OnRead
 from stratalog.record.batch_kernels import skip_batches
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.header import (
@@ -24,8 +24,6 @@ from stratalog.record.header import (
 from stratalog.segment.log_segment import LogSegment
 
 _LENGTH = struct.Struct(">i")
-OnRead = Callable[[int], None]
-"""Told before so many bytes are read: who throttles waits here, who is to end the clean raises."""
 
 
 class BatchWindow:

@@ -24,7 +24,6 @@ from array import array
 from collections.abc import Sequence
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import CorruptRecordError
 from stratalog.base.randomness import IdGenerator
 from stratalog.cleaner.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.clean_stats import CleanStats
@@ -34,6 +33,7 @@ from stratalog.cleaner.group_cleaner import CleanPlan, GroupCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.cleaner.map_builder import MapBuilder
 from stratalog.cleaner.segment_groups import SegmentGroup, group_segments
+from stratalog.log.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments
 from stratalog.log.producer_state_entry import ProducerStateEntry
 from stratalog.log.unified_log import UnifiedLog
@@ -102,7 +102,7 @@ class Cleaner:
             )
             while left:
                 limits.check_done()
-                self._exchange(log, cleaner, left[0])
+                self._exchange(log, cleaner, left[0], on_io)
                 del left[0]
         except FileNotFoundError as failure:
             if _are_there(log, segments, left):
@@ -137,15 +137,9 @@ class Cleaner:
             config=log.config,
         )
 
-    def _exchange(self, log: UnifiedLog, cleaner: GroupCleaner, group: SegmentGroup) -> None:
+    def _exchange(self, log: UnifiedLog, cleaner: GroupCleaner, group: SegmentGroup, on_read: OnRead) -> None:
         cleaned = cleaner.clean(group)
-        try:
-            is_done = log.segment_exchange.replace(cleaned, group)
-        except CorruptRecordError:
-            cleaner.discard()
-            raise
-        if not is_done:
-            cleaner.discard()
+        if not log.segment_exchange.replace(cleaned, group, on_read):
             raise CleaningAbortedError("segments of the log were dropped while it was cleaned")
 
 

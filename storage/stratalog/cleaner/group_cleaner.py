@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.cleaner.batch_window import BatchWindow, OnRead
+from stratalog.cleaner.batch_window import BatchWindow
 from stratalog.cleaner.clean_stats import CleanStats
 from stratalog.cleaner.cleaned_transactions import AbortedIndex, AbortedSpans, CleanedTransactions
 from stratalog.cleaner.odd_batches import clean_compressed, emptied, since_offset, with_horizon
 from stratalog.cleaner.segment_groups import SegmentGroup
 from stratalog.cleaner.segment_writer import SegmentWriter
-from stratalog.log.cleaned_segment import CleanedSegment
+from stratalog.log.cleaned_segment import CleanedSegment, OnRead
 from stratalog.log.log_config import LogConfig
 from stratalog.record.batch import require_crc
 from stratalog.record.batch_kernels import whole_batches
@@ -106,7 +106,7 @@ class GroupCleaner:
             modified_ms = max(self._resources.filesystem.modified_ms(segment.path) for segment in group)
             cleaned = [writer.finish(modified_ms) for writer in self._writers]
         except BaseException:
-            self.discard()
+            self._discard()
             raise
         self._stats.bytes_in += sum(segment.size_bytes for segment in group)
         self._stats.bytes_out += sum(segment.size_bytes for segment in cleaned)
@@ -114,9 +114,8 @@ class GroupCleaner:
         self._stats.segments_out += len(cleaned)
         return cleaned
 
-    def discard(self) -> None:
-        """Remove what `clean` has written last, as far as the disk lets it: the next process removes the
-        rest."""
+    def _discard(self) -> None:
+        """Remove what was written last, as far as the disk lets it: the next process removes the rest."""
         for writer in self._writers:
             with suppress(OSError):
                 writer.discard()

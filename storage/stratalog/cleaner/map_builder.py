@@ -8,9 +8,10 @@ is all of the log up to an offset, and the clean goes no further.
 from __future__ import annotations
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.cleaner.batch_window import BatchWindow, OnRead
+from stratalog.cleaner.batch_window import BatchWindow
 from stratalog.cleaner.clean_stats import CleanStats
 from stratalog.cleaner.cleaned_transactions import AbortedIndex, AbortedSpans
+from stratalog.log.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments
 from stratalog.record.batch import records_payload, require_crc
 from stratalog.record.header import BatchHeader

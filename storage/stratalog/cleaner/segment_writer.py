@@ -55,6 +55,7 @@ class SegmentWriter:
         self._pending_bytes = 0
         unlink_segment(self._filesystem, directory, base_offset, CLEANED_SUFFIX)
         self._file = self._filesystem.open_append(self._path(LOG_SUFFIX))
+        self._is_closed = False
 
     def _path(self, suffix: str) -> str:
         return segment_path(self._directory, self.base_offset, suffix) + CLEANED_SUFFIX
@@ -108,7 +109,7 @@ class SegmentWriter:
         self._pending = memoryview(b"")
         self._filesystem.set_modified_ms(self._path(LOG_SUFFIX), modified_ms)
         self._file.sync()
-        self._file.close()
+        self._close()
         indexes = self._indexes
         indexes.time_index.maybe_append(indexes.max_timestamp)
         has_aborted = len(indexes.transaction_index) > 0
@@ -120,6 +121,11 @@ class SegmentWriter:
             self.base_offset, self.next_offset - 1, self.size_bytes, self._checksum, has_aborted
         )
 
+    def _close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._file.close()
+
     def _save(self, suffix: str, data: bytes) -> None:
         file = self._filesystem.open_append(self._path(suffix))
         try:
@@ -129,6 +135,6 @@ class SegmentWriter:
             file.close()
 
     def discard(self) -> None:
-        """Remove the files: the segment is not wanted. Raises OSError."""
-        self._file.close()
+        """Remove the files: the segment is not wanted, be it finished or not. Raises OSError."""
+        self._close()
         unlink_segment(self._filesystem, self._directory, self.base_offset, CLEANED_SUFFIX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -11,6 +12,8 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
 
 _CHUNK_BYTES = 256 * 1024
+OnRead = Callable[[int], None]
+"""Told before so many bytes are read: who throttles waits here, who is to end the clean raises."""
 
 
 class CleanedSegment(NamedTuple):
@@ -25,14 +28,19 @@ class CleanedSegment(NamedTuple):
     has_aborted: bool
     """It has a transaction index."""
 
-    def prove(self, filesystem: FileSystem, directory: str) -> None:
-        """Read the data back. Raises CorruptRecordError where it is not what was written, OSError."""
+    def prove(self, filesystem: FileSystem, directory: str, on_read: OnRead) -> None:
+        """Read the data back. Raises CorruptRecordError where it is not what was written, OSError, and what
+        `on_read` does."""
         path = segment_path(directory, self.base_offset, LOG_SUFFIX) + CLEANED_SUFFIX
         file = filesystem.open_read(path)
         try:
             position = checksum = 0
             chunk = memoryview(bytearray(_CHUNK_BYTES))
-            while read_bytes := file.read_into(position, chunk):
+            while True:
+                on_read(min(_CHUNK_BYTES, max(1, self.size_bytes - position)))
+                read_bytes = file.read_into(position, chunk)
+                if read_bytes == 0:
+                    break
                 checksum = crc32c(chunk[:read_bytes], checksum)
                 position += read_bytes
         finally:

@@ -8,7 +8,7 @@ failure takes the log offline, and the next process finds the old segments or th
 
 Readers have the old segments or the new ones. One that comes to an old file too late is told that it is
 missing, even if a new one has its name, and looks at the log again; one that has it open finishes. Appends
-wait for the renames, and for one sync of the directory between them.
+wait for the renames, and for no sync.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
-from stratalog.log.cleaned_segment import CleanedSegment
+from stratalog.log.cleaned_segment import CleanedSegment, OnRead
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_flusher import LogFlusher
@@ -62,25 +62,33 @@ class SegmentExchange:
         """What the log's segments share with those of other logs."""
         return self._local.resources
 
-    def replace(self, cleaned: Sequence[CleanedSegment], replaced: Sequence[LogSegment]) -> bool:
+    def replace(
+        self, cleaned: Sequence[CleanedSegment], replaced: Sequence[LogSegment], on_read: OnRead
+    ) -> bool:
         """Have the cleaned segments, whose files are there as `.cleaned`, where those were that they were
         made of. Durable when it returns; the old files are unlinked after `file.delete.delay.ms`.
 
-        False, with nothing changed, where one of these is not in the log any more. Raises CorruptRecordError,
-        with nothing changed, where a new file is not what was written; OSError, with nothing changed and
-        nothing left of the new files; DataDirectoryError.
+        False where one of these is not in the log any more. Raises CorruptRecordError where a new file is not
+        what was written, OSError, and what `on_read` does. In all these cases nothing has changed, and
+        nothing is left of the new files. Raises DataDirectoryError.
         """
         _require_same_range(cleaned, replaced)
         local = self._local
         filesystem, directory = local.resources.filesystem, local.directory
-        for new in cleaned:
-            new.prove(filesystem, directory)
         new_bases = [new.base_offset for new in cleaned]
+        try:
+            for new in cleaned:
+                new.prove(filesystem, directory, on_read)
+        except BaseException:
+            self._drop_new(new_bases)
+            raise
         with self._flush_lock:
             with self._log_lock:
                 self._availability.require_online()
-                if not _is_run_of(replaced, local.segments):
-                    return False
+                is_there = _is_run_of(replaced, local.segments)
+            if not is_there:
+                self._drop_new(new_bases)
+                return False
             self._flusher.flush()
             with self._log_lock, self._availability.unchanged_on_full_disk(lambda: self._drop_new(new_bases)):
                 assert self._offsets.recovery_point >= replaced[-1].end_offset

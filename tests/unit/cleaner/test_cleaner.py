@@ -8,6 +8,7 @@ import random
 import pytest
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.base.types import Durability
 from stratalog.cleaner.clean_result import CleanLimits
 from stratalog.cleaner.cleaner import Cleaner
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
@@ -22,6 +23,7 @@ from stratalog.record.compression import Codec
 from stratalog.record.control_key import ControlKey
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import BatchHeader
+from stratalog.record.offset_map import OffsetMap
 from stratalog.record.record import Record
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
 from stratalog.testing.cleaning_history import CleaningHistory, limits
@@ -136,6 +138,90 @@ def test_a_tombstone_stays_for_its_time_after_the_first_clean() -> None:
     cleaned.put((b"x", b"2"))
     cleaned.clean()
     assert cleaned.left() == [(3, b"x", b"2")]
+
+
+def test_a_tombstone_that_never_goes_has_the_furthest_horizon_there_is() -> None:
+    cleaned = Cleaned(dataclasses.replace(CONFIG, delete_retention_ms=2**63 - 1))
+    cleaned.put((b"a", b"1"), (b"a", None))
+    cleaned.clean()
+    assert [header.delete_horizon_ms for header in cleaned.headers()] == [2**62]
+    assert [one.timestamp_ms for one in read_local(cleaned.log)] == [cleaned.machine.clock.now_ms()]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
+def test_the_time_of_a_tombstone_waits_for_all_of_its_batch(codec: Codec) -> None:
+    cleaned = Cleaned()
+    cleaned.put((b"a", None), (b"b", b"1"), (b"c", None), (b"d", b"1"), codec=codec)
+    cleaned.clean(limits(2, load_factor=1.0))
+    assert cleaned.end_offset == 2
+    assert [header.delete_horizon_ms for header in cleaned.headers()] == [None]
+    cleaned.machine.clock.advance(100)
+    cleaned.clean(limits(100))
+    assert cleaned.end_offset == 4
+    horizons = [header.delete_horizon_ms for header in cleaned.headers()]
+    assert horizons == [cleaned.machine.clock.now_ms() + 1000]
+    assert [key for _, key, _ in cleaned.left()] == [b"a", b"b", b"c", b"d"]
+
+
+def test_the_batch_before_the_high_watermark_stays() -> None:
+    cleaned = Cleaned(dataclasses.replace(CONFIG, min_durability=Durability.DISK))
+    cleaned.put((b"a", b"1"))
+    now_ms = cleaned.machine.clock.now_ms()
+    for _ in range(2):
+        cleaned.log.append_as_leader(encode_batch([Record(0, now_ms, None, b"without a key")]), 1)
+    cleaned.log.flush()
+    cleaned.put((b"b", b"1"))
+    assert cleaned.log.high_watermark == 3
+    cleaned.clean()
+    assert cleaned.end_offset == 3
+    assert [(header.base_offset, header.records_count) for header in cleaned.headers()] == [
+        (0, 1),
+        (2, 0),
+        (3, 1),
+    ]
+
+
+def test_the_hash_of_each_clean_has_its_own_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+    used: list[bytes] = []
+
+    class NotingIds(SequentialIds):
+        def secret(self, size_bytes: int) -> bytes:
+            asked.append(super().secret(size_bytes))
+            return asked[-1]
+
+    def noting_map(secret: bytes, slot_count: int, load_factor: float) -> OffsetMap:
+        used.append(secret)
+        return OffsetMap(secret, slot_count, load_factor)
+
+    monkeypatch.setattr(noting_map, "slots_for", OffsetMap.slots_for, raising=False)
+    monkeypatch.setattr("stratalog.cleaner.cleaner.OffsetMap", noting_map)
+    cleaned = Cleaned()
+    cleaner = Cleaner(cleaned.machine.clock, NotingIds())
+    cleaned.put((b"a", b"1"))
+    cleaned.log.roll()
+    for _ in range(2):
+        cleaner.clean(LogToClean(cleaned.log, 0, 1, 0, 1, 0), limits())
+    assert used == asked
+    assert len(set(used)) == 2
+    assert all(len(secret) == 16 for secret in used)
+
+
+def test_all_that_is_read_and_written_is_throttled() -> None:
+    cleaned = Cleaned()
+    for number in range(60):
+        cleaned.put((b"k%d" % (number % 40), b"x" * 50))
+    throttled = 0
+
+    def throttle(size_bytes: int) -> None:
+        nonlocal throttled
+        throttled += size_bytes
+
+    cleaned.clean(limits()._replace(throttle=throttle))
+    stats = cleaned.result.stats
+    # Once for each pass, for what is written, and for what is read back.
+    least_bytes = stats.mapped_bytes + stats.bytes_in + 2 * stats.bytes_out
+    assert least_bytes <= throttled < least_bytes + 100
 
 
 def test_a_segment_of_which_nothing_stays_keeps_its_last_batch_empty() -> None:

@@ -47,11 +47,15 @@ def copied(log: UnifiedLog, group: Sequence[LogSegment]) -> CleanedSegment:
     return writer.finish(7000)
 
 
+def replace(log: UnifiedLog, cleaned: Sequence[CleanedSegment], replaced: Sequence[LogSegment]) -> bool:
+    return log.segment_exchange.replace(cleaned, replaced, lambda _: None)
+
+
 def test_readers_that_have_an_old_segment_do_not_read_the_new_file_of_its_name() -> None:
     log = filled().log
     old = log.local_segments[0]
     assert old.read_bytes(0, 61)
-    assert log.segment_exchange.replace([copied(log, [old])], [old])
+    assert replace(log, [copied(log, [old])], [old])
     assert log.local_segments[0] is not old
     assert log.local_segments[0].path == old.path
     for ask in (
@@ -67,7 +71,7 @@ def test_readers_that_have_an_old_segment_do_not_read_the_new_file_of_its_name()
 def test_aborted_transactions_of_an_old_segment_are_not_those_of_the_new_one() -> None:
     log = filled().log
     old = next(segment for segment in log.local_segments if segment.has_aborted)
-    assert log.segment_exchange.replace([copied(log, [old])], [old])
+    assert replace(log, [copied(log, [old])], [old])
     with pytest.raises(FileNotFoundError):
         old.collect_aborted(0, old.end_offset)
 
@@ -78,7 +82,7 @@ def test_a_reader_that_has_the_file_open_finishes() -> None:
     expected = [located.header for located in old.batches()]
     reading = old.batches()
     found = [next(reading).header]
-    assert log.segment_exchange.replace([copied(log, log.local_segments[:2])], log.local_segments[:2])
+    assert replace(log, [copied(log, log.local_segments[:2])], log.local_segments[:2])
     found += [located.header for located in reading]
     assert found == expected
 
@@ -89,7 +93,7 @@ def test_merged_segments_are_the_same_log() -> None:
     before = read_local(log)
     aborted = log.aborted_transactions(0, log.last_stable_offset)
     group = log.local_segments[1:4]
-    assert log.segment_exchange.replace([copied(log, group)], group)
+    assert replace(log, [copied(log, group)], group)
     log.check()
     assert read_local(log) == before
     assert log.aborted_transactions(0, log.last_stable_offset) == aborted
@@ -108,8 +112,10 @@ def test_what_is_not_in_the_log_any_more_is_not_replaced() -> None:
     log.increment_log_start_offset(group[1].base_offset)
     log.delete_old_segments()
     segments = log.local_segments
-    assert not log.segment_exchange.replace([cleaned], group)
+    assert not replace(log, [cleaned], group)
     assert log.local_segments is segments
+    names = log.segment_exchange.resources.filesystem.list_directory(log.directory)
+    assert not [name for name in names if name.endswith(CLEANED_SUFFIX)]
     log.check()
 
 
@@ -130,7 +136,7 @@ def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
         file.close()
         first_operation = disk.operation_count + 1
         if operation == 0:
-            assert log.segment_exchange.replace([cleaned], group)
+            assert replace(log, [cleaned], group)
             trace = disk.trace[first_operation - 1 :]
             continue
         if operation > len(trace):
@@ -139,7 +145,7 @@ def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
             continue
         disk.crash_at(first_operation + operation - 1)
         with pytest.raises(SimulatedCrash):
-            log.segment_exchange.replace([cleaned], group)
+            replace(log, [cleaned], group)
         for found in (disk.reopened(Survival(Kept.NONE, Kept.NONE)), disk.killed()):
             assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER).start()) == before
     assert len(trace) > 10
@@ -148,7 +154,7 @@ def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
 def test_the_active_segment_is_never_replaced() -> None:
     log = filled().log
     group = log.local_segments[-2:]
-    assert not log.segment_exchange.replace([copied(log, group)], group)
+    assert not replace(log, [copied(log, group)], group)
     log.check()
 
 
@@ -168,8 +174,30 @@ def test_a_file_that_is_not_what_was_written_replaces_nothing(cut: int) -> None:
     file.append([bytes(data[: len(data) - cut])])
     segments = log.local_segments
     with pytest.raises(CorruptRecordError, match="does not hold what was written"):
-        log.segment_exchange.replace([cleaned], group)
+        replace(log, [cleaned], group)
     assert log.local_segments is segments
+    log.check()
+
+
+@pytest.mark.parametrize("call_count", [1, 2])
+def test_reading_back_may_be_ended(call_count: int) -> None:
+    history = filled()
+    log = history.log
+    group, records = log.local_segments[:3], read_local(log)
+    cleaned = copied(log, group)
+    asked: list[int] = []
+
+    def on_read(size_bytes: int) -> None:
+        asked.append(size_bytes)
+        if len(asked) == call_count:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        log.segment_exchange.replace([cleaned], group, on_read)
+    assert asked[0] == cleaned.size_bytes
+    names = history.machine.disk.list_directory(log.directory)
+    assert not [name for name in names if name.endswith(CLEANED_SUFFIX)]
+    assert read_local(log) == records
     log.check()
 
 
