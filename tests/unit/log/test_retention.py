@@ -10,6 +10,7 @@ from stratalog.base.errors import DataDirectoryError, OffsetOutOfRangeError
 from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
@@ -230,6 +231,23 @@ def test_a_log_that_was_never_flushed_keeps_its_start_in_a_power_loss() -> None:
     machine.disk = machine.disk.after_crash(Survival(Kept.ALL, Kept.NONE))
     machine.manager = None
     assert machine.start().log_start_offset == 2
+
+
+def test_producers_of_what_went_are_remembered_after_a_power_loss() -> None:
+    """Only a snapshot has them by then, which nothing else had synced."""
+    machine, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
+    producer = BatchProducer(7, 0, 0)
+    log.append_as_leader(
+        encode_batch([Record(0, DEFAULT_NOW_MS - 2 * HOUR_MS, b"k", b"v")] * 3, producer=producer), 1
+    )
+    log.roll()
+    fill(log, 1)
+    assert log.delete_old_segments() == 1
+    assert isinstance(machine.disk, MemoryFileSystem)
+    machine.disk = machine.disk.after_crash(Survival(Kept.NONE, Kept.ALL))
+    machine.manager = None
+    [entry] = machine.start().producers()
+    assert (entry.producer_id, entry.next_sequence) == (7, 3)
 
 
 def test_what_lies_below_the_log_start_goes_from_a_tiered_log_too() -> None:
