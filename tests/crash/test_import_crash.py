@@ -186,7 +186,25 @@ def test_an_import_brings_everything() -> None:
         TXN: (0, 224),
     }
     assert broker_files(COMPLETE.disk) == BROKER_FILES
-    assert not COMPLETE.disk.exists("/data/import")
+    assert not [name for name in COMPLETE.disk.list_directory("/data") if "import" in name]
+
+
+def test_an_import_removes_what_another_one_has_left_and_nobody_elses_directory() -> None:
+    machine = Machine()
+    left = f"import.{31 * '0'}a-staging"
+    others = ["import", "import.old-staging", f"my-{left}", f"{left}.kept"]
+    for name in (left, *others):
+        copy(GOLDEN / str(TXN), broker := machine.disk.inner, f"/data/{name}/{TXN}")
+        assert broker.list_directory(f"/data/{name}/{TXN}")
+    before = machine.disk.inner.contents()
+    machine.run()
+    after = machine.disk.inner.contents()
+    assert not machine.disk.exists(f"/data/{left}")
+    theirs = {
+        path: data for path, data in before.items() if path.split("/")[2:3] in [[name] for name in others]
+    }
+    assert theirs
+    assert {path: after.get(path) for path in theirs} == theirs
 
 
 def changes() -> list[tuple[int, str]]:

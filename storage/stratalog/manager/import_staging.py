@@ -2,7 +2,8 @@
 
 Four steps, for all partitions of an import together:
 
-1. `stage`: in `DATA_DIR/import`, a data directory of its own, put the broker's files, with its checkpoints
+1. `stage`: in `DATA_DIR/import.UUID-staging`, a data directory of its own, put the broker's files, with its
+   checkpoints
    and its marker of a clean shutdown. Files that nobody writes any more are shared with the broker's
    directory (another name for the same file), all others are copied: a server appends to the last segment,
    and cuts what lies above the recovery point.
@@ -15,7 +16,7 @@ Four steps, for all partitions of an import together:
 4. The caller makes the topics known. Until then nobody looks at these directories, and `remove_leftovers` of
    the next import removes them.
 
-A crash in 1 or 2 leaves the staging directory, which the next import empties; one in 3 leaves lines in
+A crash in 1 or 2 leaves the staging directory, which the next import removes; one in 3 leaves lines in
 checkpoints, of which no new log believes anything, and directories with the mark.
 
 The files that are shared are never written here: whatever changes one makes it its own before (`own_file`).
@@ -26,6 +27,7 @@ for that.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -48,8 +50,8 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.partition_metadata import write_partition_metadata
 
-STAGING_DIRECTORY = "import"
-"""No partition's name: these end with a number."""
+# No partition's name: these end with a number. And nobody else's: what has such a name is removed.
+_STAGING = re.compile(r"import\.[0-9a-f]{32}-staging")
 MAX_IMPORTED_EPOCH = 2**31 - 1 - 1_000_000
 """Each start of a server takes a higher epoch, for good and for all of a store."""
 
@@ -85,7 +87,8 @@ class ImportStaging:
         self._scheduler = scheduler
         self._ids = ids
         self._directory = directory
-        self._path = f"{directory.path}/{STAGING_DIRECTORY}"
+        self._path = f"{directory.path}/import.{ids.uuid().hex}-staging"
+        assert is_staging(posixpath.basename(self._path))
         self._shares_files = shares_files
 
     def stage(self, topics: Sequence[SourceTopic], *, was_clean: bool) -> None:
@@ -93,7 +96,8 @@ class ImportStaging:
 
         Durable when it returns. Raises OSError.
         """
-        self._filesystem.remove_tree(self._path)
+        for name in filter(is_staging, self._filesystem.list_directory(self._directory.path)):
+            self._filesystem.remove_tree(f"{self._directory.path}/{name}")
         self._filesystem.make_directories(self._path)
         recovery_points: dict[TopicPartition, int] = {}
         start_offsets: dict[TopicPartition, int] = {}
@@ -226,6 +230,11 @@ class ImportStaging:
 
     def _checkpoint(self, directory: str, name: str) -> OffsetCheckpoint:
         return OffsetCheckpoint(self._filesystem, f"{directory}/{name}")
+
+
+def is_staging(name: str) -> bool:
+    """Whether an import has given the name to its staging directory."""
+    return _STAGING.fullmatch(name) is not None
 
 
 def _holes_before(log: UnifiedLog) -> tuple[int, ...]:

@@ -7,14 +7,15 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.compaction.scratch import Scratch, ScratchReader, clear_scratch_directory
+from stratalog.compaction.scratch import Scratch, ScratchReader
+from stratalog.remote.spool import clear_spool_directory
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 
 @given(st.lists(st.binary(max_size=30), max_size=8), st.integers(0, 60), st.data())
 def test_memory_and_file_read_alike(parts: list[bytes], limit_bytes: int, data: st.DataObject) -> None:
     filesystem = MemoryFileSystem()
-    clear_scratch_directory(filesystem, "/scratch")
+    clear_spool_directory(filesystem, "/scratch")
     whole = b"".join(parts)
     with Scratch(filesystem, "/scratch", UUID(int=1), limit_bytes) as scratch:
         for part in parts:
@@ -33,7 +34,9 @@ def test_memory_and_file_read_alike(parts: list[bytes], limit_bytes: int, data: 
 
 def test_what_a_crash_left_is_cleared() -> None:
     filesystem = MemoryFileSystem()
-    filesystem.make_directories("/scratch/old")
-    filesystem.open_append("/scratch/1.scratch").append([b"left behind"])
-    clear_scratch_directory(filesystem, "/scratch")
-    assert filesystem.list_directory("/scratch") == []
+    filesystem.make_directories("/scratch/old.data")
+    for name in ("1.scratch", "1.data", "1.keys", "notes.txt"):
+        filesystem.open_append(f"/scratch/{name}").append([b"left behind"])
+    clear_spool_directory(filesystem, "/scratch")
+    # Nothing else is made there, so the rest is somebody else's.
+    assert sorted(filesystem.list_directory("/scratch")) == ["notes.txt", "old.data"]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -105,12 +106,14 @@ def test_what_a_dead_process_left_aside_goes_after_a_day(
     store: LocalObjectStore, filesystem: MemoryFileSystem, clock: ManualClock
 ) -> None:
     filesystem.make_directories("/store/.aside")
-    filesystem.open_append("/store/.aside/old").close()
+    old, new = str(UUID(int=2**64 + 1)), str(UUID(int=2**64 + 2))
+    filesystem.open_append(f"/store/.aside/{old}").close()
+    filesystem.open_append("/store/.aside/somebody-elses").close()
     clock.advance(DAY_MS)
-    filesystem.open_append("/store/.aside/new").close()
+    filesystem.open_append(f"/store/.aside/{new}").close()
     clock.advance(1)
     store.put("key", b"")
-    assert filesystem.list_directory("/store/.aside") == ["new"]
+    assert sorted(filesystem.list_directory("/store/.aside")) == [new, "somebody-elses"]
 
 
 def test_whoever_holds_the_lock_too_long_is_reported(

@@ -43,13 +43,13 @@ from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.job_run import JobClock, JobResult, JobRun
 from stratalog.compaction.planner import plan
-from stratalog.compaction.scratch import clear_scratch_directory
 from stratalog.compaction.topic_policy import TopicPolicy, topic_policies
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.metadata_log import MetadataLog
+from stratalog.remote.spool import clear_spool_directory
 from stratalog.remote.store_clock import MAX_CLOCK_SKEW_MS, clock_skew_ms
 from stratalog.remote.topic_entry import TopicEntry
 
@@ -110,7 +110,7 @@ class Compactor:
         so: jobs that were committed stay, the one that was running has not happened.
         """
         with self._lock:
-            clear_scratch_directory(self._filesystem, self._settings.spool_directory)
+            clear_spool_directory(self._filesystem, self._settings.spool_directory)
             reports: list[CompactionReport] = []
             for _ in range(MAX_ROUNDS):
                 is_done = self._run_round(topics, left_alone, reports)

@@ -2,7 +2,7 @@
 
 This is for what a job must read out of order, or later than it arrives. It is never synced, its name is
 unlinked when it is closed, and what a crash leaves behind goes when the next compactor begins
-(`clear_scratch_directory`).
+(`clear_spool_directory`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from types import TracebackType
 from uuid import UUID
 
 from stratalog.base.filesystem import AppendFile, Buffer, FileSystem
+from stratalog.remote.spool import SCRATCH_SUFFIX
 
 
 class Scratch:
@@ -23,7 +24,7 @@ class Scratch:
         self, filesystem: FileSystem, directory: str, scratch_id: UUID, memory_limit_bytes: int
     ) -> None:
         self._filesystem = filesystem
-        self._path = f"{directory}/{scratch_id}.scratch"
+        self._path = f"{directory}/{scratch_id}{SCRATCH_SUFFIX}"
         self._memory_limit_bytes = memory_limit_bytes
         self._pieces: list[Buffer] = []
         self._ends: list[int] = []
@@ -127,9 +128,3 @@ class ScratchReader:
         data = self._scratch.read_some_at(self._position, size)
         self._position += len(data)
         return data
-
-
-def clear_scratch_directory(filesystem: FileSystem, directory: str) -> None:
-    """Make an empty directory of it. Raises OSError."""
-    filesystem.remove_tree(directory)
-    filesystem.make_directories(directory)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 import posixpath
+import re
 import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -44,6 +45,8 @@ LOCK_TIMEOUT_S = 30.0
 """A change of names takes milliseconds: whoever holds the lock this long is stuck."""
 _LOCK_POLL_S = 0.001
 _LOCK_POLL_MAX_S = 0.020
+# The names of those files; what has another one is not of a store.
+_ASIDE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STALE_ASIDE_MS = 24 * 3600 * 1000
 
 
@@ -215,7 +218,7 @@ class LocalObjectStore:
 
     def _remove_stale_asides(self, directory: str) -> None:
         newest_stale_ms = self._clock.now_ms() - _STALE_ASIDE_MS
-        for name in self._filesystem.list_directory(directory):
+        for name in filter(_ASIDE.fullmatch, self._filesystem.list_directory(directory)):
             with suppress(FileNotFoundError):
                 if self._filesystem.modified_ms(f"{directory}/{name}") < newest_stale_ms:
                     self._filesystem.unlink(f"{directory}/{name}")

@@ -32,7 +32,7 @@ from stratalog.remote.object_ref import ObjectRef
 from stratalog.remote.slice_builder import BuiltSlice, SliceBuilder, SliceEnd
 from stratalog.remote.slice_entry import MAX_RECORD_COUNT, KeyStrategy, SliceEntry
 from stratalog.remote.slice_index import DEFAULT_INDEX_INTERVAL_BYTES
-from stratalog.remote.spool import FilePart, Parts, Spool
+from stratalog.remote.spool import DATA_SUFFIX, KEYS_SUFFIX, FilePart, Parts, Spool
 from stratalog.remote.store_layout import StoreLayout
 
 
@@ -79,8 +79,8 @@ class ObjectWriter:
         self._settings = settings
         self._encoded_header = encode_header(header)
         path = f"{settings.spool_directory}/{header.name}"
-        self._data = Spool(filesystem, path + ".data", settings.memory_bytes)
-        self._key_streams = Spool(filesystem, path + ".keys", settings.memory_bytes)
+        self._data = Spool(filesystem, path + DATA_SUFFIX, settings.memory_bytes)
+        self._key_streams = Spool(filesystem, path + KEYS_SUFFIX, settings.memory_bytes)
         self._indexes: list[bytes] = []
         self._slices: list[BuiltSlice] = []
         self._builder: SliceBuilder | None = None

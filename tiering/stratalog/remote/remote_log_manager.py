@@ -30,6 +30,7 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
+from stratalog.remote.spool import clear_spool_directory
 from stratalog.remote.upload_report import FailedUpload, RefusedUpload, UploadReport
 from stratalog.remote.upload_run import UploadCandidate, UploadRun
 
@@ -77,8 +78,7 @@ class RemoteLogManager:
         self._lock = threading.Lock()
         self._is_settled = True
         # What an earlier process left there belongs to no object that could still be committed.
-        filesystem.remove_tree(settings.writer.spool_directory)
-        filesystem.make_directories(settings.writer.spool_directory)
+        clear_spool_directory(filesystem, settings.writer.spool_directory)
 
     def upload(self, candidates: Sequence[UploadCandidate], *, epoch: int) -> UploadReport:
         """Upload all that is ready, under the epoch that this process has claimed.

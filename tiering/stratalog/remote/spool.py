@@ -2,7 +2,7 @@
 
 An object's parts cannot all be sent in the order in which they are made, so they wait here. Nothing is
 fsynced: a spool is worth nothing after a crash, and whoever owns the directory removes what an earlier
-process left in it.
+process left in it (`clear_spool_directory`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ from typing import NamedTuple, overload
 
 from stratalog.base.filesystem import AppendFile, Buffer, FileSystem
 
+DATA_SUFFIX = ".data"
+KEYS_SUFFIX = ".keys"
+SCRATCH_SUFFIX = ".scratch"
+SPOOL_SUFFIXES = (DATA_SUFFIX, KEYS_SUFFIX, SCRATCH_SUFFIX)
+"""Of all files that are made in the directory."""
 _WRITE_BYTES = 1 << 20
 """Small pieces are gathered before a system call is spent on them."""
 _READ_BYTES = 8 << 20
@@ -119,3 +124,12 @@ def _gathered(pieces: Sequence[Buffer]) -> list[Buffer]:
         else:
             gathered += group
     return gathered
+
+
+def clear_spool_directory(filesystem: FileSystem, directory: str) -> None:
+    """Make the directory where it is missing, and remove the files that earlier processes left in it. Raises
+    OSError."""
+    filesystem.make_directories(directory)
+    for name in filesystem.list_directory(directory):
+        if name.endswith(SPOOL_SUFFIXES) and not filesystem.is_directory(f"{directory}/{name}"):
+            filesystem.unlink(f"{directory}/{name}")

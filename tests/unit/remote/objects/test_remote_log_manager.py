@@ -232,7 +232,7 @@ def test_a_commit_that_turns_out_to_have_landed_is_not_sent_again() -> None:
 def test_the_spool_is_emptied_when_a_manager_is_made_and_left_empty() -> None:
     machine = Machine()
     machine.filesystem.make_directories("/spool")
-    machine.filesystem.open_append("/spool/left behind").close()
+    machine.filesystem.open_append("/spool/left behind.data").close()
     logs = machine.start()
     logs.create_topic("t", 1)
     fill(logs, [2])
