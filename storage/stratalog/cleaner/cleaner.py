@@ -133,7 +133,6 @@ class Cleaner:
             now_ms=now_ms,
             horizon_ms=min(now_ms + log.config.delete_retention_ms, _MAX_HORIZON_MS),
             kept_empty=array("q", sorted(kept)),
-            marker_epochs={entry.producer_id: entry.epoch for entry in producers if not entry.batches},
             config=log.config,
         )
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -58,8 +57,6 @@ class CleanPlan(NamedTuple):
     """What tombstones and markers get that are kept for a while."""
     kept_empty: array[int]
     """Last offsets of batches that stay, ascending: 'q'."""
-    marker_epochs: Mapping[int, int]
-    """By producer that is remembered by a marker only: its epoch."""
     config: LogConfig
 
 
@@ -249,9 +246,7 @@ class GroupCleaner:
         """The batch has no records any more: it goes, or stays for what its header says."""
         kept = self._rules[0].kept_empty
         at = bisect_left(kept, header.last_offset)
-        is_last = at < len(kept) and kept[at] == header.last_offset
-        marker_epoch = self._plan.marker_epochs.get(header.producer_id)
-        if is_last or (header.is_control and marker_epoch == header.producer_epoch):
+        if at < len(kept) and kept[at] == header.last_offset:
             self._write(emptied(header))
 
     def _write(self, batches: Buffer) -> None:

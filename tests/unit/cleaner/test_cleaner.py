@@ -402,6 +402,19 @@ def test_the_last_batch_of_a_producer_stays_empty_and_its_marker_with_it() -> No
     cleaned.put_as(1, 2, (b"a", b"2"))
 
 
+def test_a_marker_whose_time_has_passed_leaves_nothing_behind() -> None:
+    """Of its producer the log remembers no batch, only the epoch; an empty marker would not say that."""
+    cleaned = Cleaned()
+    cleaned.put_as(1, 0, (b"a", b"1"))
+    cleaned.log.append_end_transaction_marker(1, 1, 1, committed=True, leader_epoch=1)
+    cleaned.put((b"a", b"2"))
+    assert [entry.batches for entry in cleaned.log.producers()] == [()]
+    for _ in range(4):
+        cleaned.clean(all_dirty=True)
+        cleaned.machine.clock.advance(2000)
+    assert [(header.base_offset, header.records_count) for header in cleaned.headers()] == [(2, 1)]
+
+
 def test_control_records_of_other_types_are_nobodys_to_drop() -> None:
     cleaned = Cleaned()
     other = encode_batch(
