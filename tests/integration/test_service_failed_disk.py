@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from stratalog.base.errors import DataDirectoryError
+from stratalog.base.filesystem import AppendFile
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
-from stratalog.testing.service_bench import service_bench
+from stratalog.cli.main import stratalog
+from stratalog.testing.service_bench import ServiceBench, service_bench
 
 LOCAL = {"remote.storage.enable": "false"}
 
@@ -36,6 +42,45 @@ class FullDisk(PosixFileSystem):
 def _refuse(path: str, name: str | None) -> None:
     if name is not None and path.endswith(f"/{name}"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+class FailingDirectory(PosixFileSystem):
+    """Refuses to open files below this directory, once it is named."""
+
+    broken = "/nowhere/"
+
+    def open_append(self, path: str) -> AppendFile:
+        self._refuse(path)
+        return super().open_append(path)
+
+    def open_read(self, path: str) -> AppendFile:
+        self._refuse(path)
+        return super().open_read(path)
+
+    def _refuse(self, path: str) -> None:
+        if path.startswith(self.broken):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+
+async def fail_one(bench: ServiceBench, disk: FailingDirectory, other: str, config: Mapping[str, str]) -> int:
+    """Make topic `t` with a partition in each of two directories, and let the disk of one fail; returns the
+    number of the partition in it."""
+    await bench.client.admin.create_topic("t", 2, {**config, "segment.bytes": "1024"})
+    for number in range(2):
+        await bench.append("t", [b"x" * 900], number)
+    [lost] = [
+        one.topic_partition.partition
+        for one in bench.server.engine.registry.topic("t").partitions
+        if one.log.directory.startswith(other)
+    ]
+    disk.broken = f"{other}/"
+    with pytest.raises(DataDirectoryError):
+        await bench.append("t", [b"x" * 900], lost)
+    return lost
+
+
+def run(bench: ServiceBench, *arguments: str) -> Any:
+    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
 
 
 async def test_one_log_that_stays_of_a_topic_that_could_not_be_made_keeps_no_other(
@@ -74,3 +119,33 @@ async def test_a_log_that_stayed_open_keeps_its_name_from_nobody(
         assert "the log of a deleted topic was still open" in caplog.text
         assert await bench.append("t", [b"new"]) == 0
         assert [[one.value for one in records] for records in await bench.read_all("t")] == [[b"new"], []]
+
+
+async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed(tmp_path: Path) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        lost = await fail_one(bench, disk, other, {})
+        admin = bench.client.admin
+        await bench.append("t", [b"x" * 900], 1 - lost)
+        status = await admin.tier_status()
+        assert status.pending_upload_bytes > 900
+        [offline] = status.offline_partitions
+        assert (offline.topic, offline.partition, offline.path) == ("t", lost, f"{other}/t-{lost}")
+        assert "Input/output error" in offline.reason
+        [described] = await admin.describe_topics(["t"])
+        assert [*described.offline_partitions] == [offline]
+        for command in (("log", "describe", "t"), ("tier", "status"), ("topic", "describe", "t")):
+            shown = await asyncio.to_thread(run, bench, *command)
+            assert (shown.exit_code, f"t-{lost} is offline, path {other}/t-{lost}: " in shown.output) == (
+                0,
+                True,
+            )
+        # Whoever names the topic is told of both, whoever does not names nobody.
+        with pytest.raises(DataDirectoryError) as failure:
+            await admin.upload(["t"])
+        fields = failure.value.fields
+        assert (fields["path"], fields["uploaded_objects"], fields["uploaded_slices"]) == (other, 1, 1)
+        assert int(str(fields["uploaded_bytes"])) > 1800
+        assert (await admin.describe_log("t", [1 - lost]))[0].tiered_end_offset == 2
+        assert (await admin.upload()).objects == 0
+        assert (await admin.tier_status()).last_upload_error == ""

@@ -97,13 +97,13 @@ async def test_a_pass_that_finds_nothing_to_do_reads_no_segment(tmp_path: Path) 
 
 
 class BreakingDisk(PosixFileSystem):
-    """Once broken, nothing of one partition's directory can be fsynced."""
+    """Once broken, one partition's directory cannot be fsynced, for a reason that concerns no other."""
 
     is_broken = False
 
     def sync_directory(self, path: str) -> None:
         if self.is_broken and path.endswith("/broken-0"):
-            raise OSError(errno.EIO, "input/output error", path)
+            raise OSError(errno.EACCES, "permission denied", path)
         super().sync_directory(path)
 
 

@@ -153,8 +153,8 @@ Global___Topic: _TypeAlias = Topic  # noqa: Y015
 
 @_typing.final
 class OfflinePartition(_message.Message):
-    """A partition whose local log could not be opened when the server started. Calls to it fail with
-    DATA_DIRECTORY_ERROR, and nothing of it changes, until its directory was seen to and the server started again.
+    """A partition whose local log could not be opened when the server started, or whose disk has failed since. Calls to it
+    fail with DATA_DIRECTORY_ERROR, and nothing of it changes, until its directory was seen to and the server started again.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

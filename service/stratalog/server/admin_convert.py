@@ -25,7 +25,7 @@ def topic_message(topic: HostedTopic) -> admin_pb2.Topic:
         partition_count=len(topic.all_partitions),
         config_overrides=topic.config_overrides,
         config={} if topic.config is None else topic.config.as_mapping(),
-        offline_partitions=map(offline_partition_message, topic.offline_partitions),
+        offline_partitions=map(offline_partition_message, topic.unserved_partitions),
     )
 
 
@@ -41,22 +41,17 @@ def offline_partition_message(partition: OfflinePartition) -> admin_pb2.OfflineP
 
 def partition_log_message(partition: HostedPartition | OfflinePartition) -> admin_pb2.PartitionLog:
     """Offsets, segments and slices of a partition, each consistent in itself."""
-    if isinstance(partition, OfflinePartition):
-        return _offline_log_message(partition)
-    log = partition.log
+    offline = partition if isinstance(partition, OfflinePartition) else partition.offline()
+    if offline is not None:
+        return _offline_log_message(offline)
+    assert isinstance(partition, HostedPartition)
     try:
-        log.require_disk()
-        return _log_message(partition, log.segments())
-    except DataDirectoryError as failure:
-        return _offline_log_message(
-            OfflinePartition(
-                partition.topic_partition,
-                partition.topic_id_partition,
-                partition.shard,
-                log.directory,
-                failure,
-            )
-        )
+        return _log_message(partition, partition.log.segments())
+    except DataDirectoryError:
+        offline = partition.offline()
+        if offline is None:
+            raise
+        return _offline_log_message(offline)
 
 
 def _log_message(partition: HostedPartition, segments: Iterable[SegmentInfo]) -> admin_pb2.PartitionLog:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, UnsupportedOperationError
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.fetch_data import FetchData
@@ -21,6 +21,7 @@ from stratalog.remote.remote_reader import RemoteReader
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.server.fetch_cursor import Watermarks
 from stratalog.server.hosted_shard import HostedShard
+from stratalog.server.offline_partition import OfflinePartition
 from stratalog.server.partition_signal import PartitionSignal
 from stratalog.server.partition_writer import PartitionWriter
 from stratalog.server.unknown_topic import unknown_topic
@@ -95,6 +96,17 @@ class HostedPartition:
         if self._is_withdrawn:
             raise unknown_topic(self.topic_partition.topic)
         self.shard.leader_epoch()
+
+    def offline(self) -> OfflinePartition | None:
+        """The partition as operators are to see it where the disk of its log directory has failed; None while
+        that works."""
+        try:
+            self.log.require_disk()
+        except DataDirectoryError as failure:
+            return OfflinePartition(
+                self.topic_partition, self.topic_id_partition, self.shard, self.log.directory, failure
+            )
+        return None
 
     def reconfigure(self, config: LogConfig) -> None:
         """The topic was altered. Raises DataDirectoryError, and the former configuration holds then."""

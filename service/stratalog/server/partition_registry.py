@@ -37,7 +37,20 @@ class HostedTopic:
 
     @property
     def offline_partitions(self) -> tuple[OfflinePartition, ...]:
+        """Those that were so when they were to be opened."""
         return tuple(one for one in self.all_partitions if isinstance(one, OfflinePartition))
+
+    @property
+    def failed_partitions(self) -> tuple[OfflinePartition, ...]:
+        """Those of `partitions` whose disk has failed since."""
+        return tuple(failed for one in self.partitions if (failed := one.offline()) is not None)
+
+    @property
+    def unserved_partitions(self) -> tuple[OfflinePartition, ...]:
+        """Both, by number."""
+        return tuple(
+            sorted((*self.offline_partitions, *self.failed_partitions), key=lambda one: one.topic_partition)
+        )
 
 
 class PartitionRegistry:
@@ -104,4 +117,5 @@ class PartitionRegistry:
         return tuple(partition for topic in self.topics() for partition in topic.partitions)
 
     def offline_partitions(self) -> tuple[OfflinePartition, ...]:
-        return tuple(partition for topic in self.topics() for partition in topic.offline_partitions)
+        """Those of all topics, as `HostedTopic.unserved_partitions` has them."""
+        return tuple(partition for topic in self.topics() for partition in topic.unserved_partitions)

@@ -131,15 +131,16 @@ class TierManager:
     def upload_now(self, topics: Collection[str], *, delete_local: bool) -> Uploaded:
         """Roll the active segments of the named topics (none: all) and upload what is rolled.
 
-        A partition that fails holds up no other: all are tried, then the first failure is raised; one that is
-        offline fails where its topic is named, and is left out otherwise. Raises
+        A partition that fails holds up no other: all are tried, then the first failure is raised, with what
+        the others have brought among its fields; one that is offline, or whose disk has failed, fails where
+        its topic is named, and is left out otherwise. Raises
         UnknownTopicOrPartitionError, FencedError, StoreError, DataDirectoryError; PreconditionFailedError
         where the metadata moved under each of a few tries.
         """
-        partitions = [partition for partition in self._partitions(topics) if partition.is_tiered]
-        failures: list[LogStoreError] = [
-            offline.error() for name in topics for offline in self._registry.topic(name).offline_partitions
-        ]
+        partitions = self._tiered_partitions(topics)
+        named = [self._registry.topic(name) for name in topics]
+        failures = [offline.error() for topic in named for offline in topic.offline_partitions]
+        failures += [failed.failure for topic in named for failed in topic.failed_partitions]
         for partition in partitions:
             partition.shard.leader_epoch()
             _collect(failures, partition.log.roll)
@@ -156,13 +157,14 @@ class TierManager:
             for partition in partitions:
                 delete = partial(partition.log.delete_local_segments, ignore_retention=True)
                 deleted_count += _collect(failures, delete) or 0
+        uploaded = uploaded._replace(local_segments_deleted=deleted_count)
         if failures:
-            raise failures[0]
-        return uploaded._replace(local_segments_deleted=deleted_count)
+            raise _with_what_was_uploaded(failures[0], uploaded)
+        return uploaded
 
     def upload_pass(self) -> None:
         """Upload what is rolled. The periodic task; failures of partitions are logged and tried again."""
-        done = self._upload([partition for partition in self._partitions(()) if partition.is_tiered])
+        done = self._upload(self._tiered_partitions(()))
         for failure in done.failures + done.refusals:
             logger.warning("a partition could not be uploaded, it is tried again: %s", failure)
 
@@ -293,6 +295,10 @@ class TierManager:
             return list(self._registry.partitions())
         return [partition for name in topics for partition in self._registry.topic(name).partitions]
 
+    def _tiered_partitions(self, topics: Collection[str]) -> list[HostedPartition]:
+        """Those that can be uploaded: the disk of their log has not failed."""
+        return [one for one in self._partitions(topics) if one.is_tiered and one.offline() is None]
+
     def _upload(self, partitions: Collection[HostedPartition]) -> _Pass:
         """Fsync what is rolled and upload it; the failures of single partitions are returned."""
         uploaded = Uploaded()
@@ -331,6 +337,17 @@ class TierManager:
         with self._lock:
             last_success_ms = self._clock.now_ms() if uploaded.object_count else self._status.last_success_ms
             self._status = UploadStatus(last_success_ms, "" if error is None else str(error)[:500])
+
+
+def _with_what_was_uploaded(failure: LogStoreError, uploaded: Uploaded) -> LogStoreError:
+    """The failure, for whoever asks what became of the others."""
+    failure.fields.update(
+        uploaded_objects=uploaded.object_count,
+        uploaded_slices=uploaded.slice_count,
+        uploaded_bytes=uploaded.data_bytes,
+        local_segments_deleted=uploaded.local_segments_deleted,
+    )
+    return failure
 
 
 def _flush_rolled(log: UnifiedLog) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from stratalog.base.errors import DataDirectoryError
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.shard_state import ShardClaim
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.server.admin_convert import offline_partition_message
+from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.partition_registry import PartitionRegistry
 from stratalog.server.shard_set import ShardSet
 from stratalog.server.tier_manager import TierManager
@@ -52,12 +54,7 @@ class TierStatusReporter:
                 status.dropped_objects += 1
                 status.dropped_bytes += dropped.size_bytes
         for partition in self._registry.partitions():
-            if partition.is_tiered:
-                status.pending_upload_bytes += sum(
-                    segment.size_bytes
-                    for segment in partition.log.segments()
-                    if not segment.is_active and segment.end_offset > partition.tiered_end_offset
-                )
+            status.pending_upload_bytes += _pending_upload_bytes(partition)
         status.offline_partitions.extend(map(offline_partition_message, self._registry.offline_partitions()))
         takeover = _takeover(self._shards)
         if takeover is not None:
@@ -68,6 +65,23 @@ class TierStatusReporter:
         status.last_successful_upload_ms = upload.last_success_ms
         status.last_upload_error = upload.last_error
         return status
+
+
+def _pending_upload_bytes(partition: HostedPartition) -> int:
+    """Of a partition whose disk has failed nobody can tell."""
+    if not partition.is_tiered or partition.offline() is not None:
+        return 0
+    try:
+        segments = partition.log.segments()
+    except DataDirectoryError:
+        if partition.offline() is None:
+            raise
+        return 0
+    return sum(
+        segment.size_bytes
+        for segment in segments
+        if not segment.is_active and segment.end_offset > partition.tiered_end_offset
+    )
 
 
 def _takeover(shards: ShardSet) -> ShardClaim | None:
