@@ -8,83 +8,25 @@ import random
 import pytest
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.base.types import Durability
-from stratalog.cleaner.clean_result import CleanLimits
 from stratalog.cleaner.cleaner import Cleaner
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.isolation import Isolation
-from stratalog.log.log_config import UNLIMITED, LogConfig
-from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
 from stratalog.record.control_key import ControlKey
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
-from stratalog.record.header import BatchHeader
-from stratalog.record.offset_map import OffsetMap
 from stratalog.record.record import Record
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
+from stratalog.testing.cleaned_log import CONFIG, Cleaned
 from stratalog.testing.cleaning_history import CleaningHistory, limits
 from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 
-CONFIG = LogConfig(
-    retention_ms=UNLIMITED,
-    segment_bytes=4096,
-    index_interval_bytes=100,
-    remote_storage_enable=False,
-    delete_retention_ms=1000,
-)
 FAR = 2**31 - 1
-
-
-class Cleaned:
-    """A log, a cleaner and what is clean so far."""
-
-    def __init__(self, config: LogConfig = CONFIG) -> None:
-        self.machine = LogMachine(MemoryFileSystem(), config)
-        self.log: UnifiedLog = self.machine.start()
-        self.end_offset = 0
-
-    def put(self, *pairs: tuple[bytes, bytes | None], codec: Codec = Codec.NONE) -> None:
-        now_ms = self.machine.clock.now_ms()
-        records = [Record(0, now_ms, key, value) for key, value in pairs]
-        self.log.append_as_leader(encode_batch(records, codec=codec), 1)
-
-    def put_as(self, producer_id: int, sequence: int, *pairs: tuple[bytes, bytes | None]) -> None:
-        records = [Record(0, self.machine.clock.now_ms(), key, value) for key, value in pairs]
-        producer = BatchProducer(producer_id, 0, sequence, is_transactional=True)
-        self.log.append_as_leader(encode_batch(records, producer=producer), 1)
-
-    def end(self, producer_id: int, *, committed: bool) -> None:
-        self.log.append_end_transaction_marker(producer_id, 0, 1, committed=committed, leader_epoch=1)
-
-    def clean(self, made: CleanLimits | None = None, *, all_dirty: bool = False) -> None:
-        """Everything but what is written to."""
-        log = self.log
-        log.roll()
-        stop_offset = min(log.active_base_offset, log.last_stable_offset)
-        first_offset = log.log_start_offset if all_dirty else max(self.end_offset, log.log_start_offset)
-        to_clean = LogToClean(log, first_offset, stop_offset, 0, 1, 0)
-        cleaner = Cleaner(self.machine.clock, SequentialIds())
-        self.result = cleaner.clean(to_clean, limits() if made is None else made)
-        self.end_offset = self.result.end_offset
-        log.check()
-
-    def left(self) -> list[tuple[int, bytes | None, bytes | None]]:
-        """What is read now, markers included."""
-        return [(one.offset, one.key, one.value) for one in read_local(self.log)]
-
-    def headers(self) -> list[BatchHeader]:
-        return [located.header for segment in self.log.local_segments for located in segment.batches()]
-
-    def unfinished(self) -> list[str]:
-        names = self.machine.disk.list_directory(self.log.directory)
-        return [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
 
 
 def test_the_last_record_of_each_key_stays_where_it_was() -> None:
@@ -122,106 +64,6 @@ def test_batches_keep_their_codec(codec: Codec) -> None:
     cleaned.put((b"b", b"2"))
     cleaned.clean()
     assert [key for _, key, _ in cleaned.left()] == [b"a", b"b"]
-
-
-def test_a_tombstone_stays_for_its_time_after_the_first_clean() -> None:
-    cleaned = Cleaned()
-    cleaned.put((b"a", b"1"), (b"a", None))
-    cleaned.machine.clock.advance(100_000)
-    cleaned.clean()
-    assert cleaned.left() == [(1, b"a", None)], "the time begins with the clean"
-    cleaned.machine.clock.advance(999)
-    cleaned.put((b"x", b"1"))
-    cleaned.clean()
-    assert (1, b"a", None) in cleaned.left()
-    cleaned.machine.clock.advance(1)
-    cleaned.put((b"x", b"2"))
-    cleaned.clean()
-    assert cleaned.left() == [(3, b"x", b"2")]
-
-
-def test_a_tombstone_that_never_goes_has_the_furthest_horizon_there_is() -> None:
-    cleaned = Cleaned(dataclasses.replace(CONFIG, delete_retention_ms=2**63 - 1))
-    cleaned.put((b"a", b"1"), (b"a", None))
-    cleaned.clean()
-    assert [header.delete_horizon_ms for header in cleaned.headers()] == [2**62]
-    assert [one.timestamp_ms for one in read_local(cleaned.log)] == [cleaned.machine.clock.now_ms()]
-
-
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
-def test_the_time_of_a_tombstone_waits_for_all_of_its_batch(codec: Codec) -> None:
-    cleaned = Cleaned()
-    cleaned.put((b"a", None), (b"b", b"1"), (b"c", None), (b"d", b"1"), codec=codec)
-    cleaned.clean(limits(2, load_factor=1.0))
-    assert cleaned.end_offset == 2
-    assert [header.delete_horizon_ms for header in cleaned.headers()] == [None]
-    cleaned.machine.clock.advance(100)
-    cleaned.clean(limits(100))
-    assert cleaned.end_offset == 4
-    horizons = [header.delete_horizon_ms for header in cleaned.headers()]
-    assert horizons == [cleaned.machine.clock.now_ms() + 1000]
-    assert [key for _, key, _ in cleaned.left()] == [b"a", b"b", b"c", b"d"]
-
-
-def test_the_batch_before_the_high_watermark_stays() -> None:
-    cleaned = Cleaned(dataclasses.replace(CONFIG, min_durability=Durability.DISK))
-    cleaned.put((b"a", b"1"))
-    now_ms = cleaned.machine.clock.now_ms()
-    for _ in range(2):
-        cleaned.log.append_as_leader(encode_batch([Record(0, now_ms, None, b"without a key")]), 1)
-    cleaned.log.flush()
-    cleaned.put((b"b", b"1"))
-    assert cleaned.log.high_watermark == 3
-    cleaned.clean()
-    assert cleaned.end_offset == 3
-    assert [(header.base_offset, header.records_count) for header in cleaned.headers()] == [
-        (0, 1),
-        (2, 0),
-        (3, 1),
-    ]
-
-
-def test_the_hash_of_each_clean_has_its_own_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bytes] = []
-    used: list[bytes] = []
-
-    class NotingIds(SequentialIds):
-        def secret(self, size_bytes: int) -> bytes:
-            asked.append(super().secret(size_bytes))
-            return asked[-1]
-
-    def noting_map(secret: bytes, slot_count: int, load_factor: float) -> OffsetMap:
-        used.append(secret)
-        return OffsetMap(secret, slot_count, load_factor)
-
-    monkeypatch.setattr(noting_map, "slots_for", OffsetMap.slots_for, raising=False)
-    monkeypatch.setattr("stratalog.cleaner.cleaner.OffsetMap", noting_map)
-    cleaned = Cleaned()
-    cleaner = Cleaner(cleaned.machine.clock, NotingIds())
-    cleaned.put((b"a", b"1"))
-    cleaned.log.roll()
-    for _ in range(2):
-        cleaner.clean(LogToClean(cleaned.log, 0, 1, 0, 1, 0), limits())
-    assert used == asked
-    assert len(set(used)) == 2
-    assert all(len(secret) == 16 for secret in used)
-
-
-def test_all_that_is_read_and_written_is_throttled() -> None:
-    cleaned = Cleaned()
-    for number in range(60):
-        cleaned.put((b"k%d" % (number % 40), b"x" * 50))
-    throttled = 0
-
-    def throttle(size_bytes: int) -> None:
-        nonlocal throttled
-        throttled += size_bytes
-
-    cleaned.clean(limits()._replace(throttle=throttle))
-    stats = cleaned.result.stats
-    # Once for each pass, for what is written, and for what is read back.
-    least_bytes = stats.mapped_bytes + stats.bytes_in + 2 * stats.bytes_out
-    assert least_bytes <= throttled < least_bytes + 100
 
 
 def test_a_segment_of_which_nothing_stays_keeps_its_last_batch_empty() -> None:
@@ -400,19 +242,6 @@ def test_the_last_batch_of_a_producer_stays_empty_and_its_marker_with_it() -> No
     cleaned.log = cleaned.machine.start()
     assert cleaned.log.producers()[0].next_sequence == 2
     cleaned.put_as(1, 2, (b"a", b"2"))
-
-
-def test_a_marker_whose_time_has_passed_leaves_nothing_behind() -> None:
-    """Of its producer the log remembers no batch, only the epoch; an empty marker would not say that."""
-    cleaned = Cleaned()
-    cleaned.put_as(1, 0, (b"a", b"1"))
-    cleaned.log.append_end_transaction_marker(1, 1, 1, committed=True, leader_epoch=1)
-    cleaned.put((b"a", b"2"))
-    assert [entry.batches for entry in cleaned.log.producers()] == [()]
-    for _ in range(4):
-        cleaned.clean(all_dirty=True)
-        cleaned.machine.clock.advance(2000)
-    assert [(header.base_offset, header.records_count) for header in cleaned.headers()] == [(2, 1)]
 
 
 def test_control_records_of_other_types_are_nobodys_to_drop() -> None:

@@ -1,0 +1,153 @@
+"""How long a clean keeps what it need not keep for ever, and what it keeps in any case."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from stratalog.base.types import Durability
+from stratalog.cleaner.cleaner import Cleaner
+from stratalog.cleaner.log_to_clean import LogToClean, first_ms_on, log_to_clean
+from stratalog.log.retention import newest_ms_on
+from stratalog.record.builder import encode_batch
+from stratalog.record.compression import Codec
+from stratalog.record.offset_map import OffsetMap
+from stratalog.record.record import Record
+from stratalog.testing.cleaned_log import CONFIG, Cleaned
+from stratalog.testing.cleaning_history import limits
+from stratalog.testing.log_ledger import read_local
+from stratalog.testing.sequential_ids import SequentialIds
+
+
+def test_a_tombstone_stays_for_its_time_after_the_first_clean() -> None:
+    cleaned = Cleaned()
+    cleaned.put((b"a", b"1"), (b"a", None))
+    cleaned.machine.clock.advance(100_000)
+    cleaned.clean()
+    assert cleaned.left() == [(1, b"a", None)], "the time begins with the clean"
+    cleaned.machine.clock.advance(999)
+    cleaned.put((b"x", b"1"))
+    cleaned.clean()
+    assert (1, b"a", None) in cleaned.left()
+    cleaned.machine.clock.advance(1)
+    cleaned.put((b"x", b"2"))
+    cleaned.clean()
+    assert cleaned.left() == [(3, b"x", b"2")]
+
+
+def test_a_tombstone_that_never_goes_has_the_furthest_horizon_there_is() -> None:
+    cleaned = Cleaned(dataclasses.replace(CONFIG, delete_retention_ms=2**63 - 1))
+    cleaned.put((b"a", b"1"), (b"a", None))
+    cleaned.clean()
+    assert [header.delete_horizon_ms for header in cleaned.headers()] == [2**62]
+    assert [one.timestamp_ms for one in read_local(cleaned.log)] == [cleaned.machine.clock.now_ms()]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
+def test_the_time_of_a_tombstone_waits_for_all_of_its_batch(codec: Codec) -> None:
+    cleaned = Cleaned()
+    cleaned.put((b"a", None), (b"b", b"1"), (b"c", None), (b"d", b"1"), codec=codec)
+    cleaned.clean(limits(2, load_factor=1.0))
+    assert cleaned.end_offset == 2
+    assert [header.delete_horizon_ms for header in cleaned.headers()] == [None]
+    cleaned.machine.clock.advance(100)
+    cleaned.clean(limits(100))
+    assert cleaned.end_offset == 4
+    horizons = [header.delete_horizon_ms for header in cleaned.headers()]
+    assert horizons == [cleaned.machine.clock.now_ms() + 1000]
+    assert [key for _, key, _ in cleaned.left()] == [b"a", b"b", b"c", b"d"]
+
+
+def test_the_batch_before_the_high_watermark_stays() -> None:
+    cleaned = Cleaned(dataclasses.replace(CONFIG, min_durability=Durability.DISK))
+    cleaned.put((b"a", b"1"))
+    now_ms = cleaned.machine.clock.now_ms()
+    for _ in range(2):
+        cleaned.log.append_as_leader(encode_batch([Record(0, now_ms, None, b"without a key")]), 1)
+    cleaned.log.flush()
+    cleaned.put((b"b", b"1"))
+    assert cleaned.log.high_watermark == 3
+    cleaned.clean()
+    assert cleaned.end_offset == 3
+    assert [(header.base_offset, header.records_count) for header in cleaned.headers()] == [
+        (0, 1),
+        (2, 0),
+        (3, 1),
+    ]
+
+
+def test_the_hash_of_each_clean_has_its_own_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+    used: list[bytes] = []
+
+    class NotingIds(SequentialIds):
+        def secret(self, size_bytes: int) -> bytes:
+            asked.append(super().secret(size_bytes))
+            return asked[-1]
+
+    def noting_map(secret: bytes, slot_count: int, load_factor: float) -> OffsetMap:
+        used.append(secret)
+        return OffsetMap(secret, slot_count, load_factor)
+
+    monkeypatch.setattr(noting_map, "slots_for", OffsetMap.slots_for, raising=False)
+    monkeypatch.setattr("stratalog.cleaner.cleaner.OffsetMap", noting_map)
+    cleaned = Cleaned()
+    cleaner = Cleaner(cleaned.machine.clock, NotingIds())
+    cleaned.put((b"a", b"1"))
+    cleaned.log.roll()
+    for _ in range(2):
+        cleaner.clean(LogToClean(cleaned.log, 0, 1, 0, 1, 0), limits())
+    assert used == asked
+    assert len(set(used)) == 2
+    assert all(len(secret) == 16 for secret in used)
+
+
+def test_all_that_is_read_and_written_is_throttled() -> None:
+    cleaned = Cleaned()
+    for number in range(60):
+        cleaned.put((b"k%d" % (number % 40), b"x" * 50))
+    throttled = 0
+
+    def throttle(size_bytes: int) -> None:
+        nonlocal throttled
+        throttled += size_bytes
+
+    cleaned.clean(limits()._replace(throttle=throttle))
+    stats = cleaned.result.stats
+    # Once for each pass, for what is written, and for what is read back.
+    least_bytes = stats.mapped_bytes + stats.bytes_in + 2 * stats.bytes_out
+    assert least_bytes <= throttled < least_bytes + 100
+
+
+def test_a_tombstone_whose_time_has_passed_waits_for_the_next_clean_of_its_log() -> None:
+    cleaned = Cleaned(dataclasses.replace(CONFIG, min_cleanable_dirty_ratio=0.0, max_compaction_lag_ms=5000))
+    cleaned.put((b"a", b"1"), (b"a", None))
+    cleaned.clean()
+
+    def is_due() -> bool:
+        disk, now_ms = cleaned.machine.disk, cleaned.machine.clock.now_ms()
+        ages = newest_ms_on(disk), first_ms_on(disk)
+        return log_to_clean(cleaned.log, cleaned.end_offset, *ages, now_ms).is_due
+
+    cleaned.machine.clock.advance(1_000_000)
+    assert not is_due(), "nobody has written to it"
+    assert cleaned.left() == [(1, b"a", None)]
+    cleaned.put((b"x", b"1"))
+    cleaned.log.roll()
+    assert is_due()
+    cleaned.clean()
+    assert cleaned.left() == [(2, b"x", b"1")]
+
+
+def test_a_marker_whose_time_has_passed_leaves_nothing_behind() -> None:
+    """Of its producer the log remembers no batch, only the epoch; an empty marker would not say that."""
+    cleaned = Cleaned()
+    cleaned.put_as(1, 0, (b"a", b"1"))
+    cleaned.log.append_end_transaction_marker(1, 1, 1, committed=True, leader_epoch=1)
+    cleaned.put((b"a", b"2"))
+    assert [entry.batches for entry in cleaned.log.producers()] == [()]
+    for _ in range(4):
+        cleaned.clean(all_dirty=True)
+        cleaned.machine.clock.advance(2000)
+    assert [(header.base_offset, header.records_count) for header in cleaned.headers()] == [(2, 1)]
