@@ -140,7 +140,7 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         await bench.append("t", [b"x" * 100_000])
         source, target = (data, other) if path_of(bench, 0) == data else (other, data)
         # So slow that it never ends by itself.
-        bench.server.engine.logs.moves.throttler.set_max_bytes_per_s(1.0)
+        await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
         await admin.move_partition("t", 0, target)
         with pytest.raises(InvalidRequestError, match="moving already"):
             await admin.move_partition("t", 0, target)
@@ -154,9 +154,21 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
             while (await admin.describe_log_dirs()).moves[0].state != "copying":
                 await asyncio.sleep(0.01)
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        assert bench.server.engine.logs.moves.throttler.max_bytes_per_s == 1
+        await bench.client.admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": None})
         [move] = await until_moved(bench)
         assert (move.state, path_of(bench, 0)) == ("done", target)
         assert [len(part) for part in await bench.read_all("t")] == [1]
+
+
+@pytest.mark.timeout(60)
+async def test_what_was_deleted_is_removed_after_the_delay_of_now(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 1, {"file.delete.delay.ms": "0"})
+        await bench.client.admin.alter_configs({"log.segment.delete.delay.ms": "0"})
+        await bench.client.admin.delete_topic("t")
+        while any(Path(tmp_path, "data").glob("t-0*")):
+            await asyncio.sleep(0.01)
 
 
 async def test_a_disk_that_fails_takes_its_own_partitions_only(tmp_path: Path) -> None:

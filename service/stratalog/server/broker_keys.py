@@ -139,6 +139,11 @@ def _table() -> Mapping[str, BrokerKey]:
         _read_only(number_key("producer.id.expiration.check.interval.ms", 1), "600000"),
         _cluster_wide(number_key("producer.id.expiration.ms", 1), str(24 * HOUR_MS)),
         BrokerKey(
+            key=number_key("replica.alter.log.dirs.io.max.bytes.per.second", 1),
+            default=str(LONG_MAX),
+            update_mode=UpdateMode.PER_BROKER,
+        ),
+        BrokerKey(
             key=ConfigKey(
                 "cordoned.log.dirs",
                 "absolute paths of log directories, with commas between them, or nothing",

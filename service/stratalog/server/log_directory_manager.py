@@ -23,6 +23,7 @@ from stratalog.server.runtime_config import RuntimeConfig
 logger = logging.getLogger(__name__)
 
 CORDONED = "cordoned.log.dirs"
+MOVED_BYTES_PER_S = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 class DescribedDirectory(NamedTuple):
@@ -46,6 +47,7 @@ class LogDirectoryManager:
         self._runtime = runtime
         self._lock = threading.Lock()
         self._moves: dict[TopicPartition, LogMove] = {}
+        self._throttle_moves(runtime.current)
 
     def require_applicable(self, config: BrokerConfig) -> None:
         # One that the server was started without stays in the list until somebody takes it away.
@@ -61,8 +63,13 @@ class LogDirectoryManager:
 
     def apply(self, config: BrokerConfig) -> None:
         self._logs.set_producer_id_expiration_ms(config.number("producer.id.expiration.ms"))
+        self._logs.file_delete_delay_ms = config.topic_defaults.file_delete_delay_ms
+        self._throttle_moves(config)
         for path in self._logs.data_dirs:
             self._logs.cordon(path, is_cordoned=path in config.values[CORDONED])
+
+    def _throttle_moves(self, config: BrokerConfig) -> None:
+        self._logs.moves.throttler.set_max_bytes_per_s(config.number(MOVED_BYTES_PER_S))
 
     def describe(self) -> tuple[Sequence[DescribedDirectory], Sequence[MoveProgress]]:
         """How each directory is, those that are missing last, and the last move of each partition that had

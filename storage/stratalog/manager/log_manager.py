@@ -75,6 +75,9 @@ class LogManager:
         self._logs: dict[TopicPartition, UnifiedLog] = {}
         self._loading: set[TopicPartition] = set()
         self._progress = RecoveryProgress()
+        self.file_delete_delay_ms = settings.file_delete_delay_ms
+        """Directories of deleted partitions, and what moves leave, are removed after this long; may be set at
+        any time, for what is deleted from then on."""
         self._is_closed = False
         self.cleaner = CleanerManager(directories.filesystem, clock, seeded_random(ids), self.logs)
         """Whoever is to change a log in a way that a clean must not meet pauses it."""
@@ -420,7 +423,7 @@ class LogManager:
 
     def _remove_later(self, path: str) -> None:
         self._scheduler.once(
-            f"remove {path}", lambda: self._filesystem.remove_tree(path), self._settings.file_delete_delay_ms
+            f"remove {path}", lambda: self._filesystem.remove_tree(path), self.file_delete_delay_ms
         )
 
     def checkpoint(self) -> None:

@@ -23,7 +23,8 @@ class LogManagerSettings:
     index_cache_bytes: int = DEFAULT_MAX_BYTES
     """Memory for pages of index files that were read."""
     file_delete_delay_ms: int = 60 * 1000
-    """Directories of deleted partitions are removed after this long."""
+    """Directories of deleted partitions are removed after this long. It can be changed while the manager is
+    open."""
     producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
     """A log forgets a producer that has sent nothing for this long and has no open transaction. Longer than a
     client may retry: a batch that it sends again afterwards is stored again."""

@@ -59,6 +59,7 @@ KAFKA_DEFAULTS = {
     "num.recovery.threads.per.data.dir": "2",
     "producer.id.expiration.check.interval.ms": "600000",
     "producer.id.expiration.ms": "86400000",
+    "replica.alter.log.dirs.io.max.bytes.per.second": "9223372036854775807",
 }
 OURS = {
     "log.flush.interval.ms": str(2**63 - 1),
