@@ -85,6 +85,38 @@ async def test_partitions_are_spread_and_a_cordoned_directory_gets_none(tmp_path
         assert refusal.value.fields["allowed"] == f"{data}, {other}"
 
 
+async def test_operators_who_cordon_at_once_lose_nothing(tmp_path: Path) -> None:
+    others = tuple(f"{tmp_path}/other-{number}" for number in range(6))
+    async with service_bench(tmp_path, log_dirs=others) as bench:
+        admin = bench.client.admin
+        await asyncio.gather(*(admin.cordon_log_dir(path) for path in others))
+        await asyncio.gather(*(admin.cordon_log_dir(path, is_cordoned=False) for path in others[::2]))
+        states = [one.state for one in (await admin.describe_log_dirs()).log_dirs]
+        assert states == ["live"] + 3 * ["live", "cordoned"]
+
+
+async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> None:
+    other = f"{tmp_path}/other"
+    async with service_bench(tmp_path, log_dirs=(f"{tmp_path}/data/../other/",)) as bench:
+        odd = f"{tmp_path}//data/../other/"
+        for command, said in (("cordon", "takes no new partitions"), ("uncordon", "takes new partitions")):
+            shown = await asyncio.to_thread(run, bench, "log-dirs", command, odd)
+            assert (shown.exit_code, shown.output) == (0, f"{other} {said}\n")
+        await bench.client.admin.alter_configs({"cordoned.log.dirs": odd})
+        assert (await bench.client.admin.describe_log_dirs()).log_dirs[1].state == "cordoned"
+        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
+        await bench.client.admin.create_topic("t")
+        target = next(path for path in (f"{tmp_path}/data", other) if path != path_of(bench, 0))
+        arguments = ("move", "t", "--partition", "0", "--to", f"{target}/")
+        shown = await asyncio.to_thread(run, bench, "log-dirs", *arguments)
+        assert (shown.exit_code, shown.output) == (0, f"t-0 is moving to {target}\n")
+        await until_moved(bench)
+        for wrong in ("nowhere", f"{other}/deeper", ""):
+            with pytest.raises(InvalidRequestError, match="no log directory of this path") as refusal:
+                await bench.client.admin.cordon_log_dir(wrong)
+            assert refusal.value.fields["log_dirs"] == f"{tmp_path}/data, {other}"
+
+
 async def test_a_directory_that_is_left_out_keeps_its_cordon(tmp_path: Path) -> None:
     other = f"{tmp_path}/other"
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:

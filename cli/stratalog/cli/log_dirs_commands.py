@@ -7,9 +7,6 @@ import click
 from stratalog.cli.connection import json_option, server_option, with_client
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.output import message_document, print_json, print_table
-from stratalog.client.client import Client
-
-CORDONED = "cordoned.log.dirs"
 
 
 @click.group(name="log-dirs")
@@ -65,8 +62,8 @@ def describe(as_json: bool, server: str) -> None:
 @server_option
 def cordon(path: str, server: str) -> None:
     """New partitions do not go to the log directory PATH any more; those that are there stay."""
-    with_client(server, lambda client: _set_cordoned(client, path, is_cordoned=True))
-    click.echo(f"{path} takes no new partitions")
+    cordoned = with_client(server, lambda client: client.admin.cordon_log_dir(path))
+    click.echo(f"{cordoned} takes no new partitions")
 
 
 @log_dirs.command()
@@ -74,8 +71,8 @@ def cordon(path: str, server: str) -> None:
 @server_option
 def uncordon(path: str, server: str) -> None:
     """New partitions may go to the log directory PATH again."""
-    with_client(server, lambda client: _set_cordoned(client, path, is_cordoned=False))
-    click.echo(f"{path} takes new partitions")
+    uncordoned = with_client(server, lambda client: client.admin.cordon_log_dir(path, is_cordoned=False))
+    click.echo(f"{uncordoned} takes new partitions")
 
 
 @log_dirs.command()
@@ -104,8 +101,8 @@ def move(topic: str, partition: int, target_path: str, server: str) -> None:
     """Begin to move a partition of TOPIC to another log directory. It is served meanwhile; `describe` shows
     how far that is, and a server that is started again goes on with it.
     """
-    with_client(server, lambda client: client.admin.move_partition(topic, partition, target_path))
-    click.echo(f"{topic}-{partition} is moving to {target_path}")
+    path = with_client(server, lambda client: client.admin.move_partition(topic, partition, target_path))
+    click.echo(f"{topic}-{partition} is moving to {path}")
 
 
 @log_dirs.command(name="cancel-move")
@@ -116,13 +113,3 @@ def cancel_move(topic: str, partition: int, server: str) -> None:
     """End the move of a partition of TOPIC; it stays where it was, unless it was done already."""
     with_client(server, lambda client: client.admin.cancel_move(topic, partition))
     click.echo(f"the move of {topic}-{partition} has ended")
-
-
-async def _set_cordoned(client: Client, path: str, *, is_cordoned: bool) -> None:
-    [entry] = await client.admin.describe_configs(names=[CORDONED])
-    wanted = [known for known in entry.value.split(",") if known and known != path]
-    if is_cordoned:
-        wanted.append(path)
-    elif path not in entry.value.split(","):
-        raise click.ClickException(f"{path} is not cordoned; `stratalog log-dirs describe` shows which are")
-    await client.admin.alter_configs({CORDONED: ",".join(wanted)})

@@ -146,6 +146,15 @@ class Admin:
             lambda: self._channel.call(self._stub.DescribeLogDirs(request, timeout=CALL_TIMEOUT_S)),
         )
 
+    async def cordon_log_dir(self, path: str, *, is_cordoned: bool = True) -> str:
+        """Keep new partitions away from a log directory of the server, for good, or let them in again.
+        Returns its path as the server knows it. Raises InvalidRequestError where there is no such directory,
+        or one that is not cordoned is to be let in."""
+        with refusing_misfits():
+            request = admin_pb2.CordonLogDirRequest(path=path, uncordon=not is_cordoned)
+        response = await self._channel.call(self._stub.CordonLogDir(request, timeout=CALL_TIMEOUT_S))
+        return response.path
+
     async def forget_log_dir(self, directory_id: str) -> str:
         """Give up a log directory that is missing, for good: partitions that are nowhere else begin anew when
         the server starts next. Returns where it was last. Raises InvalidRequestError, DataDirectoryError."""
@@ -154,14 +163,15 @@ class Admin:
         response = await self._channel.call(self._stub.ForgetLogDir(request, timeout=CALL_TIMEOUT_S))
         return response.path
 
-    async def move_partition(self, topic: str, partition: int, target_path: str) -> None:
-        """Begin to move a partition to another log directory of the server, which serves it meanwhile. Raises
-        InvalidRequestError, DataDirectoryError."""
+    async def move_partition(self, topic: str, partition: int, target_path: str) -> str:
+        """Begin to move a partition to another log directory of the server, which serves it meanwhile;
+        returns its path as the server knows it. Raises InvalidRequestError, DataDirectoryError."""
         with refusing_misfits():
             request = admin_pb2.MovePartitionRequest(
                 topic=topic, partition=partition, target_path=target_path
             )
-        await self._channel.call(self._stub.MovePartition(request, timeout=CALL_TIMEOUT_S))
+        response = await self._channel.call(self._stub.MovePartition(request, timeout=CALL_TIMEOUT_S))
+        return response.target_path
 
     async def cancel_move(self, topic: str, partition: int) -> None:
         """End a move, and wait until it has ended; it may be done by then. Raises InvalidRequestError where

@@ -1180,6 +1180,49 @@ class DescribeLogDirsResponse(_message.Message):
 Global___DescribeLogDirsResponse: _TypeAlias = DescribeLogDirsResponse  # noqa: Y015
 
 @_typing.final
+class CordonLogDirRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    UNCORDON_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    uncordon: _builtins.bool
+    """Let new partitions in again."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        uncordon: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "uncordon", b"uncordon"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CordonLogDirRequest: _TypeAlias = CordonLogDirRequest  # noqa: Y015
+
+@_typing.final
+class CordonLogDirResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Absolute, as the server knows it."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CordonLogDirResponse: _TypeAlias = CordonLogDirResponse  # noqa: Y015
+
+@_typing.final
 class ForgetLogDirRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1248,12 +1291,17 @@ Global___MovePartitionRequest: _TypeAlias = MovePartitionRequest  # noqa: Y015
 class MovePartitionResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    TARGET_PATH_FIELD_NUMBER: _builtins.int
+    target_path: _builtins.str
+    """Absolute, as the server knows it."""
     def __init__(
         self,
+        *,
+        target_path: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target_path", b"target_path"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

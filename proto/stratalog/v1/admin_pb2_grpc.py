@@ -89,6 +89,11 @@ class AdminServiceStub:
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsResponse.FromString,
                 _registered_method=True)
+        self.CordonLogDir = channel.unary_unary(
+                '/stratalog.v1.AdminService/CordonLogDir',
+                request_serializer=stratalog_dot_v1_dot_admin__pb2.CordonLogDirRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_admin__pb2.CordonLogDirResponse.FromString,
+                _registered_method=True)
         self.MovePartition = channel.unary_unary(
                 '/stratalog.v1.AdminService/MovePartition',
                 request_serializer=stratalog_dot_v1_dot_admin__pb2.MovePartitionRequest.SerializeToString,
@@ -190,7 +195,14 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeLogDirs(self, request, context):
-        """The directories that hold local logs, and moves between them. AlterConfigs of cordoned.log.dirs cordons.
+        """The directories that hold local logs, and moves between them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CordonLogDir(self, request, context):
+        """Keeps new partitions away from a log directory, for good, or lets them in again: alters cordoned.log.dirs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -295,6 +307,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DescribeLogDirs,
                     request_deserializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsResponse.SerializeToString,
+            ),
+            'CordonLogDir': grpc.unary_unary_rpc_method_handler(
+                    servicer.CordonLogDir,
+                    request_deserializer=stratalog_dot_v1_dot_admin__pb2.CordonLogDirRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_admin__pb2.CordonLogDirResponse.SerializeToString,
             ),
             'MovePartition': grpc.unary_unary_rpc_method_handler(
                     servicer.MovePartition,
@@ -624,6 +641,33 @@ class AdminService:
             '/stratalog.v1.AdminService/DescribeLogDirs',
             stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsRequest.SerializeToString,
             stratalog_dot_v1_dot_admin__pb2.DescribeLogDirsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CordonLogDir(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.AdminService/CordonLogDir',
+            stratalog_dot_v1_dot_admin__pb2.CordonLogDirRequest.SerializeToString,
+            stratalog_dot_v1_dot_admin__pb2.CordonLogDirResponse.FromString,
             options,
             channel_credentials,
             insecure,

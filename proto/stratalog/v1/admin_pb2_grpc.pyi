@@ -47,7 +47,9 @@ class AdminServiceStub:
     """Rolls the active segments and tiers everything that is rolled, now."""
     TierStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TierStatusRequest, _admin_pb2.TierStatusResponse]
     DescribeLogDirs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogDirsRequest, _admin_pb2.DescribeLogDirsResponse]
-    """The directories that hold local logs, and moves between them. AlterConfigs of cordoned.log.dirs cordons."""
+    """The directories that hold local logs, and moves between them."""
+    CordonLogDir: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CordonLogDirRequest, _admin_pb2.CordonLogDirResponse]
+    """Keeps new partitions away from a log directory, for good, or lets them in again: alters cordoned.log.dirs."""
     MovePartition: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MovePartitionRequest, _admin_pb2.MovePartitionResponse]
     """Begins to move a partition to another log directory; it is served meanwhile."""
     ForgetLogDir: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForgetLogDirRequest, _admin_pb2.ForgetLogDirResponse]
@@ -80,7 +82,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Rolls the active segments and tiers everything that is rolled, now."""
     TierStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.TierStatusRequest, _admin_pb2.TierStatusResponse]  # type: ignore[assignment]
     DescribeLogDirs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogDirsRequest, _admin_pb2.DescribeLogDirsResponse]  # type: ignore[assignment]
-    """The directories that hold local logs, and moves between them. AlterConfigs of cordoned.log.dirs cordons."""
+    """The directories that hold local logs, and moves between them."""
+    CordonLogDir: _aio.UnaryUnaryMultiCallable[_admin_pb2.CordonLogDirRequest, _admin_pb2.CordonLogDirResponse]  # type: ignore[assignment]
+    """Keeps new partitions away from a log directory, for good, or lets them in again: alters cordoned.log.dirs."""
     MovePartition: _aio.UnaryUnaryMultiCallable[_admin_pb2.MovePartitionRequest, _admin_pb2.MovePartitionResponse]  # type: ignore[assignment]
     """Begins to move a partition to another log directory; it is served meanwhile."""
     ForgetLogDir: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForgetLogDirRequest, _admin_pb2.ForgetLogDirResponse]  # type: ignore[assignment]
@@ -176,7 +180,15 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeLogDirsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeLogDirsResponse, _abc.Awaitable[_admin_pb2.DescribeLogDirsResponse]]:
-        """The directories that hold local logs, and moves between them. AlterConfigs of cordoned.log.dirs cordons."""
+        """The directories that hold local logs, and moves between them."""
+
+    @_abc_1.abstractmethod
+    def CordonLogDir(
+        self,
+        request: _admin_pb2.CordonLogDirRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CordonLogDirResponse, _abc.Awaitable[_admin_pb2.CordonLogDirResponse]]:
+        """Keeps new partitions away from a log directory, for good, or lets them in again: alters cordoned.log.dirs."""
 
     @_abc_1.abstractmethod
     def MovePartition(

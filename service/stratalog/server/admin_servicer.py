@@ -134,6 +134,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         )
 
     @guarded
+    async def CordonLogDir(
+        self, request: admin_pb2.CordonLogDirRequest, context: Context
+    ) -> admin_pb2.CordonLogDirResponse:
+        cordon = partial(self._directories.cordon, request.path, is_cordoned=not request.uncordon)
+        return admin_pb2.CordonLogDirResponse(path=await self._pools.task(cordon))
+
+    @guarded
     async def ForgetLogDir(
         self, request: admin_pb2.ForgetLogDirRequest, context: Context
     ) -> admin_pb2.ForgetLogDirResponse:
@@ -145,8 +152,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.MovePartitionRequest, context: Context
     ) -> admin_pb2.MovePartitionResponse:
         move = partial(self._directories.move, request.topic, request.partition, request.target_path)
-        await self._pools.task(move)
-        return admin_pb2.MovePartitionResponse()
+        return admin_pb2.MovePartitionResponse(target_path=await self._pools.task(move))
 
     @guarded
     async def CancelMove(

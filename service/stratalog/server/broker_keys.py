@@ -7,6 +7,7 @@ is not in the table is refused: a setting that is accepted and does nothing is a
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -74,10 +75,11 @@ def _retention_key(name: str, maximum: int = LONG_MAX) -> ConfigKey[int]:
 
 
 def _parse_directories(text: str) -> tuple[str, ...]:
-    paths = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    """Each as the server's own options are understood: `/a//b/` is `/a/b`."""
+    paths = [part.strip() for part in text.split(",") if part.strip()]
     if not all(path.startswith("/") for path in paths):
         raise ValueError(text)
-    return paths
+    return tuple(dict.fromkeys(map(posixpath.normpath, paths)))
 
 
 def _read_only(key: ConfigKey[int] | ConfigKey[bool], default: str | None) -> BrokerKey:

@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import logging
+import os
 import posixpath
 import threading
 from collections import Counter
@@ -17,6 +18,7 @@ from stratalog.manager.log_directory import LogDirectoryStatus
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_move import LogMove, MoveProgress
 from stratalog.server.broker_config import BrokerConfig
+from stratalog.server.config_entry import ConfigChange
 from stratalog.server.partition_registry import PartitionRegistry
 from stratalog.server.runtime_config import RuntimeConfig
 
@@ -85,6 +87,36 @@ class LogDirectoryManager:
             self._logs.moves.progress(),
         )
 
+    def cordon(self, path: str, *, is_cordoned: bool) -> str:
+        """Keep new partitions away from a log directory, or let them in again; returns its path. Raises
+        InvalidRequestError where there is no such directory, or it is not cordoned and shall be let in,
+        DataDirectoryError.
+        """
+        path = os.path.abspath(path)
+
+        def change(config: BrokerConfig) -> tuple[ConfigChange, ...]:
+            cordoned: tuple[str, ...] = config.values[CORDONED]
+            if is_cordoned and path not in self._logs.data_dirs:
+                raise InvalidRequestError(
+                    "there is no log directory of this path; name one of those that the server was started"
+                    " with",
+                    path=path,
+                    log_dirs=", ".join(self._logs.data_dirs),
+                )
+            if not is_cordoned and path not in cordoned:
+                raise InvalidRequestError(
+                    "the log directory is not cordoned; `stratalog log-dirs describe` shows which are",
+                    path=path,
+                    cordoned=", ".join(cordoned),
+                )
+            wanted = [known for known in cordoned if known != path]
+            if is_cordoned:
+                wanted.append(path)
+            return (ConfigChange(CORDONED, ",".join(wanted)),)
+
+        self._runtime.alter_by(change)
+        return path
+
     def forget(self, directory_id: str) -> str:
         """Give up a directory that is missing, for good: partitions that are nowhere else begin anew at the
         next start. Returns where it was. Raises InvalidRequestError, DataDirectoryError.
@@ -98,12 +130,14 @@ class LogDirectoryManager:
         )
         return path
 
-    def move(self, topic: str, partition: int, target_path: str) -> None:
-        """Begin to move a partition to another log directory; it is served meanwhile. Raises
-        UnknownTopicOrPartitionError, InvalidRequestError, DataDirectoryError.
+    def move(self, topic: str, partition: int, target_path: str) -> str:
+        """Begin to move a partition to another log directory, whose path it returns; it is served meanwhile.
+        Raises UnknownTopicOrPartitionError, InvalidRequestError, DataDirectoryError.
         """
         hosted = self._registry.partition(topic, partition)
+        target_path = os.path.abspath(target_path)
         self._begin(hosted.topic_partition, target_path)
+        return target_path
 
     def cancel_move(self, topic: str, partition: int) -> None:
         """End the partition's move, and wait until it has ended; it may be done by then. Raises

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from stratalog.base.errors import InvalidConfigError, LogStoreError
@@ -85,10 +85,19 @@ class RuntimeConfig:
 
         Raises InvalidConfigError, DataDirectoryError.
         """
-        for change in changes:
-            broker_key(change.name, change.value)
+        return self.alter_by(lambda _: changes, validate_only=validate_only)
+
+    def alter_by(
+        self, change_of: Callable[[BrokerConfig], tuple[ConfigChange, ...]], *, validate_only: bool = False
+    ) -> BrokerConfig:
+        """As `alter`, by what the changes to the configuration in force are said to be: nobody else alters it
+        meanwhile. Raises what `change_of` does besides.
+        """
         with self._lock:
             former = self._current
+            changes = change_of(former)
+            for change in changes:
+                broker_key(change.name, change.value)
             config = BrokerConfig.of(former.static, changed(former.dynamic, changes))
             require_fits(config.topic_defaults, self._max_request_bytes, "message.max.bytes")
             for reconfigurable in self._reconfigurables:

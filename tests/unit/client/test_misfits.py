@@ -50,6 +50,7 @@ TEXTS: dict[str, Call] = {
     "create_topic, value": lambda client: client.admin.create_topic("t", config={"a": HALF_A_PAIR}),
     "describe_topics": lambda client: client.admin.describe_topics([HALF_A_PAIR]),
     "delete_topic": lambda client: client.admin.delete_topic(HALF_A_PAIR),
+    "cordon_log_dir": lambda client: client.admin.cordon_log_dir(HALF_A_PAIR),
     "forget_log_dir": lambda client: client.admin.forget_log_dir(HALF_A_PAIR),
     "describe_log": lambda client: client.admin.describe_log(HALF_A_PAIR),
     "delete_records": lambda client: client.admin.delete_records(HALF_A_PAIR, 0, 0),
