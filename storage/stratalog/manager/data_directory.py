@@ -6,7 +6,7 @@ Besides one directory for each partition it has::
     meta.properties                     directory.id, store.id of the store that its logs are tiered to, and
                                         sibling.directories, the others of the same server
     recovery-point-offset-checkpoint    see `checkpoint`
-    log-start-offset-checkpoint
+    log-start-offset-checkpoint         and its .copy, see `start_checkpoint`
     .kafka_cleanshutdown                there if the last process closed every log; removed before any change
     TOPIC-N.UUID-delete                 a deleted partition, to be removed
     TOPIC-N.UUID-future                 a copy of a partition that is to move here, see `log_move`

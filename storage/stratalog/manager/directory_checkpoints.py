@@ -1,8 +1,8 @@
 """What is known to be durable about the logs of one directory: recovery points, and where the logs start.
 
-Two files, in Kafka's form. They are written now and then, which bounds the work of a recovery, and at once
-where a log must not go on before they are right. Entries of partitions that were not opened yet are carried
-over.
+In Kafka's form; where the logs start is there twice, see `start_checkpoint`. The files are written now and
+then, which bounds the work of a recovery, and at once where a log must not go on before they are right.
+Entries of partitions that were not opened yet are carried over.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
-from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.start_checkpoint import StartCheckpoint
 
 
 class DirectoryCheckpoints:
@@ -23,7 +24,7 @@ class DirectoryCheckpoints:
         """Read what the files say. Raises OSError."""
         self._lock = threading.Lock()
         self._recovery_checkpoint = OffsetCheckpoint(filesystem, f"{directory}/{RECOVERY_POINT_FILE}")
-        self._start_checkpoint = OffsetCheckpoint(filesystem, f"{directory}/{LOG_START_OFFSET_FILE}")
+        self._start_checkpoint = StartCheckpoint(filesystem, directory)
         self._recovery_points = self._recovery_checkpoint.read()
         self._start_offsets = self._start_checkpoint.read()
 

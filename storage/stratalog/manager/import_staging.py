@@ -3,10 +3,9 @@
 Four steps, for all partitions of an import together:
 
 1. `stage`: in `DATA_DIR/import.UUID-staging`, a data directory of its own, put the broker's files, with its
-   checkpoints
-   and its marker of a clean shutdown. Files that nobody writes any more are shared with the broker's
-   directory (another name for the same file), all others are copied: a server appends to the last segment,
-   and cuts what lies above the recovery point.
+   checkpoints and its marker of a clean shutdown. Files that nobody writes any more are shared with the
+   broker's directory (another name for the same file), all others are copied: a server appends to the last
+   segment, and cuts what lies above the recovery point.
 2. `open`: let a log manager of the staging directory load them, which recovers what the broker did not close,
    and close them again. Leader epochs that are newer than those in their file are learnt from the batches
    then: a directory may have been copied one file after the other. What cannot be opened is found here, and
@@ -37,7 +36,7 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
-from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.config_key import LONG_MAX
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.log_config import LogConfig
@@ -49,6 +48,7 @@ from stratalog.manager.kafka_log_directory import SourcePartition, SourceTopic
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.partition_metadata import write_partition_metadata
+from stratalog.manager.start_checkpoint import StartCheckpoint
 
 # No partition's name: these end with a number. And nobody else's: what has such a name is removed.
 _STAGING = re.compile(r"import\.[0-9a-f]{32}-staging")
@@ -112,8 +112,9 @@ class ImportStaging:
                 recovery_points[source.topic_partition] = source.recovery_point
                 if source.log_start_offset:
                     start_offsets[source.topic_partition] = source.log_start_offset
-        self._checkpoint(self._path, RECOVERY_POINT_FILE).write(recovery_points)
-        self._checkpoint(self._path, LOG_START_OFFSET_FILE).write(start_offsets)
+        recovery_checkpoint, start_checkpoint = self._checkpoints(self._path)
+        recovery_checkpoint.write(recovery_points)
+        start_checkpoint.write(start_offsets)
         if was_clean:
             staging = DataDirectory(self._filesystem, self._path, self._ids.uuid())
             staging.mark_clean_shutdown()
@@ -213,11 +214,11 @@ class ImportStaging:
         it returns. Raises OSError.
         """
         has_other_logs = bool(self._directory.partitions())
-        for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE):
-            checkpoint = self._checkpoint(self._directory.path, name)
+        both = zip(self._checkpoints(self._directory.path), self._checkpoints(self._path), strict=True)
+        for checkpoint, staged_checkpoint in both:
             # What an older log of that name has left is not to be believed of this one.
             kept = {key: offset for key, offset in checkpoint.read().items() if key not in epochs}
-            checkpoint.write(kept | self._checkpoint(self._path, name).read())
+            checkpoint.write(kept | staged_checkpoint.read())
         for partition, epoch in epochs.items():
             staged = f"{self._path}/{partition}"
             write_import_mark(self._filesystem, staged, epoch)
@@ -228,8 +229,11 @@ class ImportStaging:
             # All logs that are here were closed, by `open`.
             self._directory.mark_clean_shutdown()
 
-    def _checkpoint(self, directory: str, name: str) -> OffsetCheckpoint:
-        return OffsetCheckpoint(self._filesystem, f"{directory}/{name}")
+    def _checkpoints(self, directory: str) -> tuple[OffsetCheckpoint | StartCheckpoint, ...]:
+        return (
+            OffsetCheckpoint(self._filesystem, f"{directory}/{RECOVERY_POINT_FILE}"),
+            StartCheckpoint(self._filesystem, directory),
+        )
 
 
 def is_staging(name: str) -> bool:

@@ -39,6 +39,7 @@ from stratalog.manager.data_directory import LOCK_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.meta_properties import META_FILE
+from stratalog.manager.start_checkpoint import LOG_START_COPY_FILE
 from stratalog.record.batch import batches
 from stratalog.segment.file_names import (
     DELETED_SUFFIX,
@@ -224,8 +225,9 @@ class LogExport:
                     replace_file(self._filesystem, segment_path(directory, end_offset, suffix), b"")
         for name in (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE):
             OffsetCheckpoint(self._filesystem, f"{self._path}/{name}").write(ends)
-        # These are whose directory it is: the broker's it is going to be has its own.
-        for name in (LOCK_FILE, META_FILE):
+        # These are whose directory it is: the broker's it is going to be has its own. And a broker has no
+        # copy of where its logs start.
+        for name in (LOCK_FILE, META_FILE, LOG_START_COPY_FILE):
             self._filesystem.unlink(f"{self._path}/{name}")
         self._filesystem.sync_directory(self._path)
 
