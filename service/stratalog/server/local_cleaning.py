@@ -5,11 +5,11 @@ only by what the catalog has just confirmed.
 from __future__ import annotations
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import PreconditionFailedError
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.cleaner.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.cleaner import Cleaner
+from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean, is_cleaned_here
 from stratalog.log.unified_log import UnifiedLog
@@ -65,10 +65,7 @@ class LocalCleaning:
         return self._confirmed.had(log.topic_id)
 
     def _clean(self, to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
-        """Raises PreconditionFailedError, and what `Cleaner.clean` raises."""
+        """Raises what `Cleaner.clean` raises."""
         if not self._confirmed.had(to_clean.log.topic_id):
-            raise PreconditionFailedError(
-                "the catalog does not confirm the topic's configuration; it is tried again",
-                partition=to_clean.partition,
-            )
+            raise CleaningAbortedError("the catalog has just ceased to confirm the topic's configuration")
         return self._cleaner.clean(to_clean, limits)

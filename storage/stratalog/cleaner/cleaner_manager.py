@@ -185,11 +185,11 @@ class CleanerManager:
 
     # What workers call.
 
-    def take_filthiest(self) -> LogToClean | None:
+    def take_filthiest(self, may_clean: Callable[[UnifiedLog], bool] = lambda _: True) -> LogToClean | None:
         """The log that has the most to gain, for the caller alone until `done`, `failed` or `release`; None
-        where none is due."""
+        where none is due that the caller may clean, which is asked under no lock."""
         for candidate in sorted(self._survey(), key=lambda found: found.cleanable_ratio, reverse=True):
-            may_try = self._failures.may_try(candidate.partition)
+            may_try = self._failures.may_try(candidate.partition) and may_clean(candidate.log)
             if not (candidate.is_due and may_try and self._try_begin(candidate.log)):
                 continue
             try:

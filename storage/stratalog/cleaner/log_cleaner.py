@@ -62,7 +62,8 @@ class LogCleaner:
     ) -> None:
         """Nothing runs before `start`. `scheduler`: a clean may have one of its threads for hours, so there
         are at least as many as workers. `may_begin` is asked before each look for something to do, and
-        `may_shrink` before the retention of a log, under no lock. Raises InvalidConfigError."""
+        `may_shrink` of each log before it is cleaned or its retention is applied, under no lock. Raises
+        InvalidConfigError."""
         settings.require_consistent()
         self._clock = clock
         self._scheduler = scheduler
@@ -139,7 +140,7 @@ class LogCleaner:
         if slot is None:
             return False
         try:
-            chosen = self._manager.take_filthiest()
+            chosen = self._manager.take_filthiest(self._may_shrink)
             if chosen is None:
                 return False
             self._clean(chosen, slot)

@@ -106,13 +106,7 @@ class LogLoading:
         """The directory that is the partition's; others of its name are set aside. Raises
         DataDirectoryError."""
         partition = wanted.partition
-        with self._directories.guard:
-            self._directories.require_not_offline(partition)
-        found = [
-            self._look_at(directory, wanted)
-            for directory in self._directories.online()
-            if self._exists(directory, partition)
-        ]
+        found = self._look_everywhere(wanted)
         ours = [one for one in found if one.is_of_topic]
         if len(ours) > 1:
             holding = [one for one in ours if not self._is_blank(one.directory, partition)]
@@ -131,6 +125,21 @@ class LogLoading:
             if other is not chosen:
                 self._set_aside(other.directory, wanted)
         return chosen
+
+    def _look_everywhere(self, wanted: WantedLog) -> list[_Found]:
+        """What the directories that work have of the partition. One that fails meanwhile matters only where
+        it holds the partition. Raises DataDirectoryError."""
+        found: list[_Found] = []
+        for directory in self._directories.online():
+            try:
+                if self._exists(directory, wanted.partition):
+                    found.append(self._look_at(directory, wanted))
+            except DataDirectoryError:
+                if directory.is_online:
+                    raise
+        with self._directories.guard:
+            self._directories.require_not_offline(wanted.partition)
+        return found
 
     def _exists(self, directory: LogDirectory, partition: TopicPartition) -> bool:
         path = directory.partition_path(partition)

@@ -242,7 +242,8 @@ def test_nothing_goes_while_nobody_may_begin_and_no_log_shrinks_that_may_not() -
     log.increment_log_start_offset(2)
     assert (cleaner.clean_filthiest(), cleaner.delete_old_segments()) == (False, 0)
     may_begin[0] = True
-    assert cleaner.delete_old_segments() == 0
+    assert (cleaner.delete_old_segments(), cleaner.clean_filthiest()) == (0, False)
+    assert cleaner.stats().failures == ()
     may_begin[0], may_shrink[0] = False, True
     assert cleaner.delete_old_segments() == 0
     may_begin[0] = True
@@ -356,7 +357,7 @@ def test_a_worker_that_died_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     machine.filled(1)
     machine.cleaner.start()
 
-    def die() -> None:
+    def die(_: object) -> None:
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patched:
