@@ -8,17 +8,36 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.log.config_key import LONG_MAX
 from stratalog.testing.cleaning_history import PRODUCER_COUNT, CleaningHistory
 
 STEPS = (
     ["write"] * 8
     + ["transact"] * 5
     + ["produce"] * 2
-    + ["commit", "commit", "abort", "abort"]
+    + ["commit", "commit", "abort", "abort", "bump"]
     + ["roll"] * 3
-    + ["clean"] * 5
+    + ["clean"] * 4
+    + ["clean if due"] * 2
     + ["break off", "advance", "advance", "jump", "delete", "restart", "kill", "lose"]
 )
+
+
+CLEANS = ("clean", "clean if due", "break off")
+
+
+def clean(history: CleaningHistory, step: str) -> None:
+    chance = history.chance
+    if step == "clean":
+        history.clean(chance.choice([1, 2, 3, 1000]))
+    elif step == "break off":
+        history.clean(break_off_after=chance.randrange(12))
+    else:
+        history.clean_if_due(
+            min_lag_ms=chance.choice([0, 10, 5000, 40_000]),
+            max_lag_ms=chance.choice([LONG_MAX, 40_000, 100_000]),
+            min_ratio=chance.choice([0.0, 0.5, 1.0]),
+        )
 
 
 def play(history: CleaningHistory, step: str) -> None:
@@ -34,10 +53,10 @@ def play(history: CleaningHistory, step: str) -> None:
         history.end_transaction(producer_id, committed=step == "commit")
     elif step == "roll":
         log.roll()
-    elif step == "clean":
-        history.clean(chance.choice([1, 2, 3, 1000]))
-    elif step == "break off":
-        history.clean(break_off_after=chance.randrange(12))
+    elif step == "bump":
+        history.bump(producer_id)
+    elif step in CLEANS:
+        clean(history, step)
     elif step == "advance":
         machine.clock.advance(chance.choice([10, 30_000, 60_000]))
     elif step == "jump":
