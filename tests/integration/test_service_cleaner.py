@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import InvalidConfigError
+from stratalog.base.errors import InvalidConfigError, InvalidRequestError
 from stratalog.cli.main import stratalog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
@@ -156,6 +156,23 @@ async def test_a_server_that_was_replaced_cleans_nothing(tmp_path: Path) -> None
             assert engine.shards.is_fenced
             assert not await asyncio.to_thread(engine.cleaning.workers.clean_filthiest)
             assert engine.cleaning.workers.stats().clean_count == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"remote.storage.enable": "false"}, "the topic is not compacted"),
+        ({"cleanup.policy": "compact"}, "by `stratalog compaction run`"),
+    ],
+)
+async def test_what_the_cleaner_never_has_cannot_be_reset(
+    tmp_path: Path, config: dict[str, str], reason: str
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 1, config)
+        with pytest.raises(InvalidRequestError) as refusal:
+            await bench.client.admin.reset_cleaner("t", 0)
+        assert reason in refusal.value.message
 
 
 async def test_a_partition_that_cannot_be_cleaned_is_shown_and_reset(tmp_path: Path) -> None:

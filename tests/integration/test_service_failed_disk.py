@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import AppendFile
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
+from stratalog.record.record import Record
 from stratalog.testing.service_bench import ServiceBench, service_bench
 
 LOCAL = {"remote.storage.enable": "false"}
@@ -66,8 +69,9 @@ async def fail_one(bench: ServiceBench, disk: FailingDirectory, other: str, conf
     """Make topic `t` with a partition in each of two directories, and let the disk of one fail; returns the
     number of the partition in it."""
     await bench.client.admin.create_topic("t", 2, {**config, "segment.bytes": "1024"})
+    records = [Record(0, SystemClock().now_ms(), b"key", b"x" * 900)]
     for number in range(2):
-        await bench.append("t", [b"x" * 900], number)
+        await bench.client.append("t", number, records)
     [lost] = [
         one.topic_partition.partition
         for one in bench.server.engine.registry.topic("t").partitions
@@ -75,7 +79,7 @@ async def fail_one(bench: ServiceBench, disk: FailingDirectory, other: str, conf
     ]
     disk.broken = f"{other}/"
     with pytest.raises(DataDirectoryError):
-        await bench.append("t", [b"x" * 900], lost)
+        await bench.client.append("t", lost, records)
     return lost
 
 
@@ -149,3 +153,26 @@ async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed
         assert (await admin.describe_log("t", [1 - lost]))[0].tiered_end_offset == 2
         assert (await admin.upload()).objects == 0
         assert (await admin.tier_status()).last_upload_error == ""
+
+
+@pytest.mark.parametrize(
+    "config", [{}, LOCAL, LOCAL | {"cleanup.policy": "compact,delete"}], ids=["tiered", "local", "compacted"]
+)
+async def test_passes_over_a_disk_that_has_failed_say_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, config: Mapping[str, str]
+) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        await fail_one(bench, disk, other, {**config, "retention.ms": "1"})
+        engine = bench.server.engine
+        caplog.clear()
+        for work in (
+            engine.tiers.upload_pass,
+            engine.tiers.remote_retention_pass,
+            engine.tiers.local_retention_pass,
+            engine.logs.tasks.flush_old,
+            engine.logs.tasks.checkpoint_recovery_points,
+            engine.logs.tasks.checkpoint_starts,
+        ):
+            await asyncio.to_thread(work)
+        assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []

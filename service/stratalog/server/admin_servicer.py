@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from stratalog.base.errors import InvalidRequestError
 from stratalog.cleaner.log_cleaner import LogCleaner
+from stratalog.cleaner.log_to_clean import is_cleaned_here
+from stratalog.log.log_config import LogConfig
 from stratalog.server.admin_convert import compaction_job_message, partition_log_message, topic_message
 from stratalog.server.call_guard import Context, guarded
 from stratalog.server.config_convert import config_changes, config_entry_message
@@ -171,8 +174,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ResetCleaner(
         self, request: admin_pb2.ResetCleanerRequest, context: Context
     ) -> admin_pb2.ResetCleanerResponse:
-        partition = self._registry.partition(request.topic, request.partition).topic_partition
-        return admin_pb2.ResetCleanerResponse(had_failed=self._cleaner.reset(partition))
+        partition = self._registry.partition(request.topic, request.partition)
+        had_failed = self._cleaner.reset(partition.topic_partition)
+        if not had_failed:
+            _require_cleaned_here(request.topic, partition.log.config)
+        return admin_pb2.ResetCleanerResponse(had_failed=had_failed)
 
     @guarded
     async def RunCompaction(
@@ -186,3 +192,17 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         if not request.partitions:
             return list(topic.all_partitions)
         return [self._registry.find_partition(request.topic, number) for number in request.partitions]
+
+
+def _require_cleaned_here(topic: str, config: LogConfig) -> None:
+    """Raises InvalidRequestError where the cleaner of local logs has nothing to do with the topic."""
+    if is_cleaned_here(config):
+        return
+    raise InvalidRequestError(
+        "the topic is tiered, so it is compacted in the object store, by `stratalog compaction run`; the"
+        " cleaner of local logs never has it"
+        if config.is_compacted
+        else "the topic is not compacted, so the cleaner of local logs never has it; name one whose"
+        " cleanup.policy has compact",
+        topic=topic,
+    )

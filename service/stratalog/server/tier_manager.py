@@ -40,6 +40,7 @@ from stratalog.server.confirmed_topics import ConfirmedTopics
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_registry import PartitionRegistry
+from stratalog.server.repeated_failures import RepeatedFailures
 from stratalog.server.topic_manager import TopicManager
 
 logger = logging.getLogger(__name__)
@@ -121,6 +122,9 @@ class TierManager:
         self._topics = topics
         self._lock = threading.Lock()
         self._status = UploadStatus(NEVER_MS, "")
+        self._upload_failures = RepeatedFailures(logger)
+        self._local_failures = RepeatedFailures(logger)
+        self._remote_failures = RepeatedFailures(logger)
         self.deleted_segment_count = 0
         """Local segments that `local_retention_pass` has dropped, but for what the cleaner counts."""
 
@@ -163,22 +167,28 @@ class TierManager:
         return uploaded
 
     def upload_pass(self) -> None:
-        """Upload what is rolled. The periodic task; failures of partitions are logged and tried again."""
+        """Upload what is rolled. The periodic task; failures of partitions are logged, once as long as they
+        last, and tried again.
+        """
         done = self._upload(self._tiered_partitions(()))
-        for failure in done.failures + done.refusals:
-            logger.warning("a partition could not be uploaded, it is tried again: %s", failure)
+        self._upload_failures.tell(
+            f"a partition could not be uploaded, it is tried again: {failure}"
+            for failure in done.failures + done.refusals
+        )
 
     def local_retention_pass(self) -> None:
         """Delete local segments: of tiered topics what is committed in the object store, by local retention;
-        of others by retention. A failing partition does not stop the rest.
+        of others by retention. A failing partition does not stop the rest, and is logged once as long as it
+        fails; those whose disk has failed are left alone.
 
         What a topic that is not tiered loses is lost, so it is deleted only by a configuration that the
         catalog has just confirmed; while the store does not answer, these wait.
         """
-        partitions = self._partitions(())
+        partitions = [partition for partition in self._partitions(()) if partition.offline() is None]
         untiered = [partition for partition in partitions if not partition.is_tiered]
         confirmed = (self._confirmed.follow() if untiered else None) or frozenset()
         deleted_count = 0
+        failures: list[str] = []
         for partition in partitions:
             try:
                 if partition.is_tiered:
@@ -186,7 +196,8 @@ class TierManager:
                 elif partition.topic_id_partition.topic_id in confirmed:
                     deleted_count += self._logs.tasks.delete_old_segments(partition.log)
             except (LogStoreError, OSError) as error:
-                logger.warning("local retention of %s failed: %s", partition.topic_partition, error)
+                failures.append(f"local retention of {partition.topic_partition} failed: {error}")
+        self._local_failures.tell(failures)
         with self._lock:
             self.deleted_segment_count += deleted_count
         self._cleaner.delete_old_segments()
@@ -199,23 +210,24 @@ class TierManager:
         next pass finds it), StoreError.
         """
         followed = self._topics.follow_catalog()
+        failures: list[str] = []
         for tier in self._tiers:
             partitions = [
                 partition
                 for topic in followed.topics
                 for partition in topic.partitions
-                if partition.shard is tier.shard
+                if partition.shard is tier.shard and partition.offline() is None
             ]
             if not partitions or tier.shard.is_fenced:
                 continue
             logs = [partition.log for partition in partitions]
             report = tier.retention.run(logs, epoch=tier.shard.leader_epoch(), catalog_seq=followed.seq)
-            for failed in report.failed:
-                logger.warning("retention of %s failed: %s", failed.topic_partition, failed.error)
+            failures += [f"retention of {one.topic_partition} failed: {one.error}" for one in report.failed]
             moved = {advanced.topic_partition for advanced in report.advanced}
             for partition in partitions:
                 if partition.topic_partition in moved:
                     partition.signal.notify()
+        self._remote_failures.tell(failures)
 
     def collect_pass(self) -> None:
         """Delete objects that commits dropped long enough ago."""

@@ -236,7 +236,7 @@ class TopicManager:
                     logger.info("followed topic %s, which was created elsewhere", entry.name)
                 elif hosted.topic_id == entry.topic_id and not self._is_as(hosted, entry):
                     self._alter(hosted, entry)
-                    logger.info("topic %s was altered elsewhere", entry.name)
+                    _tell_altered(hosted, entry)
             except LogStoreError as error:
                 refused[entry.topic_id] = entry
                 is_news = self._refused.get(entry.topic_id) != entry
@@ -448,6 +448,15 @@ def _hosted(
 ) -> HostedTopic:
     assert len(partitions) == entry.partition_count
     return HostedTopic(entry.name, entry.topic_id, entry.config, config, partitions)
+
+
+def _tell_altered(topic: HostedTopic, entry: TopicEntry) -> None:
+    """Where only the server's defaults were altered, whoever did it has told so, once for all topics."""
+    is_of_topic = topic.config_overrides != entry.config or len(topic.all_partitions) != entry.partition_count
+    if is_of_topic:
+        logger.info("followed topic %s, which was altered elsewhere", entry.name)
+    else:
+        logger.debug("topic %s goes by the server's defaults of now", entry.name)
 
 
 def _is_deleted(topic: HostedTopic, state: CatalogState) -> bool:
