@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import click
 
 from stratalog.cli.config_option import config_option
 from stratalog.cli.connection import json_option, server_option, with_client
 from stratalog.cli.int_ranges import PARTITION_COUNT
 from stratalog.cli.output import counted, message_document, print_json, print_offline, print_table
+from stratalog.client.client import Client
+from stratalog.v1 import admin_pb2
+
+_FROM = {
+    admin_pb2.DYNAMIC_TOPIC_CONFIG: "topic",
+    admin_pb2.DYNAMIC_BROKER_CONFIG: "server",
+    admin_pb2.STATIC_BROKER_CONFIG: "server",
+    admin_pb2.DEFAULT_CONFIG: "default",
+}
+"""Who set a value, for people."""
 
 
 @click.group()
@@ -51,16 +63,19 @@ def list_topics(as_json: bool, server: str) -> None:
 @json_option
 @server_option
 def describe(names: tuple[str, ...], as_json: bool, server: str) -> None:
-    """Show the configuration in force of the named topics, or of all."""
-    topics = with_client(server, lambda client: client.admin.describe_topics(names))
+    """Show the configuration in force of the named topics, or of all, and who set each value: the topic, the
+    server, or nobody, so that it is the default.
+    """
     if as_json:
+        topics = with_client(server, lambda client: client.admin.describe_topics(names))
         print_json([message_document(entry) for entry in topics])
         return
-    for entry in topics:
+    described = with_client(server, lambda client: _with_sources(client, names))
+    for entry, sources in described:
         click.echo(f"{entry.name}  id {entry.topic_id}  {counted(entry.partition_count, 'partition')}")
         print_offline(entry.offline_partitions)
         rows = [
-            (name, value, "set" if name in entry.config_overrides else "default")
+            (name, value, sources.get(name, _FROM[admin_pb2.DEFAULT_CONFIG]))
             for name, value in sorted(entry.config.items())
         ]
         print_table(
@@ -77,6 +92,19 @@ def delete(name: str, server: str) -> None:
     click.echo(f"deleted {name}")
     for path in left_over:
         click.echo(f"note: {path} cannot be deleted now; a start of the server that can do so deletes it")
+
+
+async def _with_sources(
+    client: Client, names: Sequence[str]
+) -> list[tuple[admin_pb2.Topic, Mapping[str, str]]]:
+    """The topics, and for each of their keys who set it. One that is offline for its configuration has none
+    in force.
+    """
+    described: list[tuple[admin_pb2.Topic, Mapping[str, str]]] = []
+    for topic in await client.admin.describe_topics(names):
+        entries = await client.admin.describe_configs(topic.name) if topic.config else []
+        described.append((topic, {entry.name: _FROM[entry.source] for entry in entries}))
+    return described
 
 
 def _config_text(config: dict[str, str]) -> str:
