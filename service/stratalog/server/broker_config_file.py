@@ -45,7 +45,8 @@ class BrokerConfigFile:
             return {}
         except OSError as failure:
             raise DataDirectoryError(
-                "the configuration that was altered at run time cannot be read; repair the disk",
+                "the configuration that was altered at run time, which is also what retention goes by, cannot"
+                " be read; repair the disk, or start with another data directory as docs/operating.md says",
                 path=self.path,
                 reason=str(failure),
             ) from failure

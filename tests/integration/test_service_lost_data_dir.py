@@ -1,0 +1,141 @@
+"""The disk of the data directory is lost, and another log directory is not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.filesystem import AppendFile
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.manager.log_directory import DirectoryState
+from stratalog.testing.service_bench import ServiceBench, service_bench
+
+LOCAL = {"remote.storage.enable": "false"}
+TIERED = {"segment.bytes": "1024"}
+
+
+class FailingDisk(PosixFileSystem):
+    """Everything below `broken` ends in EIO, once it is named."""
+
+    broken = "/nowhere"
+
+    def _refuse(self, path: str) -> None:
+        if path == self.broken or path.startswith(f"{self.broken}/"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    def open_append(self, path: str) -> AppendFile:
+        self._refuse(path)
+        return super().open_append(path)
+
+    def open_read(self, path: str) -> AppendFile:
+        self._refuse(path)
+        return super().open_read(path)
+
+    def read_file(self, path: str) -> bytes:
+        self._refuse(path)
+        return super().read_file(path)
+
+    def list_directory(self, path: str) -> list[str]:
+        self._refuse(path)
+        return super().list_directory(path)
+
+    def exists(self, path: str) -> bool:
+        self._refuse(path)
+        return super().exists(path)
+
+    def make_directories(self, path: str) -> None:
+        self._refuse(path)
+        super().make_directories(path)
+
+
+async def fill(bench: ServiceBench, other: str) -> dict[str, int]:
+    """A tiered and an untiered topic of two partitions each; returns which of each is in `other`."""
+    numbers: dict[str, int] = {}
+    for topic, config in (("tiered", TIERED), ("local", LOCAL)):
+        await bench.client.admin.create_topic(topic, 2, config)
+        for number in range(2):
+            await bench.append(topic, [b"x" * 400, b"y" * 400], number)
+        [numbers[topic]] = [
+            one.topic_partition.partition
+            for one in bench.server.engine.registry.topic(topic).partitions
+            if one.log.directory.startswith(other)
+        ]
+    await bench.client.admin.upload(["tiered"])
+    for number in range(2):
+        await bench.append("tiered", [b"not uploaded"], number)
+    return numbers
+
+
+async def test_a_start_without_the_disk_of_the_data_directory_is_refused(tmp_path: Path) -> None:
+    other = f"{tmp_path}/other"
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        await fill(bench, other)
+    disk = FailingDisk()
+    disk.broken = f"{tmp_path}/data"
+    with pytest.raises(DataDirectoryError, match="is also what retention goes by") as failure:
+        async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)):
+            pass
+    assert failure.value.fields["path"] == f"{tmp_path}/data/broker-config.properties"
+
+
+async def ends_of(bench: ServiceBench) -> dict[str, tuple[int, int] | None]:
+    """Start and end of each partition; None where it is offline."""
+    found: dict[str, tuple[int, int] | None] = {}
+    for topic in ("tiered", "local"):
+        [described] = await bench.client.admin.describe_topics([topic])
+        offline = {one.partition for one in described.offline_partitions}
+        for number in range(2):
+            found[f"{topic}-{number}"] = None
+            if number not in offline:
+                [log] = await bench.client.admin.describe_log(topic, [number])
+                found[f"{topic}-{number}"] = (log.log_start_offset, log.log_end_offset)
+    return found
+
+
+@pytest.mark.parametrize("are_claims_saved", [True, False])
+async def test_another_data_directory_serves_what_is_on_the_disks_that_are_left(
+    tmp_path: Path, are_claims_saved: bool
+) -> None:
+    """As docs/operating.md says to do."""
+    other, new = tmp_path / "other", tmp_path / "new"
+    async with service_bench(tmp_path, log_dirs=(str(other),)) as bench:
+        kept = await fill(bench, str(other))
+    lost = {topic: f"{topic}-{1 - number}" for topic, number in kept.items()}
+    tiered, local = (f"{topic}-{number}" for topic, number in kept.items())
+    (tmp_path / "data").rename(tmp_path / "lost")
+    new.mkdir()
+    if are_claims_saved:
+        for path in (tmp_path / "lost").glob("claims-*"):
+            shutil.copy(path, new)
+    settings = {
+        "data_dir": str(new),
+        "log_dirs": (str(other),),
+        "store_url": f"file://{tmp_path}/data.store",
+    }
+    async with service_bench(tmp_path, **settings) as bench:
+        found = await ends_of(bench)
+        assert (found[lost["tiered"]], found[lost["local"]], found[local]) == (None, None, (0, 2))
+        # Without the claims nobody knows that no other server has had the store meanwhile.
+        assert found[tiered] == ((0, 3) if are_claims_saved else None)
+        directories, _ = bench.server.engine.directories.describe()
+        [missing] = [one.status for one in directories if one.status.state is DirectoryState.MISSING]
+        await bench.client.admin.forget_log_dir(missing.directory_id)
+    async with service_bench(tmp_path, **settings) as bench:
+        assert await ends_of(bench) == {
+            lost["tiered"]: (0, 2),
+            lost["local"]: (0, 0),
+            local: (0, 2),
+            tiered: (0, 3) if are_claims_saved else (0, 2),
+        }
+        for topic in kept:
+            for number in range(2):
+                await bench.append(topic, [b"new"], number)
+    aside = [path for path in other.iterdir() if path.name.endswith("-fenced")]
+    assert len(aside) == (0 if are_claims_saved else 1)
+    for path in aside:
+        assert any(b"not uploaded" in log.read_bytes() for log in path.glob("*.log"))
