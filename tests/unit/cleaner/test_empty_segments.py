@@ -18,9 +18,10 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.segment.file_names import SEGMENT_SUFFIXES, segment_path
 from stratalog.testing.cleaning_history import limits
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
-from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
 
 CONFIG = LogConfig(
@@ -37,10 +38,16 @@ DAY_MS = 24 * 60 * 60 * 1000
 class Emptied:
     """A log of which some sealed segments have lost every byte. Used by one thread."""
 
-    def __init__(self, empty: tuple[int, ...], count: int = 6, config: LogConfig = CONFIG) -> None:
+    def __init__(
+        self,
+        empty: tuple[int, ...],
+        count: int = 6,
+        config: LogConfig = CONFIG,
+        disk: MemoryFileSystem | FaultyFileSystem | None = None,
+    ) -> None:
         """Of `count` segments, those. Each had three records, of keys that the next one has, too; behind them
         is one that is active."""
-        self.disk = MemoryFileSystem()
+        self.disk = MemoryFileSystem() if disk is None else disk
         self.machine = LogMachine(self.disk, config)
         self.log: UnifiedLog = self.machine.start()
         for number in range(count * PER_SEGMENT):
@@ -55,6 +62,7 @@ class Emptied:
             for suffix in SEGMENT_SUFFIXES[:3]:
                 file = self.disk.open_append(segment_path(PARTITION_DIR, ordinal * PER_SEGMENT, suffix))
                 file.truncate(0)
+                file.sync()
                 file.close()
         self.log = self.machine.start()
         assert [s.base_offset // PER_SEGMENT for s in self.log.local_segments if s.size_bytes == 0] == list(
@@ -127,6 +135,38 @@ def test_a_clean_takes_them_with_the_next_segment(empty: tuple[int, ...], segmen
     emptied.log = emptied.machine.start()
     emptied.log.check()
     assert emptied.offsets() == sorted((*kept.values(), 18))
+
+
+@pytest.mark.parametrize("empty", [(1, 2), (0, 2, 4), (4, 5)])
+def test_a_power_loss_in_a_clean_leaves_old_segments_or_new_ones(empty: tuple[int, ...]) -> None:
+    config = dataclasses.replace(CONFIG, segment_bytes=500)
+
+    def ready() -> tuple[FaultyFileSystem, Emptied]:
+        disk = FaultyFileSystem()
+        emptied = Emptied(empty, config=config, disk=disk)
+        emptied.log.flush()
+        emptied.machine.checkpoint()
+        return disk, emptied
+
+    disk, emptied = ready()
+    before, first_operation = set(emptied.offsets()), disk.operation_count + 1
+    emptied.clean()
+    least = set(emptied.offsets())
+    names = ("rename", "unlink", "sync_directory")
+    wanted = [
+        operation
+        for operation, name in enumerate(disk.trace, start=1)
+        if operation >= first_operation and name.split(" ")[0] in names
+    ]
+    for operation in wanted[:: 1 + len(wanted) // 12]:
+        disk, emptied = ready()
+        disk.crash_at(operation)
+        with pytest.raises(SimulatedCrash):
+            emptied.clean()
+        for names_kept in (Kept.NONE, Kept.HALF, Kept.ALL):
+            log = LogMachine(disk.reopened(Survival(Kept.NONE, names_kept)), config).start()
+            log.check()
+            assert least <= {one.offset for one in read_local(log)} <= before
 
 
 def test_they_wait_for_no_clean() -> None:
