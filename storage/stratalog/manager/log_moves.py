@@ -120,12 +120,20 @@ class LogMoves:
             raise DataDirectoryError(
                 "the log directory cannot be read; repair its disk", path=target.path, reason=str(failure)
             ) from failure
-        if free_bytes < log.size_bytes:
+        # What other moves have still to write there is not free.
+        promised_bytes = sum(
+            move.progress.remaining_bytes
+            for move in self._moves.values()
+            if move.target_path == target.path and not move.state.is_final
+        )
+        if free_bytes < promised_bytes + log.size_bytes:
             raise DataDirectoryError(
-                "the log directory has less free space than the partition takes; free some or name another",
+                "the log directory has less free space than the partition and the moves to there still take;"
+                " free some or name another",
                 path=target.path,
                 free_bytes=free_bytes,
                 size_bytes=log.size_bytes,
+                moving_bytes=promised_bytes,
             )
 
     def _discard(self, partition: TopicPartition) -> None:

@@ -26,7 +26,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS
 from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, LogMachine
+from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 from stratalog.testing.moving_log import OTHER_DIR, OTHER_PARTITION_DIR, MovingLog
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.stepped_throttler import SteppedThrottler
@@ -410,3 +410,26 @@ def test_a_directory_without_room_is_refused() -> None:
     with pytest.raises(DataDirectoryError, match="less free space") as failure:
         moving.manager.begin_move(PARTITION, OTHER_DIR)
     assert failure.value.fields["free_bytes"] == 2000
+
+
+def test_what_other_moves_still_take_is_not_free() -> None:
+    second = TopicPartition("orders", 1)
+
+    def with_second(free_bytes: int) -> MovingLog:
+        moving = MovingLog(free_bytes=free_bytes)
+        log = moving.manager.open_log(second, TOPIC_ID, moving.config)
+        log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 500)]), 1)
+        return moving
+
+    rehearsal = with_second(1 << 40)
+    sizes = [rehearsal.manager.log(one).size_bytes for one in (PARTITION, second)]
+    moving = with_second(sum(sizes) - 1)
+    first = moving.begin()
+    with pytest.raises(DataDirectoryError, match="less free space") as failure:
+        moving.manager.begin_move(second, OTHER_DIR)
+    assert failure.value.fields["moving_bytes"] == sizes[0]
+    first.cancel("enough")
+    moving.manager.begin_move(second, OTHER_DIR).cancel("enough")
+    moving = with_second(sum(sizes))
+    moving.begin()
+    assert moving.manager.begin_move(second, OTHER_DIR).state is MoveState.WAITING
