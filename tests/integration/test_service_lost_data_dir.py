@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,7 @@ async def test_another_data_directory_serves_what_is_on_the_disks_that_are_left(
     if are_claims_saved:
         for path in (tmp_path / "lost").glob("claims-*"):
             shutil.copy(path, new)
-    settings = {
+    settings: dict[str, Any] = {
         "data_dir": str(new),
         "log_dirs": (str(other),),
         "store_url": f"file://{tmp_path}/data.store",

@@ -417,7 +417,9 @@ def test_what_other_moves_still_take_is_not_free() -> None:
 
     def with_second(free_bytes: int) -> MovingLog:
         moving = MovingLog(free_bytes=free_bytes)
+        moving.manager.cordon(OTHER_DIR)
         log = moving.manager.open_log(second, TOPIC_ID, moving.config)
+        moving.manager.cordon(OTHER_DIR, is_cordoned=False)
         log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 500)]), 1)
         return moving
 
