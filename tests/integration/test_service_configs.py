@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,12 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.cli.main import stratalog
+from stratalog.log.config_key import INT_MAX, LONG_MAX
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.broker_config import BrokerConfig
+from stratalog.server.broker_keys import BROKER_KEYS
 from stratalog.server.hosted_partition import HostedPartition
 from stratalog.testing.service_bench import ServiceBench, service_bench
 from stratalog.v1 import admin_pb2
@@ -295,3 +300,32 @@ async def test_a_topic_is_described_with_who_set_each_value(tmp_path: Path) -> N
         assert rows["retention.ms"] == ["5", "server"]
         assert rows["segment.ms"] == ["7200000", "server"]
         assert rows["segment.jitter.ms"] == ["0", "default"]
+
+
+@pytest.mark.timeout(120)
+async def test_every_number_of_the_server_may_be_as_large_as_it_likes(tmp_path: Path) -> None:
+    largest: dict[str, str] = {}
+    for name in BROKER_KEYS:
+        # Threads and memory are really taken, and a batch has to fit into a request.
+        if name.endswith((".threads", ".dir", "buffer.size", "message.max.bytes")):
+            continue
+        for text in (str(INT_MAX), str(LONG_MAX)):
+            with suppress(InvalidConfigError):
+                BrokerConfig.of({name: text})
+                largest[name] = text
+    assert len(largest) == 30
+    dynamic = {name: text for name, text in largest.items() if not BROKER_KEYS[name].is_read_only}
+    async with service_bench(tmp_path, config=largest, metrics_listen="127.0.0.1:0") as bench:
+        await bench.client.admin.create_topic("t", 1, UNTIERED | {"cleanup.policy": "compact"})
+        for changes in (dynamic, dict.fromkeys(dynamic), dynamic):
+            await bench.client.admin.alter_configs(changes)
+        await bench.client.append("t", 0, [Record(0, SystemClock().now_ms(), b"key", b"value")])
+        assert [len(records) for records in await bench.read_all("t")] == [1]
+        # Whoever keeps the time of all these is alive.
+        await bench.client.admin.alter_configs({"log.segment.delete.delay.ms": "0"})
+        await bench.client.admin.delete_topic("t")
+        while any(Path(tmp_path, "data").glob("t-0*")):
+            await asyncio.sleep(0.01)
+        url = f"http://127.0.0.1:{bench.server.metrics_port}/metrics"
+        with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
+            assert "stratalog_scheduler_failures_total 0.0" in answer.read().decode()

@@ -11,7 +11,7 @@ from stratalog.server.repeated_failures import RepeatedFailures
 
 def test_a_failure_is_told_once_as_long_as_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
     failures = RepeatedFailures(logging.getLogger("tests"))
-    passes = (["a"], ["a", "b", "b"], ["b"], [], ["a"], ["a"])
+    passes: tuple[list[str], ...] = (["a"], ["a", "b", "b"], ["b"], [], ["a"], ["a"])
     told: list[list[str]] = []
     for met in passes:
         caplog.clear()
