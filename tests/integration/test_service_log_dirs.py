@@ -193,6 +193,51 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         assert [len(part) for part in await bench.read_all("t")] == [1]
 
 
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(
+    tmp_path: Path, is_cancelled: bool
+) -> None:
+    data, other = f"{tmp_path}/data", f"{tmp_path}/other"
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t")
+        await bench.append("t", [b"x" * 100_000])
+        source, target = (data, other) if path_of(bench, 0) == data else (other, data)
+        await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
+        await admin.move_partition("t", 0, target)
+        async with asyncio.timeout(60):
+            while not (await admin.describe_log_dirs()).moves[0].copied_bytes:
+                await asyncio.sleep(0.01)
+        await admin.cordon_log_dir(target)
+    async with service_bench(
+        tmp_path, log_dirs=(other,), config={"log.segment.delete.delay.ms": "0"}
+    ) as bench:
+        admin = bench.client.admin
+        [move] = (await admin.describe_log_dirs()).moves
+        assert (move.topic, move.partition, move.source_path, move.target_path) == ("t", 0, source, target)
+        assert (move.state, move.copied_bytes > 0) == ("waiting", True)
+        assert "takes nothing new; uncordon it" in move.reason
+        shown = await asyncio.to_thread(run, bench, "log-dirs", "describe")
+        assert "takes nothing new; uncordon it" in shown.output
+        if is_cancelled:
+            ended = await asyncio.to_thread(run, bench, "log-dirs", "cancel-move", "t", "--partition", "0")
+            assert (ended.exit_code, ended.output) == (0, "the move of t-0 has ended\n")
+            assert not (await admin.describe_log_dirs()).moves
+            with pytest.raises(InvalidRequestError, match="is not moving"):
+                await admin.cancel_move("t", 0)
+        else:
+            await admin.cordon_log_dir(target, is_cordoned=False)
+            await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": None})
+            await admin.move_partition("t", 0, target)
+            [move] = await until_moved(bench)
+            assert (move.state, move.reason) == ("done", "")
+        assert path_of(bench, 0) == (source if is_cancelled else target)
+        assert [len(part) for part in await bench.read_all("t")] == [1]
+    assert not [*Path(target).glob("*-future")]
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        assert not (await bench.client.admin.describe_log_dirs()).moves
+
+
 @pytest.mark.timeout(60)
 async def test_what_was_deleted_is_removed_after_the_delay_of_now(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:

@@ -75,7 +75,7 @@ class LogDirectoryManager:
 
     def describe(self) -> tuple[Sequence[DescribedDirectory], Sequence[MoveProgress]]:
         """How each directory is, those that are missing last, and the last move of each partition that had
-        one in this process."""
+        one in this process, or had begun one in the former."""
         size_bytes: Counter[str] = Counter()
         for log in self._logs.logs():
             if not log.is_offline:
@@ -143,13 +143,17 @@ class LogDirectoryManager:
         """End the partition's move, and wait until it has ended; it may be done by then. Raises
         UnknownTopicOrPartitionError, InvalidRequestError where it does not move.
         """
-        hosted = self._registry.partition(topic, partition)
+        topic_partition = TopicPartition(topic, partition)
+        # It may wait for a directory to be uncordoned, or for the partition, which is offline.
+        if self._logs.moves.give_up(topic_partition):
+            return
+        self._registry.partition(topic, partition)
         with self._lock:
-            move = self._moves.get(hosted.topic_partition)
+            move = self._moves.get(topic_partition)
         if move is None or move.state.is_final:
             raise InvalidRequestError(
                 "the partition is not moving; `stratalog log-dirs describe` shows moves",
-                partition=hosted.topic_partition,
+                partition=topic_partition,
             )
         move.cancel("an operator has cancelled it")
 
@@ -160,7 +164,10 @@ class LogDirectoryManager:
                 self._begin(wanted.partition, wanted.target_path)
                 logger.info("%s goes on moving to %s", wanted.partition, wanted.target_path)
             except LogStoreError as error:
-                logger.warning("the move of %s does not go on: %s", wanted.partition, error)
+                self._logs.moves.note_refusal(wanted.partition, f"it does not go on: {error}")
+                logger.warning(
+                    "the move of %s does not go on; begin it again, or cancel it: %s", wanted.partition, error
+                )
 
     def _begin(self, partition: TopicPartition, target_path: str) -> None:
         with self._lock:

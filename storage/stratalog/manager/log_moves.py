@@ -20,7 +20,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.cut_off_moves import WantedMove, discard_future, settle_moves
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
-from stratalog.manager.log_move import LogMove, MoveProgress
+from stratalog.manager.log_move import LogMove, MoveProgress, MoveState
 from stratalog.manager.moved_directory import MovePlan
 
 
@@ -47,6 +47,8 @@ class LogMoves:
         self._remove_later = remove_later
         self._lock = threading.Lock()
         self._moves: dict[TopicPartition, LogMove] = {}
+        # Why a move that is wanted does not begin again.
+        self._refusals: dict[TopicPartition, str] = {}
         self._wanted = settle_moves(
             directories.filesystem, ids, tuple(directories), is_all_known=directories.is_all_known
         )
@@ -57,9 +59,40 @@ class LogMoves:
         return self._wanted
 
     def progress(self) -> tuple[MoveProgress, ...]:
-        """Of the last move of each partition that had one in this process, in order."""
-        moves = dict(self._moves)
-        return tuple(moves[partition].progress for partition in sorted(moves))
+        """Of the last move of each partition that had one in this process, and of those that are wanted and
+        have not begun again, in order."""
+        found = {wanted.partition: self._waiting(wanted) for wanted in self._wanted}
+        found |= {partition: move.progress for partition, move in dict(self._moves).items()}
+        return tuple(found[partition] for partition in sorted(found))
+
+    def _waiting(self, wanted: WantedMove) -> MoveProgress:
+        """Of a move that takes the space of what the former process has copied."""
+        filesystem, holder = self._directories.filesystem, self._directories.holder(wanted.partition)
+        copied_bytes = 0
+        with suppress(OSError):
+            for name in filesystem.list_directory(wanted.future_path):
+                copied_bytes += filesystem.file_size(f"{wanted.future_path}/{name}")
+        return MoveProgress(
+            wanted.partition,
+            "" if holder is None else holder.path,
+            wanted.target_path,
+            MoveState.WAITING,
+            copied_bytes,
+            0,
+            self._refusals.get(wanted.partition, "it has not begun again yet"),
+        )
+
+    def note_refusal(self, partition: TopicPartition, reason: str) -> None:
+        """Why the partition's move, which is wanted, does not begin again. It stays wanted."""
+        self._refusals[partition] = reason
+
+    def give_up(self, partition: TopicPartition) -> bool:
+        """Nobody wants the partition's move any more that the former process had begun; False where there is
+        none. What was copied is removed."""
+        with self._lock:
+            is_wanted = any(wanted.partition == partition for wanted in self._wanted)
+            self._discard(partition)
+            return is_wanted
 
     def begin(self, log: UnifiedLog, target_path: str) -> LogMove:
         """A move of the log to that log directory; the caller has `run` called. What was there of earlier
@@ -143,6 +176,7 @@ class LogMoves:
                 with suppress(OSError):
                     self._remove_later(discard_future(self._directories.filesystem, wanted.future_path))
         self._wanted = tuple(wanted for wanted in self._wanted if wanted.partition != partition)
+        self._refusals.pop(partition, None)
 
     def end(self, partition: TopicPartition) -> None:
         """End the partition's move, if there is one, because its log is about to be cut or closed. Waits

@@ -10,6 +10,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_move import MoveState
 from stratalog.manager.move_mark import (
     MOVE_MARK_FILE,
     MOVE_VOID_FILE,
@@ -215,3 +216,20 @@ def test_a_wish_for_a_partition_that_is_there_already_is_removed() -> None:
     path = future(disks, "b")
     assert disks.machine(*DIRECTORIES).open().moves.wanted == ()
     assert not disks.disk.exists(path)
+
+
+def test_a_wish_that_is_refused_is_shown_and_can_be_given_up() -> None:
+    disks = Disks("a")
+    path = future(disks, "b")
+    machine = disks.machine(*DIRECTORIES)
+    manager = machine.open()
+    manager.moves.note_refusal(PARTITION, "it is cordoned")
+    [shown] = manager.moves.progress()
+    mark_bytes = disks.disk.file_size(f"{path}/{MOVE_MARK_FILE}")
+    assert mark_bytes > 0
+    assert shown == (PARTITION, "/a", "/b", MoveState.WAITING, mark_bytes, 0, "it is cordoned")
+    assert manager.moves.give_up(PARTITION)
+    assert not manager.moves.give_up(PARTITION)
+    assert manager.moves.progress() == () == manager.moves.wanted
+    machine.clock.advance(60_000)
+    assert [name for name in disks.disk.list_directory("/b") if "orders" in name] == []
