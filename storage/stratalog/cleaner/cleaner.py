@@ -123,21 +123,22 @@ class Cleaner:
         end_offset: int,
         producers: Sequence[ProducerStateEntry],
     ) -> CleanPlan:
-        now_ms = self._clock.now_ms()
         kept = {entry.batches[-1].last_offset for entry in producers if entry.batches}
         kept.add(log.high_watermark - 1)
         return CleanPlan(
             offset_map,
             start_offset=log.log_start_offset,
             stop_offset=end_offset,
-            now_ms=now_ms,
-            horizon_ms=min(now_ms + log.config.delete_retention_ms, _MAX_HORIZON_MS),
+            now_ms=self._clock.now_ms(),
             kept_empty=array("q", sorted(kept)),
             config=log.config,
         )
 
     def _exchange(self, log: UnifiedLog, cleaner: GroupCleaner, group: SegmentGroup, on_read: OnRead) -> None:
-        cleaned = cleaner.clean(group)
+        # Of each group anew: whoever reads what a tombstone deletes has it from this group, or from one that
+        # was exchanged before.
+        horizon_ms = self._clock.now_ms() + log.config.delete_retention_ms
+        cleaned = cleaner.clean(group, min(horizon_ms, _MAX_HORIZON_MS))
         if not log.segment_exchange.replace(cleaned, group, on_read):
             raise CleaningAbortedError("segments of the log were dropped while it was cleaned")
 

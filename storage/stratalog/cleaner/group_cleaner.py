@@ -53,8 +53,6 @@ class CleanPlan(NamedTuple):
     stop_offset: int
     """The map knows the log up to there."""
     now_ms: int
-    horizon_ms: int
-    """What tombstones and markers get that are kept for a while."""
     kept_empty: array[int]
     """Last offsets of batches that stay, ascending: 'q'."""
     config: LogConfig
@@ -85,14 +83,16 @@ class GroupCleaner:
         # Without batches of transactions, and with them.
         self._rules: tuple[CleanRule, ...] = ()
         self._writers: list[SegmentWriter] = []
+        self._horizon_ms = 0
 
-    def clean(self, group: SegmentGroup) -> list[CleanedSegment]:
-        """Write the segments that are to replace the group, synced.
+    def clean(self, group: SegmentGroup, horizon_ms: int) -> list[CleanedSegment]:
+        """Write the segments that are to replace the group, synced. `horizon_ms`: what tombstones and markers
+        get that are kept for a while.
 
         Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped), and whatever
         `on_io` does: nothing is left of the segments then, as far as the disk lets go of them.
         """
-        self._writers = []
+        self._writers, self._horizon_ms = [], horizon_ms
         try:
             self._keep_last_of(group)
             self._begin(group[0].base_offset)
@@ -118,13 +118,13 @@ class GroupCleaner:
                 writer.discard()
 
     def _keep_last_of(self, group: SegmentGroup) -> None:
-        plan, kept = self._plan, array("q", self._plan.kept_empty)
+        plan, horizon_ms, kept = self._plan, self._horizon_ms, array("q", self._plan.kept_empty)
         _, header = _last_batch(group[-1])
         at = bisect_left(kept, header.last_offset)
         if at == len(kept) or kept[at] != header.last_offset:
             kept.insert(at, header.last_offset)
         self._rules = tuple(
-            CleanRule(plan.now_ms, plan.horizon_ms, plan.stop_offset, takes, kept) for takes in (False, True)
+            CleanRule(plan.now_ms, horizon_ms, plan.stop_offset, takes, kept) for takes in (False, True)
         )
 
     def _begin(self, base_offset: int) -> None:
@@ -233,7 +233,7 @@ class GroupCleaner:
         if is_of_other_kind or self._transactions.on_marker(header.producer_id):
             self._write(batch)
         elif marker is not None and horizon_ms is None:
-            self._write(with_horizon(batch, header, self._plan.horizon_ms))
+            self._write(with_horizon(batch, header, self._horizon_ms))
         elif marker is not None and horizon_ms is not None and horizon_ms > self._plan.now_ms:
             self._write(batch)
         else:

@@ -151,3 +151,22 @@ def test_a_marker_whose_time_has_passed_leaves_nothing_behind() -> None:
         cleaned.clean(all_dirty=True)
         cleaned.machine.clock.advance(2000)
     assert [(header.base_offset, header.records_count) for header in cleaned.headers()] == [(2, 1)]
+
+
+def test_the_time_of_a_tombstone_begins_when_older_segments_without_the_value_are_there() -> None:
+    cleaned = Cleaned()
+    clock = cleaned.machine.clock
+    cleaned.put((b"a", b"1"), (b"x", b"x" * 3000))
+    cleaned.log.roll()
+    cleaned.put((b"y", b"y" * 3000), (b"a", None))
+    last_seen_ms = 0
+
+    def take_time(_: int) -> None:
+        nonlocal last_seen_ms
+        clock.advance(100)
+        if (0, b"a", b"1") in cleaned.left():
+            last_seen_ms = clock.now_ms()
+
+    cleaned.clean(limits()._replace(throttle=take_time))
+    [horizon_ms] = [header.delete_horizon_ms for header in cleaned.headers() if header.delete_horizon_ms]
+    assert horizon_ms >= last_seen_ms + CONFIG.delete_retention_ms
