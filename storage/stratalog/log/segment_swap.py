@@ -15,8 +15,9 @@ The new files are synced as `.cleaned`, renamed to `.swap` newest first, then th
   goes, and they get their names. But nothing goes for a file that is not whole: no write of ours leaves one,
   so something else has been at it, and as long as there are old segments these are kept.
 
-Between these steps nothing is synced: what a power loss leaves of the changes of one directory's names is a
-beginning of them, as journaling file systems replay them, and each one is among the above.
+Between these steps the directory is synced. Journaling file systems replay the changes of one directory's
+names in their order and could do without; POSIX promises no order, and an old segment that came back beside a
+new one that has its name already would be a log with two for the same offsets.
 
 The rules are Kafka's, whose directories are opened by them as well.
 """
@@ -93,6 +94,7 @@ def exchange_names(
     Raises OSError: nobody knows then what is on the disk."""
     for segment in replaced:
         segment.mark_deleted()
+    filesystem.sync_directory(directory)
     for base_offset in sorted(new_base_offsets):
         rename_segment(filesystem, directory, base_offset, SWAP_SUFFIX, "")
 
@@ -127,6 +129,8 @@ def _settle(filesystem: FileSystem, directory: str, swapped: Sequence[int], live
         return
     for base_offset in replaced:
         unlink_segment(filesystem, directory, base_offset, "")
+    # As long as one of these may come back, the new files must be known for what they are.
+    filesystem.sync_directory(directory)
     for base_offset in swapped:
         rename_segment(filesystem, directory, base_offset, SWAP_SUFFIX, "")
 

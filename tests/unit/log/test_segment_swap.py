@@ -213,3 +213,26 @@ def test_a_split_that_dies_at_any_operation_is_done_by_the_next_process(
             LogMachine(disk, LogConfig()).start()
         for survival in SURVIVALS:
             verify_far(LogMachine(disk.reopened(survival), LogConfig()).start(), is_sealed=is_sealed)
+
+
+def test_the_old_names_are_gone_for_good_before_a_new_one_is_given() -> None:
+    """POSIX promises no order among the changes of one directory that were not synced."""
+    disk, _, bases = filled()
+    happened: list[str] = []
+
+    class Watched(MemoryFileSystem):
+        def rename(self, source: str, target: str) -> None:
+            happened.append("new name" if source.endswith(SWAP_SUFFIX) else target.rpartition(".")[2])
+            disk.rename(source, target)
+
+        def sync_directory(self, path: str) -> None:
+            happened.append("sync")
+            disk.sync_directory(path)
+
+        def __getattribute__(self, name: str) -> object:
+            is_own = name in ("rename", "sync_directory")
+            return object.__getattribute__(self, name) if is_own else getattr(disk, name)
+
+    merge(Watched(), bases)
+    steps = [step for step, before in zip(happened, ["", *happened], strict=False) if step != before]
+    assert steps[-6:] == ["swap", "sync", "deleted", "sync", "new name", "sync"]
