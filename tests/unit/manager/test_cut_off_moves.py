@@ -233,3 +233,20 @@ def test_a_wish_that_is_refused_is_shown_and_can_be_given_up() -> None:
     assert manager.moves.progress() == () == manager.moves.wanted
     machine.clock.advance(60_000)
     assert [name for name in disks.disk.list_directory("/b") if "orders" in name] == []
+
+
+def test_a_directory_that_gave_up_its_older_copy_has_the_partition_no_more() -> None:
+    disks = Disks("ab")
+    disks.mark("b", "a")
+    machine = disks.machine(*DIRECTORIES)
+    manager = machine.open()
+    assert [(one.path, one.partition_count, one.remaining_log_count) for one in manager.directories()] == [
+        ("/a", 0, 0),
+        ("/b", 1, 1),
+        ("/c", 0, 0),
+    ]
+    assert manager.directory_of(PARTITION) == "/b"
+    # What was put away is no log that nobody has closed.
+    manager.open_log(PARTITION, TOPIC_ID, CONFIG)
+    machine.stop()
+    assert disks.machine(*DIRECTORIES).open().was_clean

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+from uuid import UUID
 
 import pytest
 
 from stratalog.base.errors import LogStoreError
 from stratalog.manager.log_move import MoveState
+from stratalog.manager.move_mark import MoveMark, read_move_mark, write_move_mark
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR
 from stratalog.testing.moving_log import OTHER_DIR, OTHER_PARTITION_DIR, MovingLog
@@ -148,3 +150,44 @@ def test_an_older_copy_on_a_disk_that_comes_back_is_put_away() -> None:
     start(2, DATA_DIR, OTHER_DIR)
     assert PARTITION_DIR not in disk.inner.contents()
     start(3, DATA_DIR, OTHER_DIR)
+
+
+def test_a_partition_that_was_in_the_target_before_moves_there_again() -> None:
+    """Its mark still names the target, and another directory, which may have older copies."""
+
+    def marked(disk: FaultyFileSystem) -> MovingLog:
+        moving = MovingLog(disk)
+        [_, target_id] = [one.directory_id for one in moving.manager.directories()]
+        write_move_mark(disk, PARTITION_DIR, MoveMark(PARTITION, UUID(int=5), (target_id, "away")))
+        return moving
+
+    rehearsal = marked(FaultyFileSystem())
+    assert rehearsal.begin().run() is MoveState.DONE
+    disk = FaultyFileSystem()
+    # The source takes no further change once the target has the partition.
+    disk.fail_at(commit_of(rehearsal) + 2)
+    moving = marked(disk)
+    source_id = moving.manager.directories()[0].directory_id
+    assert moving.begin().run() is MoveState.DONE
+    moving.append()
+    moving.ledger.flush(moving.log)
+    disk = disk.killed()
+    mark = read_move_mark(disk, OTHER_PARTITION_DIR)
+    assert mark is not None
+    assert mark.source_ids == (source_id, "away")
+    # Two copies that name each other would be for a human.
+    assert disk.exists(PARTITION_DIR)
+    log = moving.new_machine(disk, 1).start()
+    assert log.directory == OTHER_PARTITION_DIR
+    moving.ledger.verify(log, after_crash=True)
+    assert not disk.exists(PARTITION_DIR)
+
+
+def test_a_directory_that_was_away_stays_in_the_mark_of_every_later_copy() -> None:
+    moving = MovingLog()
+    write_move_mark(moving.disk, PARTITION_DIR, MoveMark(PARTITION, UUID(int=5), ("away",)))
+    for directory in (OTHER_DIR, DATA_DIR):
+        assert moving.begin(target=directory).run() is MoveState.DONE
+        mark = read_move_mark(moving.disk, f"{directory}/{PARTITION}")
+        assert mark is not None
+        assert mark.source_ids == ("away",)

@@ -245,6 +245,24 @@ def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
     compacted.verify()
 
 
+def test_what_is_sealed_ends_where_it_ended_also_behind_a_hole() -> None:
+    compacted = Compacted()
+    for number in range(3):
+        # The last records of each segment are gone after the clean.
+        for key in (b"k%d" % number, *[b"often"] * 20):
+            compacted.newest[key] = b"v%d" % compacted.log.log_end_offset
+            compacted.log.append_as_leader(encode_batch([Record(0, 1000, key, compacted.newest[key])]), 1)
+        compacted.log.roll()
+    assert compacted.clean()
+    log = compacted.log
+    before = [(info.base_offset, info.end_offset) for info in log.segments()]
+    held = {record.offset for record in read_local(log)}
+    assert any(end - 1 not in held for base, end in before[:-1] if base < end)
+    assert compacted.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
+    assert [(info.base_offset, info.end_offset) for info in log.segments()] == before
+    compacted.verify()
+
+
 def cleaner_offset(machine: LogMachine, directory: str) -> int | None:
     return OffsetCheckpoint(machine.disk, f"{directory}/cleaner-offset-checkpoint").read().get(PARTITION)
 
