@@ -246,21 +246,33 @@ def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
 
 
 def test_what_is_sealed_ends_where_it_ended_also_behind_a_hole() -> None:
-    compacted = Compacted()
-    for number in range(3):
-        # The last records of each segment are gone after the clean.
-        for key in (b"k%d" % number, *[b"often"] * 20):
-            compacted.newest[key] = b"v%d" % compacted.log.log_end_offset
-            compacted.log.append_as_leader(encode_batch([Record(0, 1000, key, compacted.newest[key])]), 1)
-        compacted.log.roll()
-    assert compacted.clean()
-    log = compacted.log
+    """A broker's log may have one at the end of a segment."""
+    machine = LogMachine(
+        config=LogConfig(remote_storage_enable=False, retention_ms=-1),
+        data_dirs=(DATA_DIR, OTHER_DIR),
+        ids=SequentialIds(),
+    )
+    log = machine.start()
+    for offset in (0, 1, 50, 51, 90):
+        if offset in (50, 90):
+            log.roll()
+        batch = encode_batch([Record(0, 1000, b"k", b"v")], base_offset=offset, leader_epoch=1)
+        log.append_as_follower(batch)
+    machine.stop()
+    # What another software may make of it: nothing is in a segment's files below the first batch.
+    for named, base_offset in ((2, 50), (52, 90)):
+        for name in machine.disk.list_directory(PARTITION_DIR):
+            if name.startswith(f"{named:020d}") and not name.endswith(".log"):
+                machine.disk.unlink(f"{PARTITION_DIR}/{name}")
+        machine.disk.rename(f"{PARTITION_DIR}/{named:020d}.log", f"{PARTITION_DIR}/{base_offset:020d}.log")
+    log = machine.start()
     before = [(info.base_offset, info.end_offset) for info in log.segments()]
-    held = {record.offset for record in read_local(log)}
-    assert any(end - 1 not in held for base, end in before[:-1] if base < end)
-    assert compacted.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
+    assert before == [(0, 50), (50, 90), (90, 91)]
+    assert machine.manager is not None
+    assert machine.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
     assert [(info.base_offset, info.end_offset) for info in log.segments()] == before
-    compacted.verify()
+    assert [record.offset for record in read_local(log)] == [0, 1, 50, 51, 90]
+    log.check()
 
 
 def cleaner_offset(machine: LogMachine, directory: str) -> int | None:
@@ -431,14 +443,16 @@ def test_a_directory_without_room_is_refused() -> None:
 
 
 def test_what_other_moves_still_take_is_not_free() -> None:
-    second = TopicPartition("orders", 1)
+    second, third = TopicPartition("orders", 1), TopicPartition("orders", 2)
 
     def with_second(free_bytes: int) -> MovingLog:
+        """And with a third log that is in the other directory."""
         moving = MovingLog(free_bytes=free_bytes)
-        moving.manager.cordon(OTHER_DIR)
-        log = moving.manager.open_log(second, TOPIC_ID, moving.config)
-        moving.manager.cordon(OTHER_DIR, is_cordoned=False)
-        log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 500)]), 1)
+        for partition, elsewhere in ((second, OTHER_DIR), (third, DATA_DIR)):
+            moving.manager.cordon(elsewhere)
+            log = moving.manager.open_log(partition, TOPIC_ID, moving.config)
+            moving.manager.cordon(elsewhere, is_cordoned=False)
+            log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 500)]), 1)
         return moving
 
     rehearsal = with_second(1 << 40)
@@ -448,6 +462,8 @@ def test_what_other_moves_still_take_is_not_free() -> None:
     with pytest.raises(DataDirectoryError, match="less free space") as failure:
         moving.manager.begin_move(second, OTHER_DIR)
     assert failure.value.fields["moving_bytes"] == sizes[0]
+    # The other way there is room.
+    moving.manager.begin_move(third, DATA_DIR).cancel("enough")
     first.cancel("enough")
     moving.manager.begin_move(second, OTHER_DIR).cancel("enough")
     moving = with_second(sum(sizes))
