@@ -169,7 +169,9 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         admin = bench.client.admin
         await admin.create_topic("t")
-        await bench.append("t", [b"x" * 100_000])
+        # More than a move copies before and after it is throttled.
+        for _ in range(4):
+            await bench.append("t", [b"x" * 900_000])
         source, target = (data, other) if path_of(bench, 0) == data else (other, data)
         # So slow that it never ends by itself.
         await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
@@ -190,7 +192,7 @@ async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) ->
         await bench.client.admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": None})
         [move] = await until_moved(bench)
         assert (move.state, path_of(bench, 0)) == ("done", target)
-        assert [len(part) for part in await bench.read_all("t")] == [1]
+        assert [len(part) for part in await bench.read_all("t")] == [4]
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
@@ -201,7 +203,9 @@ async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         admin = bench.client.admin
         await admin.create_topic("t")
-        await bench.append("t", [b"x" * 100_000])
+        # More than a move copies before and after it is throttled.
+        for _ in range(4):
+            await bench.append("t", [b"x" * 900_000])
         source, target = (data, other) if path_of(bench, 0) == data else (other, data)
         await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
         await admin.move_partition("t", 0, target)
@@ -232,7 +236,7 @@ async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(
             [move] = await until_moved(bench)
             assert (move.state, move.reason) == ("done", "")
         assert path_of(bench, 0) == (source if is_cancelled else target)
-        assert [len(part) for part in await bench.read_all("t")] == [1]
+        assert [len(part) for part in await bench.read_all("t")] == [4]
     assert not [*Path(target).glob("*-future")]
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         assert not (await bench.client.admin.describe_log_dirs()).moves
