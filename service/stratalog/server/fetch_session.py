@@ -98,6 +98,10 @@ class FetchSession:
         with waiting_for([*signals, self._closing.signal]) as changed:
             while True:
                 changed.clear()
+                if not self.has_news:
+                    # None of them has anything to send first: who had no room then may have it now.
+                    for cursor in self.cursors:
+                        cursor.is_full = False
                 await self._fill()
                 if self._is_satisfied(min_bytes) or self._closing.is_set:
                     return
@@ -159,7 +163,8 @@ class FetchSession:
     def _is_satisfied(self, min_bytes: int) -> bool:
         if self.size_bytes >= min(min_bytes, self._max_bytes):
             return True
-        return any(cursor.error is not None or cursor.is_full for cursor in self.cursors)
+        # One that is full and has nothing makes no answer: whoever collected again at once would never end.
+        return self.has_news and any(cursor.error is not None or cursor.is_full for cursor in self.cursors)
 
     async def _fill(self) -> None:
         """Read what is there, within the budget. Failures of partitions end up in their cursors."""

@@ -287,7 +287,7 @@ class LocalLog:
             bounds = ReadBounds(first_offset, min(end_offset, limit_offset), limit_offset, epoch_at)
             data, next_offset = segment.read(position, max_bytes, bounds, min_one=min_one)
             if not data:
-                return FetchData(b"", offset)
+                return FetchData(b"", max(offset, next_offset))
             if len(self._hints) >= _MAX_HINTS:
                 self._hints = {}
             self._hints[next_offset] = (segment, position + len(data))

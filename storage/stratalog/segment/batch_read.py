@@ -45,7 +45,8 @@ class ReadBounds(NamedTuple):
 
 
 class BatchRead(NamedTuple):
-    """Whole batches, and the offset behind them; -1 where there is none."""
+    """Whole batches, and the offset behind them; -1 where there is none. Where the next batch lies behind
+    what is wanted, there is none up to the offset."""
 
     data: bytes
     next_offset: int
@@ -94,7 +95,8 @@ def read_batches(
                 base_offset=header.base_offset,
                 size_bytes=header.size_in_bytes,
             )
-        return _NO_BATCHES
+        # A hole may lie in front of it.
+        return BatchRead(b"", bounds.end_offset) if base_offset >= bounds.end_offset else _NO_BATCHES
     if size_bytes < available_bytes:
         _require_follower(file, position, data, size_bytes, next_offset)
     return BatchRead(batches if size_bytes == len(batches) else batches[:size_bytes], next_offset)
