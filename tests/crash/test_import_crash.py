@@ -27,7 +27,7 @@ from stratalog.record.record import Record
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.commit import Writer
 from stratalog.remote.store_identity import StoreIdentity
-from stratalog.remote.topic_importer import ImportSettings, TopicImporter
+from stratalog.remote.topic_importer import ImportReport, ImportSettings, TopicImporter
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
 from stratalog.testing.manual_clock import ManualClock
@@ -39,6 +39,7 @@ from stratalog.testing.tiered_logs import TieredLogs
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.1" / "data"
 OTHER = TopicPartition("other", 0)
+TOPICS = {"g1-recompressed", "g1-txn"}
 RECOMPRESSED, TXN = TopicPartition("g1-recompressed", 0), TopicPartition("g1-txn", 0)
 SURVIVALS = (
     Survival(Kept.NONE, Kept.NONE),
@@ -61,12 +62,12 @@ class Machine:
         self.disk = FaultyFileSystem(broker_disk())
         self.ids = SequentialIds()
 
-    def run(self, topics: tuple[str, ...] = (), *, store: ObjectStore | None = None) -> None:
+    def run(self, topics: tuple[str, ...] = (), *, store: ObjectStore | None = None) -> ImportReport:
         settings = ImportSettings(
             log_dir="/kafka", data_dir="/data", topics=topics, config={}, owner="somebody"
         )
         scheduler = ManualScheduler(self.clock)
-        TopicImporter(
+        return TopicImporter(
             self.disk, store or self.store, self.clock, scheduler, self.ids, random.Random(0), settings
         ).run()
 
@@ -167,12 +168,12 @@ BROKER_FILES = broker_files(FaultyFileSystem(broker_disk()))
 
 
 def require_whole_or_not_at_all(machine: Machine) -> None:
-    """Then import what is missing, and find all of it."""
+    """Then give the same command again, which brings what is missing, and find all of it, once."""
     assert broker_files(machine.disk) == BROKER_FILES
     known = machine.topics
-    missing = tuple(sorted({"g1-recompressed", "g1-txn"} - known))
-    if missing:
-        machine.run(missing)
+    report = machine.run()
+    assert set(report.plan.already_imported) == known - {OTHER.topic}
+    assert {topic.name for topic in report.topics} == TOPICS - known
     found = machine.serve()
     assert {name: found[name] for name in EXPECTED} == EXPECTED, f"known before: {known}"
     if OTHER.topic in known:
@@ -251,6 +252,25 @@ def test_a_crash_before_or_after_any_request_to_the_store() -> None:
                 machine.run(store=store)
             machine.disk = machine.disk.reopened(Survival(Kept.NONE, Kept.NONE))
             require_whole_or_not_at_all(machine)
+
+
+def test_repetitions_that_die_as_well_until_one_ends() -> None:
+    """Each is cut off after one request more than the one before, so every one leaves something else."""
+    machine = used_machine()
+    report, number, known = None, 0, list[set[str]]()
+    while report is None:
+        store = FaultyObjectStore(machine.store, random.Random(0), FaultsAt({number: Fault.STOPS_AFTER}))
+        with contextlib.suppress(ActorStopped):
+            report = machine.run(store=store)
+        if report is None:
+            machine.disk = machine.disk.reopened(Survival(Kept.NONE, Kept.NONE))
+            known.append(machine.topics & TOPICS)
+        number += 1
+    sizes = [len(names) for names in known]
+    assert sizes == sorted(sizes)
+    assert 1 in sizes, "one was cut off between the topics"
+    machine.disk = machine.disk.reopened(Survival(Kept.NONE, Kept.NONE))
+    require_whole_or_not_at_all(machine)
 
 
 @pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_AND_IS_REFUSED])

@@ -217,6 +217,24 @@ async def test_what_a_recovery_cut_off_is_told_with_where_it_is(tmp_path: Path, 
     assert kept.read_bytes() == data[first.size_in_bytes :]
 
 
+def test_the_same_import_again_says_what_is_there_and_brings_the_rest(tmp_path: Path) -> None:
+    first = import_golden(tmp_path, "--topic", "g1-txn")
+    assert (first["already_imported"], [topic["topic"] for topic in first["topics"]]) == ([], ["g1-txn"])
+    arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data"]
+    plan = CliRunner().invoke(stratalog, [*arguments, "--dry-run", "--json"], catch_exceptions=False)
+    assert json.loads(plan.stdout)["already_imported"] == ["g1-txn"]
+    again = CliRunner().invoke(stratalog, arguments, catch_exceptions=False)
+    assert again.exit_code == 0
+    assert "note: g1-txn is there already, with the same id" in again.stdout
+    assert "imported 4 topics" in again.stdout
+    last = CliRunner().invoke(stratalog, [*arguments, "--json"], catch_exceptions=False)
+    assert last.exit_code == 0
+    report = json.loads(last.stdout)
+    assert (report["topics"], report["leftovers"]) == ([], [])
+    assert report["already_imported"] == [f"g1-{name}" for name in TOPICS]
+    assert len(report["remarks"]) == len(TOPICS)
+
+
 def test_a_log_that_ends_below_its_start_is_told(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
     (tmp_path / "kafka" / "log-start-offset-checkpoint").write_text("0\n1\ng1-codecs 0 500\n")

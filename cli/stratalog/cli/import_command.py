@@ -69,7 +69,8 @@ def kafka(
     store until now is fenced, as by the start of a server. Everything is put into the data directory, also
     where the server has more log directories: `stratalog log-dirs move` spreads it.
 
-    Interrupted, it may be repeated: a topic is there whole, or not at all.
+    Interrupted, it may be repeated: a topic is there whole, or not at all; those that are there with the same
+    id are passed over.
     """
     from stratalog.objectstore.open_store import open_store
     from stratalog.remote.topic_importer import ImportSettings, TopicImporter
@@ -160,6 +161,7 @@ def _plan_document(plan: ImportPlan) -> dict[str, object]:
         "config": dict(plan.config),
         "passed_over": [over._asdict() for over in plan.passed_over],
         "leftovers": list(map(str, plan.leftovers)),
+        "already_imported": list(plan.already_imported),
     }
 
 

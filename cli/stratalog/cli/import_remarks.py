@@ -11,6 +11,13 @@ from stratalog.remote.topic_importer import ImportedPartition, ImportReport
 def plan_remarks(plan: ImportPlan) -> list[str]:
     """Before anything is done, and after it."""
     remarks = [f"passed over {name}: {reason}" for name, reason in plan.passed_over]
+    remarks += [
+        f"note: {name} is there already, with the same id: an earlier import brought it, and it is left as it"
+        " is; what the broker has written to it since is not imported"
+        for name in plan.already_imported
+    ]
+    if not plan.topics:
+        return remarks
     if plan.leftovers:
         remarks.append("note: an earlier import was cut off; what it left is replaced")
     if not plan.was_clean:

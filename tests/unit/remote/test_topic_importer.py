@@ -151,14 +151,42 @@ def test_above_the_recovery_point_everything_is_copied(world: World) -> None:
     assert not any(file.is_settled for file in orders.partitions[1].files)
 
 
-def test_a_second_import_is_refused_and_others_are_not(world: World) -> None:
+def test_a_second_import_passes_over_what_is_there_and_brings_the_others(world: World) -> None:
     world.run("orders")
-    with pytest.raises(TopicAlreadyExistsError, match="topic of that name"):
-        world.run("orders")
-    with pytest.raises(TopicAlreadyExistsError, match="topic of that name"):
-        world.plan()
-    world.run("payments")
-    assert sorted(world.server().catalog.topics()) == ["orders", "payments"]
+    before, objects = world.disk.contents(), list(world.store.list(""))
+    assert (world.plan("orders").topics, world.plan("orders").already_imported) == ((), ("orders",))
+    report = world.run("orders")
+    assert (report.topics, report.plan.already_imported, report.plan.leftovers) == ((), ("orders",), ())
+    assert (world.disk.contents(), list(world.store.list(""))) == (before, objects)
+    report = world.run()
+    assert [topic.name for topic in report.topics] == ["payments"]
+    assert (report.plan.already_imported, report.plan.leftovers) == (("orders",), ())
+    logs = world.server()
+    for topic in logs.catalog.topics().values():
+        for found in logs.open_topic(topic).values():
+            assert (found.reason, found.log.log_end_offset) == ("", 30)
+    assert sorted(logs.catalog.topics()) == ["orders", "payments"]
+
+
+def test_another_topic_of_that_name_in_the_store_is_left_alone(world: World) -> None:
+    logs = world.server(MemoryFileSystem())
+    logs.catalog.create("orders", 2)
+    logs.close()
+    world.refuse(TopicAlreadyExistsError, "with another id; delete it")
+    for number in range(2):
+        world.disk.unlink(f"/kafka/orders-{number}/partition.metadata")
+    world.refuse(TopicAlreadyExistsError, "no id that says whether it is this one; leave")
+
+
+def test_the_same_topic_is_not_taken_for_imported_where_logs_of_it_are_missing(world: World) -> None:
+    world.run()
+    world.refuse(TopicAlreadyExistsError, "import into the data directory that has them", data_dir="/other")
+    world.disk.rename("/data/orders-1", "/moved")
+    world.refuse(TopicAlreadyExistsError, "directory that has them.*missing_partitions=`1`")
+    world.disk.rename("/moved", "/data/orders-1")
+    world.disk.make_directories("/kafka/orders-2")
+    write_partition_metadata(world.disk, "/kafka/orders-2", ORDERS)
+    world.refuse(TopicAlreadyExistsError, "with fewer partitions.*store_partition_count=`2`")
 
 
 def test_a_topic_that_was_deleted_keeps_its_id(world: World) -> None:

@@ -3,6 +3,9 @@
 A topic is taken over under its own name and id; so neither may be known here: not in the catalog (a deleted
 topic stays there for 30 days), not in its shards, not in the data directory. Directories that an import has
 left which was cut off are no topic's, and are removed.
+
+A topic that is known under both, and has all its partitions in the server's directories, was imported before:
+an import that was cut off between two topics is repeated, say. It is left as it is.
 """
 
 from __future__ import annotations
@@ -54,6 +57,8 @@ class ImportPlan(NamedTuple):
     passed_over: tuple[PassedOver, ...]
     leftovers: tuple[TopicPartition, ...]
     """What an import that was cut off has left of these topics."""
+    already_imported: tuple[str, ...] = ()
+    """Topics that an earlier import has brought; nothing becomes of them."""
 
     @property
     def is_retention_assumed(self) -> bool:
@@ -91,20 +96,60 @@ def plan_import(
             if name in INTERNAL_TOPICS
             for number in found[name]
         ]
-    topics = tuple(source.topic(name) for name in names)
+    found_topics = [source.topic(name) for name in names]
+    already_imported = tuple(topic.name for topic in found_topics if _is_imported(topic, target))
+    topics = tuple(topic for topic in found_topics if topic.name not in already_imported)
     for topic in topics:
         _require_new(topic, target, [*target.catalog.topics(), *names])
+    new_names = {topic.name for topic in topics}
     leftovers = tuple(
-        present.topic_partition for present in target.present if present.topic_partition.topic in names
+        present.topic_partition for present in target.present if present.topic_partition.topic in new_names
     )
-    return ImportPlan(topics, config, source.was_clean, tuple(passed_over), leftovers)
+    return ImportPlan(topics, config, source.was_clean, tuple(passed_over), leftovers, already_imported)
+
+
+def _is_imported(topic: SourceTopic, target: ImportTarget) -> bool:
+    """Raises TopicAlreadyExistsError where the store has the name, and it is not this topic, or not here."""
+    entry = target.catalog.named(topic.name)
+    if entry is None:
+        return False
+    if topic.topic_id is None:
+        raise _exists(
+            topic,
+            "the store has a topic of that name already, and the log directory has no id that says whether it"
+            " is this one; leave this one out",
+            store_topic_id=entry.topic_id,
+        )
+    if topic.topic_id != entry.topic_id:
+        raise _exists(
+            topic,
+            "the store has a topic of that name already, with another id; delete it, or leave this one out",
+            store_topic_id=entry.topic_id,
+        )
+    if len(topic.partitions) > entry.partition_count:
+        raise _exists(
+            topic,
+            "the store has this very topic already, with fewer partitions than the log directory; leave it"
+            " out, and let a client copy what is in the others",
+            partition_count=len(topic.partitions),
+            store_partition_count=entry.partition_count,
+        )
+    here = {present.topic_partition for present in target.present if present.topic_id == entry.topic_id}
+    numbers = [one.topic_partition.partition for one in topic.partitions if one.topic_partition not in here]
+    if numbers:
+        # Logs are placed, durably, before the topic is created: no cut leaves this.
+        raise _exists(
+            topic,
+            "the store has this very topic already, and partitions of it are not in the server's log"
+            " directories; import into the data directory that has them, or leave it out",
+            missing_partitions=",".join(map(str, numbers)),
+        )
+    return True
 
 
 def _require_new(topic: SourceTopic, target: ImportTarget, taken: Sequence[str]) -> None:
     require_topic_name(topic.name, taken)
     require_partition_count(len(topic.partitions))
-    if topic.name in target.catalog.topics():
-        raise _exists(topic, "the store has a topic of that name already; delete it, or leave this one out")
     if topic.topic_id is not None and topic.topic_id in target.catalog.entries:
         raise _exists(topic, "the store has, or had not long ago, a topic of that id; leave this one out")
     for present in target.present:

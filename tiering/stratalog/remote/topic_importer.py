@@ -14,7 +14,8 @@ No server may run on the data directory: its lock is taken. In this order:
    topic.
 
 A crash before 6 leaves what the next import removes, and in the shards log starts of topics that nobody
-knows; one in the middle of 6 leaves the first topics whole and the others out.
+knows; one in the middle of 6 leaves the first topics whole and the others out. The same import again passes
+over the former, see `import_plan`, and brings the latter.
 """
 
 from __future__ import annotations
@@ -166,6 +167,9 @@ class TopicImporter:
             try:
                 self._require_store(directory)
                 plan = self._plan(source, self._read_target())
+                if not plan.topics:
+                    # An earlier import has brought them all.
+                    return ImportReport(plan, ())
                 topics = [_with_id(topic, self._ids) for topic in plan.topics]
                 staging.stage(topics, was_clean=plan.was_clean)
                 staged = staging.open(topics, LogConfig.from_overrides(plan.config), on_opened)
