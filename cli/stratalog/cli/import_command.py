@@ -202,6 +202,7 @@ def _imported_document(topic: ImportedTopic) -> dict[str, object]:
                 "epochs_raised_from": partition.log.recovery.epochs_raised_from,
                 "holes_before": partition.log.holes_before,
                 "uncertain_offsets": partition.uncertain_count,
+                "open_transactions": len(partition.log.open_transactions),
             }
             for partition in topic.partitions
         ],

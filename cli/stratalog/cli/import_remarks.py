@@ -58,6 +58,14 @@ def _partition_remarks(partition: ImportedPartition, *, is_compacted: bool) -> l
             f"note: {name} has {counted(partition.uncertain_count, 'offset')} above the broker's high"
             " watermark; they were kept, and other brokers may not have had them"
         )
+    if log.open_transactions:
+        first_offset = log.open_transactions[0]
+        remarks.append(
+            f"warning: {name} has {counted(len(log.open_transactions), 'open transaction')}, the first one"
+            f" from offset {first_offset}; readers of committed records stop at offset"
+            f" {max(first_offset, log.log_start_offset)} until somebody ends it, which nothing here does:"
+            " end it in Kafka before the broker is stopped"
+        )
     if recovery.epochs_raised_from is not None:
         remarks.append(
             f"note: in {name} leader epochs begin again at offset {recovery.epochs_raised_from}, below those"

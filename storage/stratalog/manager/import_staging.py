@@ -67,6 +67,8 @@ class StagedLog(NamedTuple):
     """Files that it kept have the names that they get in the data directory."""
     holes_before: tuple[int, ...] = ()
     """Where segments begin, of which the offset just below is no batch's."""
+    open_transactions: tuple[int, ...] = ()
+    """Where those begin that nobody has ended, oldest first. May be below the log start."""
 
 
 class ImportStaging:
@@ -155,7 +157,7 @@ class ImportStaging:
                 data_dirs=(self._path,), producer_id_expiration_ms=LONG_MAX, written_by_broker=True
             ),
         )
-        logs: list[tuple[UnifiedLog, tuple[int, ...]]] = []
+        logs: list[tuple[UnifiedLog, tuple[int, ...], tuple[int, ...]]] = []
         try:
             for topic in topics:
                 assert topic.topic_id is not None
@@ -164,11 +166,14 @@ class ImportStaging:
                         log = manager.open_log(source.topic_partition, topic.topic_id, config)
                     except (DataDirectoryError, CorruptRecordError) as failure:
                         raise _refused(source, failure) from failure
-                    logs.append((log, _holes_before(log)))
+                    logs.append((log, _holes_before(log), _open_transactions(log)))
                     on_opened(source.topic_partition)
         finally:
             manager.close()
-        described = {log.topic_partition: self._described(log, holes) for log, holes in logs}
+        described = {
+            log.topic_partition: self._described(log, holes)._replace(open_transactions=begun)
+            for log, holes, begun in logs
+        }
         for partition, staged in described.items():
             if staged.latest_epoch > MAX_IMPORTED_EPOCH:
                 raise DataDirectoryError(
@@ -253,6 +258,11 @@ def _holes_before(log: UnifiedLog) -> tuple[int, ...]:
         if header is None or header.base_offset >= segment.base_offset:
             found.append(segment.base_offset)
     return tuple(found)
+
+
+def _open_transactions(log: UnifiedLog) -> tuple[int, ...]:
+    begun = (entry.current_txn_first_offset for entry in log.producers())
+    return tuple(sorted(offset for offset in begun if offset is not None))
 
 
 def _refused(source: SourcePartition, failure: DataDirectoryError | CorruptRecordError) -> DataDirectoryError:
