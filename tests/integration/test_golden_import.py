@@ -235,6 +235,22 @@ def test_the_same_import_again_says_what_is_there_and_brings_the_rest(tmp_path: 
     assert len(report["remarks"]) == len(TOPICS)
 
 
+def test_what_is_passed_over_is_told_in_a_line_for_each_topic(tmp_path: Path) -> None:
+    names = ["__transaction_state-0", "__transaction_state-1", "__consumer_offsets-7", "g1-txn-0.0af3-delete"]
+    for name in names:
+        (tmp_path / "kafka" / name).mkdir(parents=True)
+    shutil.copytree(GOLDEN / "data", tmp_path / "kafka", dirs_exist_ok=True)
+    arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data", "--dry-run"]
+    plan = json.loads(CliRunner().invoke(stratalog, [*arguments, "--json"], catch_exceptions=False).stdout)
+    assert sorted(over["name"] for over in plan["passed_over"]) == sorted(names)
+    lines = CliRunner().invoke(stratalog, arguments, catch_exceptions=False).stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines if line.startswith("passed over")] == [
+        "passed over g1-txn-0.0af3-delete",
+        "passed over __consumer_offsets-7",
+        "passed over 2 partitions of __transaction_state",
+    ]
+
+
 def test_a_log_that_ends_below_its_start_is_told(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
     (tmp_path / "kafka" / "log-start-offset-checkpoint").write_text("0\n1\ng1-codecs 0 500\n")

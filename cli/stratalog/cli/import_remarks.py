@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from stratalog.cli.output import counted
 from stratalog.log.log_config import LogConfig
+from stratalog.manager.data_directory import parse_partition_name
 from stratalog.remote.import_plan import ImportPlan
 from stratalog.remote.topic_importer import ImportedPartition, ImportReport
 
 
 def plan_remarks(plan: ImportPlan) -> list[str]:
     """Before anything is done, and after it."""
-    remarks = [f"passed over {name}: {reason}" for name, reason in plan.passed_over]
+    remarks = _passed_over(plan)
     remarks += [
         f"note: {name} is there already, with the same id: an earlier import brought it, and it is left as it"
         " is; what the broker has written to it since is not imported"
@@ -47,6 +48,20 @@ def report_remarks(report: ImportReport) -> list[str]:
         for partition in topic.partitions:
             remarks += _partition_remarks(partition, is_compacted=is_compacted)
     return remarks
+
+
+def _passed_over(plan: ImportPlan) -> list[str]:
+    """A line for all partitions of a topic, where the reason is the same."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for name, reason in plan.passed_over:
+        partition = parse_partition_name(name)
+        names.setdefault((name if partition is None else partition.topic, reason), []).append(name)
+    return [
+        f"passed over {same[0]}: {reason}"
+        if len(same) == 1
+        else f"passed over {counted(len(same), 'partition')} of {topic}: {reason}"
+        for (topic, reason), same in names.items()
+    ]
 
 
 def _partition_remarks(partition: ImportedPartition, *, is_compacted: bool) -> list[str]:
