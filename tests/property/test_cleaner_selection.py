@@ -55,7 +55,7 @@ MAX_LAGS = st.sampled_from([LONG_MAX, LONG_MAX, 3 * HOUR_MS, 4 * HOUR_MS])
 def told(machine: CleanerMachine, log: UnifiedLog, steps: list[tuple[str, int, int]]) -> Told:
     found = Told(log, machine.clock.now_ms())
     for kind, count, hours in steps:
-        base_offset, now_ms = log.active_base_offset, machine.clock.now_ms()
+        now_ms = machine.clock.now_ms()
         end_offset, time_ms = log.log_end_offset, now_ms + hours * HOUR_MS
         if kind == "roll":
             log.roll()
@@ -64,7 +64,7 @@ def told(machine: CleanerMachine, log: UnifiedLog, steps: list[tuple[str, int, i
         elif kind == "end":
             if found.unstable_offset is not None:
                 log.append_end_transaction_marker(PRODUCER_ID, 0, 0, committed=False, leader_epoch=1)
-                found.times_ms.setdefault(base_offset, []).append(now_ms)
+                found.times_ms.setdefault(log.active_base_offset, []).append(now_ms)
                 found.unstable_offset = None
         else:
             producer = BatchProducer()
@@ -75,7 +75,8 @@ def told(machine: CleanerMachine, log: UnifiedLog, steps: list[tuple[str, int, i
             written_ms = -1 if kind == "untimed" else time_ms
             records = [Record(0, written_ms, b"k", bytes(50 * count))] * max(count, 1)
             log.append_as_leader(encode_batch(records, producer=producer), 1)
-            found.times_ms.setdefault(base_offset, []).append(written_ms)
+            # The append may have rolled: a segment is no older than the longest lag.
+            found.times_ms.setdefault(log.active_base_offset, []).append(written_ms)
     found.now_ms = machine.clock.now_ms()
     return found
 
