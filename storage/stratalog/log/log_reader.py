@@ -113,6 +113,12 @@ class LogReader:
             )
         )
 
+    def end_without(self, offset: int) -> int:
+        """Where the log would end without the batches that end at or above `offset`: there, or where the one
+        of them begins that reaches over it. Raises as `header_at` does."""
+        header = self.header_at(offset)
+        return offset if header is None else min(offset, header.base_offset)
+
     def header_at(self, offset: int) -> BatchHeader | None:
         """The header of the first batch that ends at or above `offset`; None where no batch does.
 

@@ -281,6 +281,9 @@ class UnifiedLog:
     def header_at(self, offset: int) -> BatchHeader | None:
         return self._reader.header_at(offset)
 
+    def end_without(self, offset: int) -> int:
+        return self._reader.end_without(offset)
+
     def segments(self) -> tuple[SegmentInfo, ...]:
         return self._reader.segments()
 
@@ -374,17 +377,14 @@ class UnifiedLog:
             return len(dropped)
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches that end at or above `offset`; returns the log's end, which is `offset` but where
-        a batch began below it. Durable when it returns. Raises CorruptRecordError with nothing changed,
-        DataDirectoryError.
-        """
+        """Drop the batches that end at or above `offset`; returns the log's end, see `end_without`. Durable
+        when it returns. Raises CorruptRecordError with nothing changed, DataDirectoryError."""
         with self._flush_lock, self.lock:
             self._availability.require_online()
             if offset < self._local.segments.start_offset:
                 self.truncate_fully_and_start_at(offset)
             elif offset < self.log_end_offset:
-                header = self._reader.header_at(offset)
-                end_offset = offset if header is None else min(offset, header.base_offset)
+                end_offset = self.end_without(offset)
                 truncated = self._availability.reading(lambda: self._local.before(offset))
                 with self._availability.offline_on_failure():
                     self._offsets.lower_to(truncated.segments.end_offset)

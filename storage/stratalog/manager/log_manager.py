@@ -359,8 +359,7 @@ class LogManager:
         with self.cleaner.paused(partition):
             end_offset = offset
             if log.local_log_start_offset <= offset < log.log_end_offset:
-                header = log.header_at(offset)
-                end_offset = offset if header is None else min(offset, header.base_offset)
+                end_offset = log.end_without(offset)
             self._lower_cleaned(log, end_offset)
             return log.truncate_to(offset)
 
