@@ -15,11 +15,11 @@ from click.testing import CliRunner
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.filesystem import AppendFile
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.record.record import Record
+from stratalog.testing.failing_directory import FailingDirectory
 from stratalog.testing.service_bench import ServiceBench, service_bench
 
 LOCAL = {"remote.storage.enable": "false"}
@@ -47,24 +47,6 @@ def _refuse(path: str, name: str | None) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
-class FailingDirectory(PosixFileSystem):
-    """Refuses to open files below this directory, once it is named."""
-
-    broken = "/nowhere/"
-
-    def open_append(self, path: str) -> AppendFile:
-        self._refuse(path)
-        return super().open_append(path)
-
-    def open_read(self, path: str) -> AppendFile:
-        self._refuse(path)
-        return super().open_read(path)
-
-    def _refuse(self, path: str) -> None:
-        if path.startswith(self.broken):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-
-
 async def fail_one(bench: ServiceBench, disk: FailingDirectory, other: str, config: Mapping[str, str]) -> int:
     """Make topic `t` with a partition in each of two directories, and let the disk of one fail; returns the
     number of the partition in it."""
@@ -77,7 +59,7 @@ async def fail_one(bench: ServiceBench, disk: FailingDirectory, other: str, conf
         for one in bench.server.engine.registry.topic("t").partitions
         if one.log.directory.startswith(other)
     ]
-    disk.broken = f"{other}/"
+    disk.broken = other
     with pytest.raises(DataDirectoryError):
         await bench.client.append("t", lost, records)
     return lost

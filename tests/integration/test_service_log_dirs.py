@@ -164,15 +164,19 @@ async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
         assert [len(part) for part in await bench.read_all("t")] == [11]
 
 
+async def fill_for_a_slow_move(bench: ServiceBench, data: str, other: str) -> tuple[str, str]:
+    """Topic `t` with more than a move copies before and after it is throttled; where it is, and is not."""
+    await bench.client.admin.create_topic("t")
+    for _ in range(4):
+        await bench.append("t", [b"x" * 900_000])
+    return (data, other) if path_of(bench, 0) == data else (other, data)
+
+
 async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) -> None:
     data, other = f"{tmp_path}/data", f"{tmp_path}/other"
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         admin = bench.client.admin
-        await admin.create_topic("t")
-        # More than a move copies before and after it is throttled.
-        for _ in range(4):
-            await bench.append("t", [b"x" * 900_000])
-        source, target = (data, other) if path_of(bench, 0) == data else (other, data)
+        source, target = await fill_for_a_slow_move(bench, data, other)
         # So slow that it never ends by itself.
         await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
         await admin.move_partition("t", 0, target)
@@ -202,11 +206,7 @@ async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(
     data, other = f"{tmp_path}/data", f"{tmp_path}/other"
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         admin = bench.client.admin
-        await admin.create_topic("t")
-        # More than a move copies before and after it is throttled.
-        for _ in range(4):
-            await bench.append("t", [b"x" * 900_000])
-        source, target = (data, other) if path_of(bench, 0) == data else (other, data)
+        source, target = await fill_for_a_slow_move(bench, data, other)
         await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
         await admin.move_partition("t", 0, target)
         async with asyncio.timeout(60):

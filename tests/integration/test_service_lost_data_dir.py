@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,46 +9,31 @@ from typing import Any
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.filesystem import AppendFile
-from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.manager.log_directory import DirectoryState
+from stratalog.testing.failing_directory import FailingDirectory
 from stratalog.testing.service_bench import ServiceBench, service_bench
 
 LOCAL = {"remote.storage.enable": "false"}
 TIERED = {"segment.bytes": "1024"}
 
 
-class FailingDisk(PosixFileSystem):
+class FailingDisk(FailingDirectory):
     """Everything below `broken` ends in EIO, once it is named."""
 
-    broken = "/nowhere"
-
-    def _refuse(self, path: str) -> None:
-        if path == self.broken or path.startswith(f"{self.broken}/"):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-
-    def open_append(self, path: str) -> AppendFile:
-        self._refuse(path)
-        return super().open_append(path)
-
-    def open_read(self, path: str) -> AppendFile:
-        self._refuse(path)
-        return super().open_read(path)
-
     def read_file(self, path: str) -> bytes:
-        self._refuse(path)
+        self.refuse_broken(path)
         return super().read_file(path)
 
     def list_directory(self, path: str) -> list[str]:
-        self._refuse(path)
+        self.refuse_broken(path)
         return super().list_directory(path)
 
     def exists(self, path: str) -> bool:
-        self._refuse(path)
+        self.refuse_broken(path)
         return super().exists(path)
 
     def make_directories(self, path: str) -> None:
-        self._refuse(path)
+        self.refuse_broken(path)
         super().make_directories(path)
 
 

@@ -4,7 +4,6 @@ goes on, what operators see, and how what is gone is let go."""
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
 import shutil
@@ -17,34 +16,13 @@ import pytest
 from click.testing import CliRunner
 
 from stratalog.base.errors import DataDirectoryError, InvalidRequestError
-from stratalog.base.filesystem import AppendFile
-from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.errors import error_of_info
+from stratalog.testing.failing_directory import FailingDirectory
 from stratalog.testing.service_bench import ServiceBench, service_bench
 
 LOCAL = {"remote.storage.enable": "false"}
-
-
-class FailingDisk(PosixFileSystem):
-    """Refuses to open files below this directory, once it is named."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.broken = "/nowhere/"
-
-    def open_append(self, path: str) -> AppendFile:
-        self._refuse(path)
-        return super().open_append(path)
-
-    def open_read(self, path: str) -> AppendFile:
-        self._refuse(path)
-        return super().open_read(path)
-
-    def _refuse(self, path: str) -> None:
-        if path.startswith(self.broken):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
 
 def run(bench: ServiceBench, *arguments: str) -> Any:
@@ -141,12 +119,12 @@ async def test_a_directory_that_is_forgotten_is_not_waited_for(tmp_path: Path) -
 
 
 async def test_a_failed_disk_answers_every_call_with_path_and_reason(tmp_path: Path) -> None:
-    disk, other = FailingDisk(), f"{tmp_path}/other"
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
     async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
         await fill(bench)
         admin = bench.client.admin
         lost = numbers_by_dir(bench, "t")[other]
-        disk.broken = f"{other}/"
+        disk.broken = str(other)
         with pytest.raises(DataDirectoryError):
             await bench.append("t", [b"x" * 900], lost)
         partition = TopicPartition("t", lost)
@@ -172,11 +150,11 @@ async def test_a_failed_disk_answers_every_call_with_path_and_reason(tmp_path: P
 
 
 async def test_a_topic_with_a_partition_on_a_failed_disk_is_deleted(tmp_path: Path) -> None:
-    disk, other, data = FailingDisk(), f"{tmp_path}/other", f"{tmp_path}/data"
+    disk, other, data = FailingDirectory(), f"{tmp_path}/other", f"{tmp_path}/data"
     async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
         await fill(bench)
         lost = numbers_by_dir(bench, "t")[other]
-        disk.broken = f"{other}/"
+        disk.broken = str(other)
         with pytest.raises(DataDirectoryError):
             await bench.append("t", [b"x" * 900], lost)
         result = await asyncio.to_thread(run, bench, "topic", "delete", "t")
