@@ -277,6 +277,7 @@ def test_what_stays_is_what_a_reader_would_keep(map_class: Any, seed: int) -> No
     rule = some_rule(random, data)._replace(stop_offset=END, horizon_ms=5000)
     cleaned = clean(data, 0, offset_map, rule, 100)
     assert cleaned.end_position == cleaned.bytes_in == len(data)
+    horizons_ms: list[int] = []
     left = list(batches(cleaned.data))
     assert [
         (row.position, row.size_bytes, row.last_offset, row.max_timestamp_ms) for row in cleaned.rows
@@ -307,7 +308,13 @@ def test_what_stays_is_what_a_reader_would_keep(map_class: Any, seed: int) -> No
             assert after.delete_horizon_ms == rule.horizon_ms
         elif kept:
             assert after.delete_horizon_ms == header.delete_horizon_ms
+        horizon_ms = after.delete_horizon_ms
+        is_met = header.base_offset <= latest and any(record.value is None for record in kept)
+        if is_met and horizon_ms is not None and (gets_horizon or horizon_ms > rule.now_ms):
+            horizons_ms.append(horizon_ms)
     assert not left
+    assert cleaned.earliest_horizon_ms == min(horizons_ms, default=END)
+    assert cleaned.latest_horizon_ms == max(horizons_ms, default=-1)
 
 
 @pytest.mark.parametrize("map_class", MAPS)

@@ -287,6 +287,15 @@ static bool rebuild_batch(cleaning *clean, const batch_frame *batch, const judge
     return finish_batch(clean, batch, size, kept->count, attributes, base_timestamp, max_timestamp);
 }
 
+/* Tombstones stay that go at that time. */
+static void note_horizon(clean_result *result, int64_t horizon)
+{
+    if (horizon < result->earliest_horizon)
+        result->earliest_horizon = horizon;
+    if (horizon > result->latest_horizon)
+        result->latest_horizon = horizon;
+}
+
 /* Keeps what stays of a batch whose records are judged; false where that is not for this kernel to do. */
 static bool clean_batch(cleaning *clean, const batch_frame *batch, const judged_record *judged)
 {
@@ -310,6 +319,11 @@ static bool clean_batch(cleaning *clean, const batch_frame *batch, const judged_
                                            NO_TIMESTAMP, batch->max_timestamp))
             return false;
     }
+    if (stamps)
+        note_horizon(result, clean->rule->horizon_ms);
+    else if (kept.tombstone_count > 0 && (batch->attributes & DELETE_HORIZON_BIT) &&
+             batch->base_timestamp > clean->rule->now_ms)
+        note_horizon(result, batch->base_timestamp);
     result->records_in += batch->records_count;
     result->records_kept += kept.count;
     result->null_key_count += kept.null_key_count;
@@ -366,8 +380,12 @@ void kernel_clean_batches(const uint8_t *data, size_t size, const offset_map *ma
     cleaning clean = {data, map, rule, target, room->target_bytes, rows, result};
     clean_group group;
     bool goes_on = true;
-    *result = (clean_result){
-        .next_offset = -1, .max_timestamp = -1, .max_timestamp_offset = -1, .last_offset = -1};
+    *result = (clean_result){.next_offset = -1,
+                             .max_timestamp = -1,
+                             .max_timestamp_offset = -1,
+                             .last_offset = -1,
+                             .earliest_horizon = INT64_MAX,
+                             .latest_horizon = -1};
     while (goes_on) {
         const judged_record *place = judged;
         goes_on = judge_group(&clean, size, room->judged_count, judged, &group);

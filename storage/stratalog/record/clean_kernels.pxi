@@ -53,6 +53,8 @@ cdef extern from "offset_map.h" nogil:
         int64_t max_timestamp
         int64_t max_timestamp_offset
         int64_t last_offset
+        int64_t earliest_horizon
+        int64_t latest_horizon
 
     ctypedef struct kept_records:
         size_t size
@@ -257,6 +259,8 @@ def clean_batches(data, size_t position, OffsetMap offset_map, rule, int64_t out
         result.max_timestamp_offset,
         result.last_offset,
         result.end_position,
+        result.earliest_horizon,
+        result.latest_horizon,
     )
 
 

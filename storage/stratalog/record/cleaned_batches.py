@@ -8,6 +8,10 @@ from stratalog.base.filesystem import Buffer
 from stratalog.record.batch_row import BatchRow
 
 
+NO_HORIZON = 2**63 - 1
+"""Later than any delete horizon: nothing that stays is to go."""
+
+
 class CleanedBatches(NamedTuple):
     """What is left of consecutive batches."""
 
@@ -35,6 +39,12 @@ class CleanedBatches(NamedTuple):
     """Of the last batch in `data`; -1 without batches."""
     bytes_in: int
     """Those of the batches that were taken."""
+    earliest_horizon_ms: int
+    """The first time at which tombstones may go that stay and have one, be it a new one: that of the first
+    batch with such; NO_HORIZON without any. One that has passed, of a tombstone that the map did not reach,
+    does not count."""
+    latest_horizon_ms: int
+    """The last such time; -1 without any."""
 
 
 class CleanedRecords(NamedTuple):

@@ -128,6 +128,7 @@ typedef struct {
     int64_t max_timestamp;
     int64_t max_timestamp_offset;
     int64_t last_offset;
+    int64_t earliest_horizon, latest_horizon; /* of what stays; INT64_MAX and -1 where there is none */
 } clean_result;
 
 void kernel_measure_clean(const uint8_t *data, size_t size, const clean_rule *rule, clean_room *room);

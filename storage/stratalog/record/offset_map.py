@@ -39,6 +39,7 @@ clean_batches(data, position, offset_map, rule, output_position=0) -> CleanedBat
     records where its last offset is in `rule.kept_empty`. Where a batch keeps tombstones, has no horizon yet,
     and `latest_offset` is not below its last offset, it gets `rule.horizon_ms`. (Not earlier: a tombstone
     above is kept together with what it deletes, and both would go at once, whoever is reading between them.)
+    The result says between which times the tombstones go that stay for a while.
 clean_records(payload, records_count, base_offset, offset_map, *, drop_tombstones, timestamp_shift)
         -> CleanedRecords
     The same for the records of one batch. `drop_tombstones` says that the batch's horizon has come;

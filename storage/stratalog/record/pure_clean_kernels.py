@@ -14,7 +14,7 @@ from stratalog.record.batch_row import MAX_ROW_COUNT, BatchRow
 from stratalog.record.builder import rebuild_batch
 from stratalog.record.clean_rule import CleanRule
 from stratalog.record.clean_walk import taken_batch
-from stratalog.record.cleaned_batches import CleanedBatches, CleanedRecords
+from stratalog.record.cleaned_batches import NO_HORIZON, CleanedBatches, CleanedRecords
 from stratalog.record.header import (
     CODEC_MASK,
     DELETE_HORIZON_BIT,
@@ -91,6 +91,8 @@ def clean_batches(
         cleaned.max_timestamp_offset,
         cleaned.last_offset,
         position - begin,
+        cleaned.earliest_horizon_ms,
+        cleaned.latest_horizon_ms,
     )
 
 
@@ -102,6 +104,7 @@ class _Cleaned:
         self.rows: list[BatchRow] = []
         self.records_in = self.records_kept = self.null_key_count = self.dropped_tombstone_count = 0
         self.max_timestamp_ms = self.max_timestamp_offset = self.last_offset = -1
+        self.earliest_horizon_ms, self.latest_horizon_ms = NO_HORIZON, -1
         self._position = output_position
 
     def add(self, batch: Buffer, header: BatchHeader, max_timestamp: int) -> None:
@@ -113,6 +116,11 @@ class _Cleaned:
         if self.last_offset < 0 or max_timestamp > self.max_timestamp_ms:
             self.max_timestamp_ms, self.max_timestamp_offset = max_timestamp, header.last_offset
         self.last_offset = header.last_offset
+
+    def note_horizon(self, horizon_ms: int) -> None:
+        """Tombstones stay that go at that time."""
+        self.earliest_horizon_ms = min(self.earliest_horizon_ms, horizon_ms)
+        self.latest_horizon_ms = max(self.latest_horizon_ms, horizon_ms)
 
     def count(self, header: BatchHeader, records: CleanedRecords) -> None:
         self.records_in += header.records_count
@@ -150,12 +158,15 @@ def _clean(
         if shift not in _INT64:
             raise CorruptRecordError("a timestamp is out of range", base_offset=header.base_offset)
         _add_rebuilt(header, cleaned_with(shift), rule.horizon_ms, cleaned)
+        cleaned.note_horizon(rule.horizon_ms)
     elif records.records_kept == header.records_count:
         cleaned.add(batch, header, header.max_timestamp)
     elif records.records_kept:
         _add_rebuilt(header, records, None, cleaned)
     elif header.last_offset in rule.kept_empty:
         cleaned.add(_emptied(header), header, header.max_timestamp)
+    if records.tombstone_count and horizon_ms is not None and horizon_ms > rule.now_ms:
+        cleaned.note_horizon(horizon_ms)
     cleaned.count(header, records)
 
 
