@@ -42,30 +42,19 @@ class AbortedSpans:
 
 
 class AbortedIndex:
-    """The transaction indexes of a log's segments, as they were when the clean began. Not thread-safe: of one
-    clean, which asks in the order of offsets."""
+    """The transaction indexes of a log's segments, which were taken when the clean began. Immutable, hence
+    thread-safe."""
 
     def __init__(self, segments: LogSegments) -> None:
-        self._segments = [segment for segment in segments if segment.has_aborted]
+        self._segments = segments
 
     def between(self, start_offset: int, end_offset: int) -> AbortedSpans:
         """All with data in [start_offset, end_offset), wherever their markers are, of what is decided.
 
+        What ends at or below `start_offset` may have been replaced meanwhile: no file of it is looked at.
         Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped).
         """
-        found: list[AbortedTransaction] = []
-        for segment in self._since(start_offset):
-            transactions, is_complete = segment.collect_aborted(start_offset, end_offset)
-            found += transactions
-            if is_complete:
-                break
-        return AbortedSpans(found)
-
-    def _since(self, offset: int) -> list[LogSegment]:
-        # What ends at or below the offset was replaced meanwhile, and has no marker of what lies behind.
-        while self._segments and not self._segments[0].is_active and self._segments[0].end_offset <= offset:
-            del self._segments[0]
-        return self._segments
+        return AbortedSpans(self._segments.aborted_in(start_offset, end_offset))
 
 
 class CleanedTransactions:

@@ -5,25 +5,33 @@ rolled or dropped beside it. The last segment is active, there is always one. Se
 offset is the end of the one before it, except where a later one was put behind a gap on purpose. An active
 one may be empty, and a sealed one of which a broker's cleaner has left nothing. Only the active one still
 grows, so `end_offset` and `size_bytes` move on in a snapshot that was taken before an append.
+
+Few segments have aborted transactions. Which of the sealed ones do is noted when the list is made, because it
+never changes: it is known, without a look at any file, of each segment before it is part of a list, and only
+the active one gets its first one later. So that one is asked each time, and who looks for aborted
+transactions comes by no other segment that has none.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
 from operator import attrgetter
 
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.transaction_index import AbortedTransaction
 
 _base_offset = attrgetter("base_offset")
+_end_offset = attrgetter("end_offset")
 
 
-class LogSegments(tuple[LogSegment, ...]):
+class LogSegments(tuple[LogSegment, ...]):  # noqa: SLOT001 - a tuple has no room for slots with names
     """Immutable, hence thread-safe; the segments in it are so as `LogSegment` says."""
 
-    __slots__ = ()
+    def __init__(self, _: Iterable[LogSegment] = (), /) -> None:
+        # They are here already: `tuple.__new__` takes them.
+        self._sealed_with_aborted = tuple(segment for segment in self.sealed if segment.has_aborted)
 
     @property
     def active(self) -> LogSegment:
@@ -66,17 +74,23 @@ class LogSegments(tuple[LogSegment, ...]):
 
     def aborted_in(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions that have records in [start_offset, end_offset), in the order of their
-        markers. All that begin there are decided.
+        markers, wherever these are. All that begin there are decided.
 
-        Raises CorruptRecordError, OSError.
+        Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped).
         """
         found: list[AbortedTransaction] = []
-        for segment in self.since(start_offset):
+        for segment in self._with_aborted_since(start_offset):
             transactions, is_complete = segment.collect_aborted(start_offset, end_offset)
             found += transactions
             if is_complete:
                 break
         return tuple(found)
+
+    def _with_aborted_since(self, offset: int) -> Iterator[LogSegment]:
+        """The sealed segments that have aborted transactions and end behind `offset`, and the active one."""
+        sealed = self._sealed_with_aborted
+        first = bisect_right(sealed, offset, key=_end_offset)
+        return chain(map(sealed.__getitem__, range(first, len(sealed))), self[-1:])
 
     def with_base_offset(self, base_offset: int) -> LogSegment | None:
         """The segment that begins there; None where there is none, or none any more."""
@@ -89,5 +103,6 @@ class LogSegments(tuple[LogSegment, ...]):
         assert not any(segment.is_active for segment in self.sealed)
         for segment, follower in pairwise(self):
             assert segment.end_offset <= follower.base_offset
+        assert self._sealed_with_aborted == tuple(segment for segment in self.sealed if segment.has_aborted)
         for segment in self:
             segment.check()
