@@ -31,6 +31,7 @@ from stratalog.base.posix_filesystem import PosixFileSystem, open_file_limit
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.config_key import LONG_MAX
+from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE
@@ -51,6 +52,7 @@ GIB = 1 << 30
 SMALL_BATCH_BYTES = 16 << 10
 LEADER_EPOCH = 1
 READ_STRETCH = 8
+COMMITTED_STRETCH = 100
 OPEN_OPTION = "--open-logs"
 
 
@@ -328,6 +330,30 @@ def median_lookup_s(log: UnifiedLog, count: int) -> float:
     return statistics.median(taken[count:])
 
 
+def measure_committed(root: Path, scale: Scale) -> Row:
+    """Reads of one batch at the start of a log of many segments, in which nothing was ever aborted."""
+    count, batch = max(scale.lookup_segment_counts), batch_of(Random(1), 4096)
+    with opened(root / "committed") as manager:
+        log = open_log(manager, segment_bytes=len(batch))
+        fill(log, batch, count * len(batch))
+        assert len(log.local_segments) == count
+
+        def read(isolation: Isolation) -> None:
+            for _ in range(COMMITTED_STRETCH):
+                log.read(0, 1, isolation)
+
+        committed_s, plain_s = median_pair(
+            lambda: read(Isolation.TXN_COMMITTED), lambda: read(Isolation.HIGH_WATERMARK), scale.read_pairs
+        )
+    return Row(
+        work=f"read committed / uncommitted, {count} segments",
+        unit="reads/s",
+        ours=COMMITTED_STRETCH / committed_s,
+        reference=COMMITTED_STRETCH / plain_s,
+        target=0.8,
+    )
+
+
 def measure_open(root: Path, scale: Scale) -> Iterator[Row]:
     """Opening is measured in a process of its own, whose memory has not been used for anything before."""
     directory = root / "open"
@@ -391,6 +417,7 @@ def measure(quick: bool) -> Iterator[Row]:
             lambda: iter((measure_recovery(root, scale),)),
             lambda: measure_lookups(root, scale),
             lambda: measure_large_indexes(root, scale),
+            lambda: iter((measure_committed(root, scale),)),
             lambda: measure_open(root, scale),
         ]
         for work in works:

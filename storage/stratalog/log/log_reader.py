@@ -67,7 +67,8 @@ class LogReader:
             )
             if isolation is not Isolation.TXN_COMMITTED or not data.batches:
                 return data
-            return data._replace(aborted_transactions=segments.aborted_in(offset, data.next_offset))
+            aborted = segments.aborted_in(offset, data.next_offset)
+            return data._replace(aborted_transactions=aborted) if aborted else data
 
         return self._availability.reading(read_once)
 
