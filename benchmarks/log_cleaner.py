@@ -5,10 +5,9 @@
   in this run: records of the log by the time that both passes take. Kafka comes from its jars, by Maven;
   where there is no Java, no Maven or nothing that Maven reaches, that is said, and ours stand alone.
 * Memory: how far the process's own pages (RssAnon) grow while a log is cleaned.
-* The engine beside a clean in another thread: the 99th percentile of appends with it and without, and the
-  longest time that a thread which only wants the interpreter lock had to wait, over what it waits beside a
-  thread that does not use the lock. (What else the machine does is in these waits: they mean something where
-  it is idle.)
+* The engine beside a clean in another thread: the 99th percentile of appends with it and without.
+* How long a clean holds the interpreter lock at a time, from taking it to letting it go, by trace points
+  where the system lets one set them; where not, that is said.
 
 Kafka's cleaner runs in one thread, with Java's defaults but for 1 GiB of heap, after no warm-up. What a clean
 costs besides the passes, to open the map and to sync and exchange segments, is in both figures. What either
@@ -28,20 +27,23 @@ import sys
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
+from lock_holds import LockHolds, ProbeMissingError, holds_of
 from log_engine import LEADER_EPOCH, MIB, open_log, opened
 from report import Row, promised, run
 from stratalog.base.clock import SystemClock
-from stratalog.cleaner.clean_result import CleanLimits
+from stratalog.cleaner.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.cleaner import Cleaner
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
+from stratalog.record.compression import Codec
 from stratalog.record.offset_map import CleanRule, OffsetMap, clean_batches
 from stratalog.record.record import Record
 from stratalog.testing.kafka_distribution import KAFKA_VERSION, KafkaDistribution, KafkaMissingError
@@ -54,8 +56,10 @@ MAP_BYTES = 128 * MIB
 LOAD_FACTOR = 0.9
 IO_BUFFER_BYTES = CleanerSettings().io_buffer_bytes
 BATCH_BYTES = 16 << 10
+SMALL_BATCH_BYTES = 256
 END_OFFSET = 2**62
 APPENDS = 2000
+LOCK_ROUNDS = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +96,14 @@ LOADS = (
 )
 
 
-def windows(load: Load, total_bytes: int) -> Iterator[bytes]:
-    """Batches of about 16 KiB, about 1 MiB at a time."""
+def windows(load: Load, total_bytes: int, batch_bytes: int = BATCH_BYTES) -> Iterator[bytes]:
+    """Batches of about that size, or of one record, about 1 MiB at a time."""
     random = Random(1)
     value = random.randbytes(load.value_bytes)
-    batch_count, offset = BATCH_BYTES // (load.value_bytes + 28), 0
+    batch_count, offset = max(1, batch_bytes // (load.value_bytes + 28)), 0
     for _ in range(0, total_bytes, MIB):
         parts: list[bytes] = []
-        for _ in range(MIB // BATCH_BYTES):
+        for _ in range(MIB // batch_bytes):
             records = [
                 Record(
                     offset + index,
@@ -114,9 +118,9 @@ def windows(load: Load, total_bytes: int) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def fill(log: UnifiedLog, load: Load, total_bytes: int) -> None:
+def fill(log: UnifiedLog, load: Load, total_bytes: int, batch_bytes: int = BATCH_BYTES) -> None:
     """Everything that is appended lies below the active segment then, and is on the disk."""
-    for window in windows(load, total_bytes):
+    for window in windows(load, total_bytes, batch_bytes):
         log.append_as_leader(window, LEADER_EPOCH)
     log.roll()
     log.flush()
@@ -154,13 +158,20 @@ def limits() -> CleanLimits:
     return CleanLimits(MAP_BYTES, LOAD_FACTOR, IO_BUFFER_BYTES, lambda: None, throttle)
 
 
+def clean(log: UnifiedLog) -> CleanResult:
+    """All that can be."""
+    to_clean = LogToClean(log, 0, log.local_segments.active.base_offset, 0, 0, 0)
+    result = Cleaner(SystemClock(), SequentialIds()).clean(to_clean, limits())
+    assert result.end_offset == to_clean.first_uncleanable_offset
+    return result
+
+
 def cleaned_s(log: UnifiedLog) -> tuple[float, int]:
     """A clean of all that can be: how long it took, and how many records it found."""
-    to_clean = LogToClean(log, 0, log.local_segments.active.base_offset, 0, 0, 0)
     begin = time.perf_counter()
-    result = Cleaner(SystemClock(), SequentialIds()).clean(to_clean, limits())
+    result = clean(log)
     elapsed_s = time.perf_counter() - begin
-    assert result.end_offset == to_clean.first_uncleanable_offset == result.stats.records_in
+    assert result.end_offset == result.stats.records_in, "each offset has a record"
     return elapsed_s, result.stats.records_in
 
 
@@ -308,43 +319,48 @@ def beside_a_clean(load: Load, total_bytes: int) -> Iterator[Row]:
     )
 
 
-def waits_for_the_lock(work: Callable[[], object]) -> list[float]:
-    """How long a thread that asks for the interpreter lock all the time waits for it, in seconds."""
-    waits: list[float] = []
-    switch_interval_s = sys.getswitchinterval()
-
-    def look() -> None:
-        # To sleep for nothing lets go of the lock and asks for it again.
-        begin = time.perf_counter()
-        time.sleep(0)
-        waits.append(time.perf_counter() - begin)
-
-    # Whoever waits as long as this makes the holder let go of it, and would not see how long it wants it.
-    sys.setswitchinterval(1.0)
-    try:
-        with Watcher(look):
-            work()
-    finally:
-        sys.setswitchinterval(switch_interval_s)
-    return waits
+def fill_with_transactions(log: UnifiedLog, load: Load, total_bytes: int) -> None:
+    """Transactions of two batches of one record, every third of which is aborted, and compressed batches
+    between them."""
+    random, sequence = Random(1), 0
+    for number in range(total_bytes // 600):
+        record = Record(
+            0, DEFAULT_NOW_MS, b"%016d" % random.randrange(load.key_count), bytes(load.value_bytes)
+        )
+        for _ in range(2):
+            batch = encode_batch([record], producer=BatchProducer(1, 0, sequence, is_transactional=True))
+            log.append_as_leader(batch, LEADER_EPOCH)
+            sequence += 1
+        is_committed = number % 3 > 0
+        log.append_end_transaction_marker(1, 0, 0, committed=is_committed, leader_epoch=LEADER_EPOCH)
+        log.append_as_leader(encode_batch([record] * 10, codec=Codec.ZSTD), LEADER_EPOCH)
+    log.roll()
+    log.flush()
 
 
-def lock_held(load: Load, total_bytes: int) -> Iterator[Row]:
-    """How late a thread gets the interpreter lock while a log is cleaned, over what it waits beside a thread
-    that works without the lock."""
+def lock_held(work: str, fill_log: Callable[[UnifiedLog], None]) -> Iterator[Row]:
+    """How long a clean holds the interpreter lock at a time, at most.
+
+    The same clean is done a few times: what the code holds it holds in each of them, and what the machine
+    does meanwhile it does in one, so the shortest of the longest is the code's."""
+    all_holds: list[LockHolds] = []
     with tempfile.TemporaryDirectory(prefix="stratalog-bench-") as folder, opened(Path(folder)) as manager:
-        log = open_log(manager, 0)
-        fill(log, load, total_bytes)
-        block = bytes(MIB)
-
-        def sum_without_the_lock() -> None:
-            for _ in range(max(20, total_bytes // MIB)):
-                zlib.crc32(block)
-
-        alone, beside = waits_for_the_lock(sum_without_the_lock), waits_for_the_lock(lambda: cleaned_s(log))
-    for name, part in (("99.9 % of waits", 0.999), ("longest wait", 1.0)):
-        over_s = max(1e-6, percentile_s(beside, part) - percentile_s(alone, part))
-        yield promised(f"interpreter lock: {name}, 1/s", "1/s", 1 / over_s, 1000.0)
+        for number in range(LOCK_ROUNDS):
+            log = open_log(manager, number)
+            fill_log(log)
+            try:
+                all_holds.append(holds_of(partial(clean, log)))
+            except ProbeMissingError as missing:
+                print(f"no measure of the interpreter lock: {missing}", file=sys.stderr)
+                return
+    holds = min(all_holds, key=lambda holds: holds.whole[-1])
+    print(
+        f"{work}: the lock was held {len(holds.whole)} times, {percentile_s(holds.whole, 0.5) * 1e6:.0f} us"
+        f" (median), {percentile_s(holds.whole, 0.999) * 1e6:.0f} us (99.9 %), {holds.whole[-1] * 1e6:.0f} us"
+        f" (longest); {len(holds.interrupted)} times the processor was taken away meanwhile",
+        file=sys.stderr,
+    )
+    yield promised(f"longest hold of the lock, {work} (1/s)", "1/s", 1 / holds.whole[-1], 1000.0)
 
 
 def measure(quick: bool) -> Iterator[Row]:
@@ -356,7 +372,12 @@ def measure(quick: bool) -> Iterator[Row]:
     for load in LOADS:
         yield from whole_clean(load, log_bytes, kafka)
     yield from beside_a_clean(LOADS[0], log_bytes // 2)
-    yield from lock_held(LOADS[0], log_bytes // 4)
+    small = LOADS[0]
+    yield from lock_held("16 KiB batches", lambda log: fill(log, small, log_bytes // 16))
+    yield from lock_held(
+        "batches of a record", lambda log: fill(log, small, log_bytes // 128, SMALL_BATCH_BYTES)
+    )
+    yield from lock_held("transactions", lambda log: fill_with_transactions(log, small, log_bytes // 128))
 
 
 if __name__ == "__main__":
