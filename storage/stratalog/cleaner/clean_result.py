@@ -27,3 +27,6 @@ class CleanResult(NamedTuple):
 
     end_offset: int
     stats: CleanStats
+    horizon_ms: int | None = None
+    """From when on another clean has something to drop below `end_offset`, see `kept_horizons`; NO_HORIZON:
+    never. None where nobody knows."""

@@ -12,6 +12,8 @@ the segments, a group at a time: a clean never needs more disk than one group ta
         |                 |<--- pass 1 ------>|
         |<-------------- pass 2 ------------->|
 
+Where only the time of tombstones or markers has come, there is no first pass, and the map is empty.
+
 Each group is exchanged by itself, so whatever ends a clean early leaves a log that is right: some of its
 records have gone, each of which the map had a later one of, and everything else is there. Offsets and their
 order never change. A clean that ended early is repeated from the beginning.
@@ -30,6 +32,7 @@ from stratalog.cleaner.clean_stats import CleanStats
 from stratalog.cleaner.cleaned_transactions import AbortedIndex
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.group_cleaner import CleanPlan, GroupCleaner
+from stratalog.cleaner.kept_horizons import MAX_HORIZON_MS
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.cleaner.map_builder import MapBuilder
 from stratalog.cleaner.segment_groups import SegmentGroup, group_segments
@@ -41,8 +44,6 @@ from stratalog.record.offset_map import OffsetMap
 
 _HASH_KEY_BYTES = 16
 _MIN_WINDOW_BYTES = 16 * 1024
-_MAX_HORIZON_MS = 2**62
-"""Never, in other words: further, timestamps could not be written as distances from it."""
 
 
 class Cleaner:
@@ -54,7 +55,8 @@ class Cleaner:
 
     def clean(self, to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
         """Clean the log in [first_dirty_offset, first_uncleanable_offset), or in as much of it from the
-        beginning on as the map has room for, which is never nothing.
+        beginning on as the map has room for, which is never nothing; and drop what of the rest has had its
+        time.
 
         Raises what `limits.check_done` does, CleaningAbortedError where segments were dropped meanwhile,
         CorruptRecordError (fields path, position) where one is damaged, OSError and DataDirectoryError: of
@@ -62,7 +64,7 @@ class Cleaner:
         """
         stats = CleanStats()
         log, first_offset = to_clean.log, to_clean.first_dirty_offset
-        if first_offset >= to_clean.first_uncleanable_offset:
+        if first_offset >= to_clean.first_uncleanable_offset and not to_clean.is_horizon_past:
             return CleanResult(first_offset, stats)
 
         def on_io(size_bytes: int) -> None:
@@ -75,20 +77,8 @@ class Cleaner:
         assert to_clean.first_uncleanable_offset <= min(log.last_stable_offset, segments.active.base_offset)
         left: list[SegmentGroup] = []
         try:
-            offset_map = self._new_map(limits, to_clean.first_uncleanable_offset - first_offset)
-            builder = MapBuilder(
-                offset_map,
-                AbortedIndex(segments),
-                first_offset,
-                to_clean.first_uncleanable_offset,
-                stats,
-                on_io,
-                window_bytes,
-            )
-            end_offset = builder.build(segments)
-            assert first_offset < end_offset <= to_clean.first_uncleanable_offset
-            stats.map_entry_count, stats.map_max_entries = len(offset_map), offset_map.max_entries
-            stats.is_map_full = offset_map.is_full
+            offset_map = self._filled_map(to_clean, segments, limits, stats, on_io, window_bytes)
+            end_offset = offset_map.latest_offset + 1
             plan = self._plan(log, offset_map, end_offset, producers)
             left = _groups(log, segments, plan)
             cleaner = GroupCleaner(
@@ -108,7 +98,31 @@ class Cleaner:
             if _are_there(log, segments, left):
                 raise
             raise CleaningAbortedError("segments of the log were dropped while it was cleaned") from failure
-        return CleanResult(end_offset, stats)
+        return CleanResult(end_offset, stats, cleaner.horizons.due_ms(log.config.delete_retention_ms))
+
+    def _filled_map(
+        self,
+        to_clean: LogToClean,
+        segments: LogSegments,
+        limits: CleanLimits,
+        stats: CleanStats,
+        on_io: OnRead,
+        window_bytes: int,
+    ) -> OffsetMap:
+        """A map that knows the log up to where the clean ends."""
+        first_offset, stop_offset = to_clean.first_dirty_offset, to_clean.first_uncleanable_offset
+        offset_map = self._new_map(limits, stop_offset - first_offset)
+        if first_offset < stop_offset:
+            builder = MapBuilder(
+                offset_map, AbortedIndex(segments), first_offset, stop_offset, stats, on_io, window_bytes
+            )
+            end_offset = builder.build(segments)
+            assert first_offset < end_offset <= stop_offset
+        else:
+            offset_map.skip_to(first_offset - 1)
+        stats.map_entry_count, stats.map_max_entries = len(offset_map), offset_map.max_entries
+        stats.is_map_full = offset_map.is_full
+        return offset_map
 
     def _new_map(self, limits: CleanLimits, offset_count: int) -> OffsetMap:
         """As large as it may be, and no larger than so many offsets can fill."""
@@ -138,7 +152,7 @@ class Cleaner:
         # Of each group anew: whoever reads what a tombstone deletes has it from this group, or from one that
         # was exchanged before.
         horizon_ms = self._clock.now_ms() + log.config.delete_retention_ms
-        cleaned = cleaner.clean(group, min(horizon_ms, _MAX_HORIZON_MS))
+        cleaned = cleaner.clean(group, min(horizon_ms, MAX_HORIZON_MS))
         if not log.segment_exchange.replace(cleaned, group, on_read):
             raise CleaningAbortedError("segments of the log were dropped while it was cleaned")
 

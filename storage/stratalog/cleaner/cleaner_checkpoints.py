@@ -1,9 +1,15 @@
 """Up to where each log is compacted: Kafka's `cleaner-offset-checkpoint`, one file in each log directory.
+And beside it, in the same form, when it is due again for what its last clean has kept for a while only:
+`cleaner-horizon-checkpoint`, see `kept_horizons`.
 
 What lies below a partition's entry went through a clean, what lies above did not. An entry that is too low
 costs work. One that is too high is dangerous, because records below it are taken for compacted which are not:
 a tombstone among them would go before the record that it deletes. So an entry is raised after the segments
 were replaced, and lowered, durably, before anything of the log is cut off.
+
+A horizon says what is below the offset that it was written with. It is written before that, and forgotten
+when that is lowered. One that is wrong costs a clean, or lets tombstones wait for the next one; one that is
+missing is found out from the log.
 
 A crash leaves a file as it was or as it shall be. A damaged file counts as empty. An entry in a directory
 that does not hold the partition is ignored, and goes when the partition's log is opened: it would be wrong
@@ -13,39 +19,77 @@ there once the partition came back.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import OffsetCheckpoint
 
 CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
+CLEANER_HORIZON_FILE = "cleaner-horizon-checkpoint"
+
+
+class _CheckpointFile:
+    """A file and what it shall hold. Guarded by the lock of its directory."""
+
+    __slots__ = ("_file", "_is_unsaved", "entries")
+
+    def __init__(self, filesystem: FileSystem, path: str) -> None:
+        """Raises OSError where the file cannot be read."""
+        self._file = OffsetCheckpoint(filesystem, path)
+        self.entries = self._file.read()
+        self._is_unsaved = False
+
+    def set(self, partition: TopicPartition, value: int | None) -> None:
+        """The entry, or none, until `save` in this process only."""
+        if self.entries.get(partition) == value:
+            return
+        self._is_unsaved = True
+        if value is None:
+            del self.entries[partition]
+        else:
+            self.entries[partition] = value
+
+    def save(self) -> None:
+        """What was set is durable when it returns. Raises OSError."""
+        if self._is_unsaved:
+            self._file.write(self.entries)
+            self._is_unsaved = False
 
 
 class _DirectoryCheckpoint:
-    """One directory's file and what it shall hold. Thread-safe: `lock` guards changes, and is held while the
-    file is written."""
+    """One directory's files. Thread-safe: `lock` guards changes, and is held while a file is written."""
 
-    __slots__ = ("_file", "_is_unsaved", "lock", "offsets")
+    __slots__ = ("_horizons", "_offsets", "lock")
 
     def __init__(self, filesystem: FileSystem, directory: str) -> None:
-        """Raises OSError where the file cannot be read."""
-        self._file = OffsetCheckpoint(filesystem, f"{directory}/{CLEANER_OFFSET_FILE}")
-        self.offsets = self._file.read()
-        self._is_unsaved = False
+        """Raises OSError where a file cannot be read."""
+        self._offsets = _CheckpointFile(filesystem, f"{directory}/{CLEANER_OFFSET_FILE}")
+        self._horizons = _CheckpointFile(filesystem, f"{directory}/{CLEANER_HORIZON_FILE}")
         self.lock = threading.Lock()
 
-    def put(self, partition: TopicPartition, offset: int | None) -> None:
-        """The entry, or none, durable when it returns. Guarded by `lock`. Raises OSError; the entry counts in
-        this process all the same, and is written with the next one."""
-        if self.offsets.get(partition) == offset and not self._is_unsaved:
-            return
-        self._is_unsaved = True
-        if offset is None:
-            self.offsets.pop(partition, None)
-        else:
-            self.offsets[partition] = offset
-        self._file.write(self.offsets)
-        self._is_unsaved = False
+    @property
+    def offsets(self) -> Mapping[TopicPartition, int]:
+        return self._offsets.entries
+
+    @property
+    def horizons(self) -> Mapping[TopicPartition, int]:
+        return self._horizons.entries
+
+    def put(self, partition: TopicPartition, offset: int | None, horizon_ms: int | None) -> None:
+        """The entries, or none, durable when it returns. Guarded by `lock`. Raises OSError; the entries count
+        in this process all the same, and are written with the next ones."""
+        self._horizons.set(partition, horizon_ms)
+        self._offsets.set(partition, offset)
+        self._horizons.save()
+        self._offsets.save()
+
+    def lower(self, partition: TopicPartition, offset: int) -> None:
+        """The entry is not above `offset`. As `put`."""
+        former_offset, horizon_ms = self.offsets.get(partition), self.horizons.get(partition)
+        if former_offset is None or former_offset > offset:
+            horizon_ms = None
+        self.put(partition, None if former_offset is None else min(offset, former_offset), horizon_ms)
 
 
 class CleanerCheckpoints:
@@ -76,46 +120,54 @@ class CleanerCheckpoints:
         found = self._directories.get(directory)
         return None if found is None else found.offsets.get(partition)
 
-    def put(self, partition: TopicPartition, directory: str, offset: int) -> None:
+    def horizon_of(self, partition: TopicPartition, directory: str) -> int | None:
+        """From when on a clean has something to drop below the partition's entry, NO_HORIZON where it has
+        nothing; None where nobody knows, or the directory is not there any more."""
+        found = self._directories.get(directory)
+        return None if found is None else found.horizons.get(partition)
+
+    def put(
+        self, partition: TopicPartition, directory: str, offset: int, horizon_ms: int | None = None
+    ) -> None:
         """Durable when it returns; nothing where the directory is not there any more. Raises OSError."""
         found = self._directories.get(directory)
         if found is not None:
             with found.lock:
-                found.put(partition, offset)
+                found.put(partition, offset, horizon_ms)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """No entry of the partition is above `offset` when it returns, for good. Raises OSError."""
         for found in self._directories.values():
             with found.lock:
-                if partition in found.offsets:
-                    found.put(partition, min(offset, found.offsets[partition]))
+                found.lower(partition, offset)
 
     def settle(self, partition: TopicPartition, directory: str, end_offset: int) -> None:
         """The partition's log is in `directory` and ends there: no entry is above, and none in another
         directory, when it returns, for good. Raises OSError."""
         for name, found in self._directories.items():
             with found.lock:
-                if partition in found.offsets:
-                    offset = min(end_offset, found.offsets[partition]) if name == directory else None
-                    found.put(partition, offset)
+                if name == directory:
+                    found.lower(partition, end_offset)
+                else:
+                    found.put(partition, None, None)
 
     def forget(self, partition: TopicPartition) -> None:
         """No directory has an entry of the partition when it returns, for good. Raises OSError."""
         for found in self._directories.values():
             with found.lock:
-                found.put(partition, None)
+                found.put(partition, None, None)
 
     def move(self, partition: TopicPartition, source: str, target: str) -> None:
         """The partition is in `target` now. Durable when it returns. Raises OSError."""
         assert source != target
-        offset = self.offset_of(partition, source)
+        entries = self.offset_of(partition, source), self.horizon_of(partition, source)
         # The new entry first: a crash in between leaves one too many, which means nothing where it is.
-        for directory, entry in ((target, offset), (source, None)):
+        for directory, entry in ((target, entries), (source, (None, None))):
             found = self._directories.get(directory)
             if found is not None:
                 with found.lock:
-                    found.put(partition, entry)
+                    found.put(partition, *entry)
 
     def entries(self) -> dict[str, dict[TopicPartition, int]]:
-        """All entries by directory."""
+        """All offsets by directory."""
         return {name: dict(found.offsets) for name, found in self._directories.items()}

@@ -30,17 +30,20 @@ from stratalog.cleaner.cleaner_checkpoints import CleanerCheckpoints
 from stratalog.cleaner.cleaner_failures import CleanerFailures, CleaningFailure
 from stratalog.cleaner.cleaning_state import IDLE, CleaningAbortedError, CleaningState
 from stratalog.cleaner.failure_kind import FailureKind, kind_of, reason_of
+from stratalog.cleaner.horizon_walk import find_horizons
 from stratalog.cleaner.log_to_clean import (
     LogToClean,
     dirty_bytes,
     first_dirty_offset,
     first_ms_on,
+    has_clean_part,
     is_cleaned_here,
     log_to_clean,
 )
 from stratalog.cleaner.throttler import Throttler
 from stratalog.log.retention import newest_ms_on
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.cleaned_batches import NO_HORIZON
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +56,8 @@ class CleanerSurvey(NamedTuple):
     max_compaction_delay_ms: int
     """The longest of `LogToClean.compaction_delay_ms`."""
     max_cleanable_ratio: float
+    next_horizon_ms: int
+    """The first of `LogToClean.horizon_ms`; NO_HORIZON where there is none."""
 
 
 class CleanerManager:
@@ -78,7 +83,7 @@ class CleanerManager:
         self._states: dict[TopicPartition, CleaningState] = {}
         self._workers: dict[TopicPartition, int] = {}
         self._is_stopping = False
-        self._last_survey = CleanerSurvey(clock.monotonic_s(), 0, 0.0)
+        self._last_survey = CleanerSurvey(clock.monotonic_s(), 0, 0.0, NO_HORIZON)
 
     # What the log manager calls.
 
@@ -187,8 +192,11 @@ class CleanerManager:
 
     def take_filthiest(self, may_clean: Callable[[UnifiedLog], bool] = lambda _: True) -> LogToClean | None:
         """The log that has the most to gain, for the caller alone until `done`, `failed` or `release`; None
-        where none is due that the caller may clean, which is asked under no lock."""
-        for candidate in sorted(self._survey(), key=lambda found: found.cleanable_ratio, reverse=True):
+        where none is due that the caller may clean, which is asked under no lock.
+
+        The filthiest of those with enough dirt; where there is none, the one whose horizon has passed first.
+        """
+        for candidate in sorted(self._survey(), key=_place_in_line):
             may_try = self._failures.may_try(candidate.partition) and may_clean(candidate.log)
             if not (candidate.is_due and may_try and self._try_begin(candidate.log)):
                 continue
@@ -199,9 +207,41 @@ class CleanerManager:
                 self.release(candidate.partition)
                 raise
             if found is not None and found.is_due:
-                return found
+                return found if found.is_filthy else found.without_dirt()
             self.release(candidate.partition)
         return None
+
+    def find_horizon(self, may_look: Callable[[UnifiedLog], bool] = lambda _: True) -> bool:
+        """Find out of one log that was cleaned before, by whomever, when it is due for its tombstones and
+        markers; False where that is known of all at which the caller may look, which is asked under no lock.
+        """
+        for log in self.cleaned_logs():
+            may_try = self._failures.may_try(log.topic_partition) and may_look(log)
+            if not (self._lacks_horizon(log) and may_try):
+                continue
+            with self.held(log) as is_held:
+                if is_held and self._lacks_horizon(log):
+                    self._find_horizon_of(log)
+                    return True
+        return False
+
+    def _lacks_horizon(self, log: UnifiedLog) -> bool:
+        is_clean = has_clean_part(log, first_dirty_offset(log, self._checkpoint_of(log)))
+        return is_clean and self._horizon_of(log) is None
+
+    def _find_horizon_of(self, log: UnifiedLog) -> None:
+        def on_read(size_bytes: int) -> None:
+            self.check_done(log)
+            self.throttler.take(size_bytes, lambda: self.check_done(log))
+
+        end_offset = first_dirty_offset(log, self._checkpoint_of(log))
+        try:
+            found = find_horizons(log, end_offset, self._clock.now_ms(), on_read)
+            self._put(log, end_offset, found.due_ms(log.config.delete_retention_ms))
+        except CleaningAbortedError:
+            pass
+        except Exception as failure:  # noqa: BLE001 - one log must not keep the others from being cleaned
+            self._note_failure(log, failure)
 
     def check_done(self, log: UnifiedLog) -> None:
         """Raises CleaningAbortedError where the clean of this log shall end."""
@@ -209,13 +249,14 @@ class CleanerManager:
         if self._is_stopping or state.pause_count or not self._is_cleanable(log):
             raise CleaningAbortedError(f"the clean of {log.topic_partition} was told to end")
 
-    def done(self, cleaned: LogToClean, end_offset: int) -> None:
-        """The clean has ended: everything below `end_offset` is clean now. Others may have the log again."""
+    def done(self, cleaned: LogToClean, end_offset: int, horizon_ms: int | None = None) -> None:
+        """The clean has ended: everything below `end_offset` is clean now, and has nothing to drop before
+        `horizon_ms`, see `CleanResult`. Others may have the log again."""
         log = cleaned.log
         try:
-            if end_offset > cleaned.first_dirty_offset:
+            if end_offset > cleaned.first_dirty_offset or cleaned.gets_further(horizon_ms):
                 # Whoever pauses the partition waits for this, too, so nothing is written behind its back.
-                self._checkpoints.put(cleaned.partition, posixpath.dirname(log.directory), end_offset)
+                self._put(log, end_offset, horizon_ms)
                 self._failures.reset(cleaned.partition)
             else:
                 self._note_no_progress(cleaned)
@@ -306,6 +347,7 @@ class CleanerManager:
             if log.topic_partition in self._states:
                 continue
             self._heal(log)
+            self._roll_if_old(log)
             found = self._look_at(log)
             if found is not None:
                 surveyed.append(found)
@@ -314,6 +356,7 @@ class CleanerManager:
             self._clock.monotonic_s(),
             max((found.compaction_delay_ms for found in surveyed), default=0),
             max((found.cleanable_ratio for found in surveyed), default=0.0),
+            min((found.horizon_ms for found in surveyed if found.horizon_ms is not None), default=NO_HORIZON),
         )
         return surveyed
 
@@ -328,13 +371,20 @@ class CleanerManager:
                 return
             try:
                 if offset is not None:
-                    self._checkpoints.put(partition, posixpath.dirname(found.log.directory), offset)
+                    self._put(found.log, offset, self._horizon_of(found.log))
                 self._failures.reset(partition)
             except OSError as failure:
                 self._note_failure(found.log, failure)
 
     def _checkpoint_of(self, log: UnifiedLog) -> int | None:
         return self._checkpoints.offset_of(log.topic_partition, posixpath.dirname(log.directory))
+
+    def _horizon_of(self, log: UnifiedLog) -> int | None:
+        return self._checkpoints.horizon_of(log.topic_partition, posixpath.dirname(log.directory))
+
+    def _put(self, log: UnifiedLog, offset: int, horizon_ms: int | None) -> None:
+        directory = posixpath.dirname(log.directory)
+        self._checkpoints.put(log.topic_partition, directory, offset, horizon_ms)
 
     def _heal(self, log: UnifiedLog) -> None:
         """Correct a checkpoint that the log does not reach, before the log grows and it would seem right."""
@@ -357,17 +407,29 @@ class CleanerManager:
                 log.log_end_offset,
             )
             try:
-                self._checkpoints.put(log.topic_partition, posixpath.dirname(log.directory), right_offset)
+                self._put(log, right_offset, None)
             except OSError as failure:
+                self._note_failure(log, failure)
+
+    def _roll_if_old(self, log: UnifiedLog) -> None:
+        """Seal what nobody appends to before it is too old to be cleaned in time."""
+        if not self._failures.may_try(log.topic_partition):
+            return
+        try:
+            log.roll(only_if_idle=True)
+        except Exception as failure:  # noqa: BLE001 - one log must not keep the others from being cleaned
+            if self._is_cleanable(log):
                 self._note_failure(log, failure)
 
     def _look_at(self, log: UnifiedLog) -> LogToClean | None:
         """None where the log cannot be looked at."""
-        segments = log.local_segments
+        segments, now_ms = log.local_segments, self._clock.now_ms()
         dirty_offset = first_dirty_offset(log, self._checkpoint_of(log))
         self._failures.note_dirty_bytes(log.topic_partition, dirty_bytes(log, dirty_offset))
         try:
-            return log_to_clean(log, dirty_offset, self._newest_ms, self._first_ms, self._clock.now_ms())
+            return log_to_clean(
+                log, dirty_offset, self._newest_ms, self._first_ms, now_ms, self._horizon_of(log)
+            )
         except Exception as failure:  # noqa: BLE001 - one log must not keep the others from being cleaned
             # One that was dropped or truncated meanwhile is looked at again the next time.
             if log.local_segments is segments and self._is_cleanable(log):
@@ -405,3 +467,10 @@ class CleanerManager:
             failure.failure_count,
             failure.next_try_ms,
         )
+
+
+def _place_in_line(found: LogToClean) -> tuple[bool, float]:
+    """Dirt first: there is more to gain than a few tombstones."""
+    if found.is_filthy or found.horizon_ms is None:
+        return (not found.is_filthy, -found.cleanable_ratio)
+    return (True, found.horizon_ms)

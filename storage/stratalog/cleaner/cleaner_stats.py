@@ -43,6 +43,9 @@ class CleanerStats:
     """How long a record is over `max.compaction.lag.ms` at most, as of the last look."""
     max_cleanable_ratio: float
     """Of the filthiest log, as of the last look."""
+    next_horizon_ms: int
+    """From when on the first log is due for tombstones or markers that its last clean has kept for a while,
+    as of the last look; NO_HORIZON where none is."""
     clean_count: int
     """Cleans that came to their end."""
     aborted_count: int

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from stratalog.base.filesystem import Buffer
 from stratalog.cleaner.batch_window import BatchWindow
 from stratalog.cleaner.clean_stats import CleanStats
 from stratalog.cleaner.cleaned_transactions import AbortedIndex, AbortedSpans, CleanedTransactions
+from stratalog.cleaner.kept_horizons import KeptHorizons
 from stratalog.cleaner.odd_batches import clean_compressed, emptied, since_offset, with_horizon
 from stratalog.cleaner.segment_groups import SegmentGroup
 from stratalog.cleaner.segment_writer import SegmentWriter
@@ -84,6 +86,10 @@ class GroupCleaner:
         self._rules: tuple[CleanRule, ...] = ()
         self._writers: list[SegmentWriter] = []
         self._horizon_ms = 0
+        # Producers of transactions of which a batch was kept, be it an empty one.
+        self._with_kept_data: set[int] = set()
+        self.horizons = KeptHorizons(plan.now_ms)
+        """Of what the clean has kept so far."""
 
     def clean(self, group: SegmentGroup, horizon_ms: int) -> list[CleanedSegment]:
         """Write the segments that are to replace the group, synced. `horizon_ms`: what tombstones and markers
@@ -160,19 +166,13 @@ class GroupCleaner:
         if cleaned.end_position == window.at:
             return False
         if takes_transactional:
-            self._note_transactions(window.data, window.at, cleaned.end_position)
+            for producer_id in _transactional_producers(window.data, window.at, cleaned.end_position):
+                self._transactions.on_data(producer_id)
+            self._with_kept_data.update(_transactional_producers(cleaned.data, 0, len(cleaned.data)))
         self._count(cleaned)
         self._write(cleaned.data)
         window.move_to(cleaned.end_position, cleaned.next_offset)
         return True
-
-    def _note_transactions(self, data: Buffer, position: int, end_position: int) -> None:
-        """These batches came by."""
-        while position < end_position:
-            batch_length, attributes, producer_id = _PRODUCER_FIELDS.unpack_from(data, position)
-            if attributes & TRANSACTIONAL_BIT:
-                self._transactions.on_data(producer_id)
-            position += LOG_OVERHEAD + batch_length
 
     def _clean_odd(self, window: BatchWindow, header: BatchHeader) -> None:
         """Clean the next batch, which the kernel has not taken; or a row of those that it would take if
@@ -217,37 +217,59 @@ class GroupCleaner:
             if cleaned.end_position == 0:
                 raise CorruptRecordError("the records of a batch are not framed well")
             self._count(cleaned)
-            self._write(cleaned.data)
+            self._write_data(cleaned.data, header)
             return
         left = clean_compressed(batch, header, plan.offset_map, self._rules[True], level)
         self._stats.records_in += header.records_count
         self._count_records(left.records)
         if left.batch:
-            self._write(left.batch)
+            self._write_data(left.batch, header)
+            horizon_ms = parse_header(left.batch).delete_horizon_ms
+            if left.records.tombstone_count and horizon_ms is not None:
+                self._note_horizon(horizon_ms, is_new=header.delete_horizon_ms is None)
         else:
             self._write_emptied(header)
+
+    def _note_horizon(self, horizon_ms: int, *, is_new: bool) -> None:
+        """Something stays that goes at that time; where that was before the clean, it is not the clean's."""
+        if is_new or horizon_ms > self._plan.now_ms:
+            self.horizons.note(horizon_ms, horizon_ms)
 
     def _clean_marker(self, batch: Buffer, header: BatchHeader) -> None:
         marker, horizon_ms = EndTransactionMarker.read(batch, 0, header), header.delete_horizon_ms
         is_of_other_kind = marker is None and header.records_count > 0
-        if is_of_other_kind or self._transactions.on_marker(header.producer_id):
+        if is_of_other_kind:
             self._write(batch)
+        elif self._transactions.on_marker(header.producer_id):
+            self._write(batch)
+            if header.producer_id not in self._with_kept_data:
+                self.horizons.note_waiting_marker()
         elif marker is not None and horizon_ms is None:
             self._write(with_horizon(batch, header, self._horizon_ms))
+            self._note_horizon(self._horizon_ms, is_new=True)
         elif marker is not None and horizon_ms is not None and horizon_ms > self._plan.now_ms:
             self._write(batch)
+            self._note_horizon(horizon_ms, is_new=False)
         else:
             self._stats.dropped_marker_count += marker is not None
             if marker is not None and marker.control_type is ControlType.ABORT:
                 self._transactions.drop_marker(header.last_offset)
             self._write_emptied(header)
+        if not is_of_other_kind:
+            self._with_kept_data.discard(header.producer_id)
+
+    def _write_data(self, batch: Buffer, header: BatchHeader) -> None:
+        """What is left of a batch with records, be it nothing."""
+        self._write(batch)
+        if batch and header.is_transactional:
+            self._with_kept_data.add(header.producer_id)
 
     def _write_emptied(self, header: BatchHeader) -> None:
         """The batch has no records any more: it goes, or stays for what its header says."""
         kept = self._rules[0].kept_empty
         at = bisect_left(kept, header.last_offset)
         if at < len(kept) and kept[at] == header.last_offset:
-            self._write(emptied(header))
+            self._write_data(emptied(header), header)
 
     def _write(self, batches: Buffer) -> None:
         if not batches:
@@ -262,11 +284,21 @@ class GroupCleaner:
     def _count(self, cleaned: CleanedBatches) -> None:
         self._stats.records_in += cleaned.records_in
         self._count_records(cleaned)
+        self.horizons.note(cleaned.earliest_horizon_ms, cleaned.latest_horizon_ms)
 
     def _count_records(self, cleaned: CleanedBatches | CleanedRecords) -> None:
         self._stats.records_kept += cleaned.records_kept
         self._stats.null_key_count += cleaned.null_key_count
         self._stats.dropped_tombstone_count += cleaned.dropped_tombstone_count
+
+
+def _transactional_producers(data: Buffer, position: int, end_position: int) -> Iterator[int]:
+    """The producer of each batch of a transaction in there."""
+    while position < end_position:
+        batch_length, attributes, producer_id = _PRODUCER_FIELDS.unpack_from(data, position)
+        if attributes & TRANSACTIONAL_BIT:
+            yield producer_id
+        position += LOG_OVERHEAD + batch_length
 
 
 def _last_batch(segment: LogSegment) -> LocatedBatch:

@@ -130,7 +130,8 @@ class LogCleaner:
         self._manager.stop()
 
     def clean_filthiest(self) -> bool:
-        """Clean the log that has the most to gain; False where there is none, or nobody may clean now.
+        """Clean the log that has the most to gain, or look into one of which nobody knows when it is due for
+        its tombstones; False where there is none, or nobody may clean now.
 
         An error of one log counts as its failure and keeps no other from being cleaned.
         """
@@ -142,7 +143,7 @@ class LogCleaner:
         try:
             chosen = self._manager.take_filthiest(self._may_shrink)
             if chosen is None:
-                return False
+                return self._manager.find_horizon(self._may_shrink)
             self._clean(chosen, slot)
             return True
         finally:
@@ -191,7 +192,7 @@ class LogCleaner:
         else:
             duration_ms = round((self._clock.monotonic_s() - begun_s) * 1000)
             self._tally.note_clean(slot.number, duration_ms, result.stats)
-            manager.done(chosen, result.end_offset)
+            manager.done(chosen, result.end_offset, result.horizon_ms)
 
     def delete_old_segments(self) -> int:
         """Apply the retention of all logs that are compacted here; returns how many segments went.
@@ -260,6 +261,7 @@ class LogCleaner:
             max_map_use_ratio=last.map_use_ratio,
             max_compaction_delay_ms=survey.max_compaction_delay_ms,
             max_cleanable_ratio=survey.max_cleanable_ratio,
+            next_horizon_ms=survey.next_horizon_ms,
             clean_count=sums.clean_count,
             aborted_count=sums.aborted_count,
             cleaned_record_count=sums.records_in,

@@ -12,6 +12,9 @@ whose newest record is; where records have no time, that of the file counts.
 
 The first dirty offset is the cleaner's checkpoint, unless the log does not reach it: where it lies below the
 log's start or above its end it says nothing, and everything is dirty.
+
+A log with little dirt, or none, is due as well when the time of tombstones or markers has come that its last
+clean has kept, see `kept_horizons`. Then nothing dirty is cleaned.
 """
 
 from __future__ import annotations
@@ -45,6 +48,11 @@ class LogToClean(NamedTuple):
     """Segments that a clean would look at for the first time, or look at again."""
     compaction_delay_ms: int
     """How long the oldest dirty segment is over `max.compaction.lag.ms`; 0 where it is not."""
+    horizon_ms: int | None = None
+    """From when on a clean has something to drop of what is clean; NO_HORIZON: never. None where nobody
+    knows."""
+    is_horizon_past: bool = False
+    """That time has come."""
 
     @property
     def partition(self) -> TopicPartition:
@@ -61,10 +69,24 @@ class LogToClean(NamedTuple):
         return self.compaction_delay_ms > 0
 
     @property
-    def is_due(self) -> bool:
-        """A worker may take it now."""
+    def is_filthy(self) -> bool:
+        """There is enough dirt for a clean."""
         is_dirty_enough = self.cleanable_ratio > self.log.config.min_cleanable_dirty_ratio
         return self.cleanable_bytes > 0 and (self.is_forced or is_dirty_enough)
+
+    @property
+    def is_due(self) -> bool:
+        """A worker may take it now."""
+        return self.is_filthy or self.is_horizon_past
+
+    def gets_further(self, horizon_ms: int | None) -> bool:
+        """A clean because of the horizon has dropped something, where what it has left is to go only then."""
+        former_ms = self.horizon_ms
+        return self.is_horizon_past and horizon_ms is not None and horizon_ms > (former_ms or 0)
+
+    def without_dirt(self) -> LogToClean:
+        """The same for a clean of what is clean already."""
+        return self._replace(first_uncleanable_offset=self.first_dirty_offset)
 
 
 def is_cleaned_here(config: LogConfig) -> bool:
@@ -96,14 +118,30 @@ def first_dirty_offset(log: UnifiedLog, checkpoint_offset: int | None) -> int:
     return checkpoint_offset
 
 
+def has_clean_part(log: UnifiedLog, dirty_offset: int) -> bool:
+    """There is something below `dirty_offset`, and it is all decided. It is not where a truncation has opened
+    a transaction again."""
+    segments = log.local_segments
+    start_offset = max(log.log_start_offset, segments.start_offset)
+    return start_offset < dirty_offset <= min(log.last_stable_offset, segments.active.base_offset)
+
+
 def log_to_clean(
-    log: UnifiedLog, dirty_offset: int, newest_ms: NewestMs, first_ms: FirstMs, now_ms: int
+    log: UnifiedLog,
+    dirty_offset: int,
+    newest_ms: NewestMs,
+    first_ms: FirstMs,
+    now_ms: int,
+    horizon_ms: int | None = None,
 ) -> LogToClean:
-    """What there is to clean from `dirty_offset` on.
+    """What there is to clean from `dirty_offset` on, and from `horizon_ms` on below it.
 
     Raises CorruptRecordError, OSError (FileNotFoundError where a segment went meanwhile).
     """
     segments, config = log.local_segments, log.config
+    if not has_clean_part(log, dirty_offset):
+        # It was of what is not there any more.
+        horizon_ms = None
     undecided_offset = min(log.last_stable_offset, segments.active.base_offset)
     sealed = [segment for segment in segments.sealed if segment.end_offset <= undecided_offset]
     dirty = [segment for segment in sealed if segment.end_offset > dirty_offset]
@@ -117,6 +155,8 @@ def log_to_clean(
         clean_bytes=sum(segment.size_bytes for segment in sealed if segment.end_offset <= dirty_offset),
         cleanable_bytes=sum(segment.size_bytes for segment in cleanable),
         compaction_delay_ms=_compaction_delay_ms(dirty, first_ms, now_ms, config),
+        horizon_ms=horizon_ms,
+        is_horizon_past=horizon_ms is not None and horizon_ms <= now_ms,
     )
 
 

@@ -74,6 +74,10 @@ class LogAppender:
         info = AppendInfo(written[0].base_offset, written[-1].last_offset, validated.size_bytes)
         return only(self._flushed([info], config))
 
+    def must_roll_idle(self, config: LogConfig) -> bool:
+        """See `RollRule.must_roll_idle`. Under the lock."""
+        return self._roll_rule.must_roll_idle(self._local.segments.active, config, self._clock.now_ms())
+
     def _validated(self, request: Buffer, config: LogConfig) -> AppendRequest | LogStoreError:
         try:
             validated = validate_append(request, config, self._clock.now_ms())

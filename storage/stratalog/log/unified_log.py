@@ -312,11 +312,12 @@ class UnifiedLog:
         with self.lock:
             self._state.producers.remove_expired_producers(self._clock.now_ms())
 
-    def roll(self) -> None:
-        """Begin a new segment, unless the active one is empty. Raises DataDirectoryError."""
+    def roll(self, *, only_if_idle: bool = False) -> None:
+        """Begin a new segment, if the active one has data (that is too old). Raises DataDirectoryError."""
         with self.lock:
             self._availability.require_online()
-            self._roll()
+            if not only_if_idle or self._appender.must_roll_idle(self.config):
+                self._roll()
 
     def update_tiered_end_offset(self, offset: int) -> None:
         """Learn that everything below `offset` is committed in the object store; lower news are old news.
@@ -369,8 +370,7 @@ class UnifiedLog:
 
     def delete_old_segments(self) -> int:
         """Drop segments of a log that is not tiered, below its start or beyond its retention; returns how
-        many. The log start follows. Raises CorruptRecordError, DataDirectoryError.
-        """
+        many. The log start follows. Raises CorruptRecordError, DataDirectoryError."""
         with self._flush_lock, self.lock:
             dropped = self._retention.drop_beyond(retention.beyond_retention, self.config)
             self._unlink_later(dropped)

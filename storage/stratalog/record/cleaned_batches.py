@@ -7,7 +7,6 @@ from typing import NamedTuple
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch_row import BatchRow
 
-
 NO_HORIZON = 2**63 - 1
 """Later than any delete horizon: nothing that stays is to go."""
 

@@ -14,6 +14,7 @@ from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
+from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
@@ -72,6 +73,8 @@ class CleaningHistory:
         self._epochs: dict[int, int] = {}
         self._open: set[int] = set()
         self._number = 0
+        # The segment that was begun because nothing was appended, and when.
+        self._idle_roll: tuple[int, int] | None = None
 
     def write(self, count: int = 0, codec: Codec | None = None) -> None:
         """A batch without a producer."""
@@ -154,6 +157,12 @@ class CleaningHistory:
         stop_offset = self.chance.choice([stops[-1], stops[-1], self.chance.choice(stops)])
         return self._clean(self.to_clean(stop_offset), entry_count, break_off_after)
 
+    def clean_found(self, found: LogToClean) -> CleanResult:
+        """Clean what a cleaner's manager has found, and verify."""
+        result = self._clean(found, self.chance.choice([2, 1000]), None)
+        assert result is not None
+        return result
+
     def clean_if_due(self, *, min_lag_ms: int, max_lag_ms: int, min_ratio: float) -> CleanResult | None:
         """Clean what a worker would under that configuration, and verify; None where the log is not due."""
         config = dataclasses.replace(
@@ -164,6 +173,8 @@ class CleaningHistory:
             min_cleanable_dirty_ratio=min_ratio,
         )
         expected = self._expected_stop_offset(config)
+        former_base_offset = self.log.active_base_offset
+        active_base_offset = self._expected_active_base_offset(config)
         disk, clock = self.machine.disk, self.machine.clock
         checkpoints = CleanerCheckpoints(disk)
         checkpoints.add_directory(DATA_DIR)
@@ -174,12 +185,14 @@ class CleaningHistory:
         try:
             found = manager.take_filthiest()
             assert (None if found is None else found.first_uncleanable_offset) == expected
+            assert self.log.active_base_offset == active_base_offset
+            if active_base_offset != former_base_offset:
+                self._idle_roll = (active_base_offset, clock.now_ms())
             if found is None:
                 return None
             assert found.first_dirty_offset == self.first_dirty_offset
-            result = self._clean(found, 1000, None)
-            assert result is not None
-            manager.done(found, result.end_offset)
+            result = self.clean_found(found)
+            manager.done(found, result.end_offset, result.horizon_ms)
             manager.check()
             return result
         finally:
@@ -192,8 +205,10 @@ class CleaningHistory:
         clean_bytes = cleanable_bytes = 0
         stop_offset: int | None = None
         is_forced = is_young = False
-        for segment in log.local_segments.sealed:
-            if segment.end_offset > min(log.last_stable_offset, log.active_base_offset):
+        active_base_offset = self._expected_active_base_offset(config)
+        for segment in log.local_segments:
+            is_active = segment.base_offset >= active_base_offset
+            if is_active or segment.end_offset > log.last_stable_offset:
                 break
             if segment.end_offset <= self.first_dirty_offset:
                 clean_bytes += segment.size_bytes
@@ -210,6 +225,17 @@ class CleaningHistory:
             return None
         is_dirty = cleanable_bytes > config.min_cleanable_dirty_ratio * (clean_bytes + cleanable_bytes)
         return stop_offset if is_forced or is_dirty else None
+
+    def _expected_active_base_offset(self, config: LogConfig) -> int:
+        """Where the active segment begins once nobody has appended for too long."""
+        active, now_ms = self.log.local_segments.active, self.machine.clock.now_ms()
+        times_ms = [located.header.max_timestamp for located in active.batches()]
+        limit_ms = min(config.segment_ms, config.max_compaction_lag_ms)
+        is_too_old = bool(times_ms) and now_ms - times_ms[0] > limit_ms
+        if self._idle_roll is not None and self._idle_roll[0] == active.base_offset:
+            is_too_old &= not 0 <= now_ms - self._idle_roll[1] <= limit_ms
+        is_bounded = config.max_compaction_lag_ms < LONG_MAX
+        return active.end_offset if is_too_old and is_bounded else active.base_offset
 
     def _clean(
         self, to_clean: LogToClean, entry_count: int, break_off_after: int | None
@@ -235,7 +261,9 @@ class CleaningHistory:
         end_offset = None if result is None else result.end_offset
         self.oracle.note_clean(stop_offset, now_ms, end_offset)
         if end_offset is not None:
-            assert self.first_dirty_offset < end_offset <= stop_offset, "no progress"
+            is_recopy = to_clean.first_dirty_offset == stop_offset and to_clean.is_horizon_past
+            assert is_recopy or self.first_dirty_offset < end_offset, "no progress"
+            assert self.first_dirty_offset <= end_offset <= stop_offset
             self.first_dirty_offset = end_offset
         self.oracle.verify(self.log, before, is_finished=end_offset is not None)
         self._require_reader(reader)
@@ -287,6 +315,7 @@ class CleaningHistory:
                 if disk.exists(path):
                     disk.unlink(path)
         self.log = self.machine.start()
+        self._idle_roll = None
         self.log.check()
         assert read_local(self.log) == records
         known = {producer_id for producer_id, *_ in producers}

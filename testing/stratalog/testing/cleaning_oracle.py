@@ -50,7 +50,7 @@ class CleaningOracle:
     """The history of one log. Used by one thread."""
 
     def __init__(self, delete_retention_ms: int) -> None:
-        self._delete_retention_ms = delete_retention_ms
+        self.delete_retention_ms = delete_retention_ms
         self.history: dict[int, Written] = {}
         self.reached_offset = 0
         """Where the furthest clean may have ended, be it one that was broken off."""
@@ -77,7 +77,7 @@ class CleaningOracle:
         self.reached_offset = max(self.reached_offset, stop_offset)
         if end_offset is not None:
             self.clean_end_offset = end_offset
-        horizon_ms = now_ms + self._delete_retention_ms
+        horizon_ms = now_ms + self.delete_retention_ms
         for written in self.history.values():
             if written.record.value is not None or not written.is_decided:
                 continue

@@ -211,7 +211,7 @@ class CompactedLog:
 
         limits = CleanLimits(24 * (key_count + 1), 1.0, io_buffer_bytes, check_done, _unthrottled)
         result = Cleaner(self.machine.clock, SequentialIds()).clean(chosen, limits)
-        cleanings.done(chosen, result.end_offset)
+        cleanings.done(chosen, result.end_offset, result.horizon_ms)
         log.check()
         return result
 

@@ -163,10 +163,12 @@ class LogScenario:
 
         limits = CleanLimits(map_bytes, 1.0, 4096, check_done, throttle)
         result = Cleaner(machine.clock, SequentialIds()).clean(chosen, limits)
-        cleanings.done(chosen, result.end_offset)
+        cleanings.done(chosen, result.end_offset, result.horizon_ms)
         stats = result.stats
         log.check()
         dirty = f"dirty from {chosen.first_dirty_offset} to {chosen.first_uncleanable_offset}"
+        if chosen.first_dirty_offset == chosen.first_uncleanable_offset:
+            dirty = "for what has had its time"
         kept = f"{stats.records_kept} of {stats.records_in} records kept"
         yield f"{dirty}; clean to {result.end_offset}, {kept}"
 

@@ -19,6 +19,7 @@ from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.cleaned_batches import NO_HORIZON
 from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine
 from stratalog.testing.log_machine import DATA_DIR
 
@@ -59,7 +60,7 @@ class FakeCleaner:
             self.gates[chosen.partition].wait(30)
             self.gates[chosen.partition].wait(30)
         end_offset = chosen.first_uncleanable_offset if self.makes_progress else chosen.first_dirty_offset
-        return CleanResult(end_offset, STATS)
+        return CleanResult(end_offset, STATS, NO_HORIZON)
 
     @property
     def partitions(self) -> list[int]:

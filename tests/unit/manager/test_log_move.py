@@ -210,7 +210,7 @@ class Compacted:
             throttle=note,
         )
         result = Cleaner(self.machine.clock, SequentialIds()).clean(chosen, limits)
-        self.manager.cleaner.done(chosen, result.end_offset)
+        self.manager.cleaner.done(chosen, result.end_offset, result.horizon_ms)
         return True
 
     def verify(self) -> None:

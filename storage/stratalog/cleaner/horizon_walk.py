@@ -1,0 +1,54 @@
+"""When a log is due for the sake of its tombstones and markers, found out from the headers of its batches.
+
+For a log that was cleaned by a process which has not noted it: a broker, or one whose note was lost.
+Headers say from when on something of a batch goes, but not whether it has gone already: one clean too many
+may follow, which knows better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stratalog.cleaner.kept_horizons import KeptHorizons
+from stratalog.log.unified_log import UnifiedLog
+
+_LOOK_BYTES = 16 * 1024
+"""What is read for a header, at most."""
+_STEP_BYTES = 1 << 20
+
+
+def find_horizons(
+    log: UnifiedLog, end_offset: int, now_ms: int, on_read: Callable[[int], None]
+) -> KeptHorizons:
+    """What is noted in the batches below `end_offset`. `on_read` is told how many bytes were read, about, and
+    may raise.
+
+    Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped meanwhile).
+    """
+    found = KeptHorizons(now_ms)
+    with_data: set[int] = set()
+    read_bytes = 0
+    for segment in log.local_segments:
+        if segment.base_offset >= end_offset:
+            break
+        for _, header in segment.batches():
+            if header.base_offset >= end_offset:
+                break
+            read_bytes += min(header.size_in_bytes, _LOOK_BYTES)
+            if read_bytes >= _STEP_BYTES:
+                on_read(read_bytes)
+                read_bytes = 0
+            horizon_ms = header.delete_horizon_ms
+            has_data = header.producer_id in with_data
+            if header.is_control:
+                with_data.discard(header.producer_id)
+            elif header.is_transactional:
+                with_data.add(header.producer_id)
+            if header.records_count == 0 or (header.is_control and has_data):
+                continue
+            if horizon_ms is not None:
+                found.note(horizon_ms, horizon_ms)
+            elif header.is_control:
+                found.note_waiting_marker()
+    on_read(read_bytes)
+    return found
