@@ -210,3 +210,33 @@ async def test_without_the_cleaner_logs_only_grow(tmp_path: Path) -> None:
         await fill(bench)
         assert not await asyncio.to_thread(bench.server.engine.cleaning.workers.clean_filthiest)
         assert [len(part) for part in await bench.read_all("t")] == [10]
+
+
+async def test_operators_see_when_tombstones_go_from_a_log_that_nobody_writes_to(tmp_path: Path) -> None:
+    config = {**COMPACTED, "delete.retention.ms": "1", "max.compaction.lag.ms": "1"}
+    async with service_bench(tmp_path, config=SELDOM) as bench:
+        await bench.client.admin.create_topic("t", 1, {**config, "delete.retention.ms": "86400000"})
+        cleaner = bench.server.engine.cleaning.workers
+        assert ["next_horizon", "none"] in await status_rows(bench)
+        await bench.client.append("t", 0, [Record(0, 1, b"k", b"v"), Record(0, 1, b"k", None)])
+        begun_ms = SystemClock().now_ms()
+        # The segment that is written to is sealed, and cleaned.
+        assert await asyncio.to_thread(cleaner.clean_filthiest)
+        assert not await asyncio.to_thread(cleaner.clean_filthiest)
+        status = await bench.client.admin.cleaner_status()
+        assert begun_ms <= status.next_horizon_ms - 86_400_000 <= SystemClock().now_ms()
+        [row] = [row for row in await status_rows(bench) if row[0] == "next_horizon"]
+        assert row[1].endswith("Z")
+        await bench.client.admin.create_topic("soon", 1, config)
+        await bench.client.append("soon", 0, [Record(0, 1, b"k", b"v"), Record(0, 1, b"k", None)])
+        for count in (1, 2):
+            await until(cleaner.clean_filthiest)
+            assert cleaner.stats().clean_count == 1 + count
+        assert not await asyncio.to_thread(cleaner.clean_filthiest)
+        assert await bench.read_all("soon") == [[]]
+        assert (await bench.client.admin.cleaner_status()).next_horizon_ms == status.next_horizon_ms
+
+
+async def status_rows(bench: ServiceBench) -> list[list[str]]:
+    table = (await asyncio.to_thread(run, bench, "cleaner", "status")).output
+    return [line.split() for line in table.splitlines()]

@@ -18,8 +18,8 @@ def cleaner() -> None:
 @json_option
 @server_option
 def status(as_json: bool, server: str) -> None:
-    """Show what the cleaner has done since the server started, and which partitions it cannot clean, why, and
-    when it tries them again.
+    """Show what the cleaner has done since the server started; when the first log is due for the tombstones
+    that a clean has kept; and which partitions it cannot clean, why, and when it tries them again.
     """
     response = with_client(server, lambda client: client.admin.cleaner_status())
     if as_json:
@@ -30,8 +30,9 @@ def status(as_json: bool, server: str) -> None:
         [
             (field.name, str(getattr(response, field.name)))
             for field in response.DESCRIPTOR.fields
-            if field.name != "uncleanable"
-        ],
+            if field.name not in ("uncleanable", "next_horizon_ms")
+        ]
+        + [("next_horizon", _horizon(response.next_horizon_ms))],
     )
     if response.uncleanable:
         print_table(
@@ -63,3 +64,7 @@ def reset(topic: str, partition: int, server: str) -> None:
         click.echo(f"{topic}-{partition} is tried again")
     else:
         click.echo(f"the cleaning of {topic}-{partition} had not failed")
+
+
+def _horizon(next_horizon_ms: int) -> str:
+    return (utc_time(next_horizon_ms) or str(next_horizon_ms)) if next_horizon_ms else "none"

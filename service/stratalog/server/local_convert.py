@@ -5,6 +5,7 @@ from __future__ import annotations
 from stratalog.cleaner.cleaner_failures import CleaningFailure
 from stratalog.cleaner.cleaner_stats import CleanerStats
 from stratalog.manager.log_move import MoveProgress
+from stratalog.record.cleaned_batches import NO_HORIZON
 from stratalog.server.log_directory_manager import DescribedDirectory
 from stratalog.v1 import admin_pb2
 
@@ -55,6 +56,7 @@ def cleaner_status_message(stats: CleanerStats) -> admin_pb2.CleanerStatusRespon
         cleaned_bytes=stats.cleaned_bytes,
         reclaimed_bytes=stats.reclaimed_bytes,
         uncleanable=map(_uncleanable_message, stats.failures),
+        next_horizon_ms=stats.next_horizon_ms if stats.next_horizon_ms < NO_HORIZON else 0,
     )
 
 

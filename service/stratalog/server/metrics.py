@@ -17,6 +17,7 @@ from stratalog.cleaner.cleaner_stats import CleanerStats
 from stratalog.manager.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_move import MoveState
+from stratalog.record.cleaned_batches import NO_HORIZON
 from stratalog.server.local_cleaning import LocalCleaning
 from stratalog.server.thread_scheduler import ThreadScheduler
 from stratalog.server.tier_manager import TierManager
@@ -157,6 +158,11 @@ def _of_cleaner(stats: CleanerStats, directories: tuple[str, ...]) -> Iterator[M
             "max_compaction_delay_secs",
             "How long a record is over max.compaction.lag.ms at most.",
             stats.max_compaction_delay_ms / 1000,
+        ),
+        (
+            "manager_next_horizon_timestamp_secs",
+            "When the first log is cleaned again for tombstones that were kept for a while; 0: none.",
+            stats.next_horizon_ms / 1000 if stats.next_horizon_ms < NO_HORIZON else 0,
         ),
         (
             "dead_thread_count",
