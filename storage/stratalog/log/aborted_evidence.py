@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
@@ -117,31 +117,29 @@ def _is_contradicted(
     if not base_offset <= last_offset or last_stable_offset > last_offset + 1:
         return True
     marker = markers.batch_at(last_offset)
-    if marker is not None and (
-        marker.producer_id != producer_id
-        or marker.base_offset + marker.last_offset_delta != last_offset
-        or not marker.attributes & CONTROL_BIT
-    ):
-        return True
+    if marker is not None:
+        found_offset, attributes, last_offset_delta, found_id = marker
+        if (
+            found_id != producer_id
+            or found_offset + last_offset_delta != last_offset
+            or not attributes & CONTROL_BIT
+        ):
+            return True
     # Most transactions are short.
     first = markers.batch_nearby(first_offset) or firsts.batch_at(first_offset)
-    return first is not None and (
-        first.producer_id != producer_id
-        or first.base_offset != first_offset
-        or first.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT) != TRANSACTIONAL_BIT
+    if first is None:
+        return False
+    found_offset, attributes, _, found_id = first
+    return (
+        found_id != producer_id
+        or found_offset != first_offset
+        or attributes & (TRANSACTIONAL_BIT | CONTROL_BIT) != TRANSACTIONAL_BIT
     )
 
 
-class _Fields(NamedTuple):
-    """What is compared of a header."""
-
-    base_offset: int
-    magic: int
-    attributes: int
-    last_offset_delta: int
-    producer_id: int
-
-
+# What is compared of a header: base offset, attributes, last offset delta and producer id. A plain tuple,
+# because there are two for each entry of each index whenever a log is opened.
+_Fields: TypeAlias = tuple[int, int, int, int]
 _FIELDS = struct.Struct(">q8xb4xhi16xq")
 assert PRODUCER_ID_POSITION + 8 == _FIELDS.size <= HEADER_SIZE
 
@@ -179,9 +177,10 @@ class _BatchFinder:
         position, _, _ = skip_batches(chunk, offset, first_offset, NO_LEADER_EPOCH)
         if position + HEADER_SIZE > len(chunk):
             return None
-        found = _Fields._make(_FIELDS.unpack_from(chunk, position))
-        is_it = found.magic == MAGIC and found.base_offset <= offset <= found.base_offset + found[3]
-        return found if is_it else None
+        base_offset, magic, attributes, last_offset_delta, producer_id = _FIELDS.unpack_from(chunk, position)
+        if magic != MAGIC or not base_offset <= offset <= base_offset + last_offset_delta:
+            return None
+        return base_offset, attributes, last_offset_delta, producer_id
 
     def _further_on(self, offset: int) -> _Fields | None:
         """The same among the bytes behind the batches that end below `offset`."""
