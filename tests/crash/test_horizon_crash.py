@@ -1,0 +1,101 @@
+"""A machine that dies at every operation of a clean that notes when the log is due again, or of one that
+drops what was due: the next process drops it in time, be the note there or not."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from stratalog.cleaner.cleaner import Cleaner
+from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE
+from stratalog.cleaner.cleaner_settings import CleanerSettings
+from stratalog.cleaner.log_cleaner import LogCleaner
+from stratalog.log.checkpoint import OffsetCheckpoint
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine
+from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.log_ledger import read_local
+from stratalog.testing.log_machine import DATA_DIR
+from stratalog.testing.sampling import Sampling
+from stratalog.testing.sequential_ids import SequentialIds
+
+RETENTION_MS = 60_000
+NOTES = (f" {DATA_DIR}", "-checkpoint", "-checkpoint.tmp")
+# What a clean that dies has left of the dirt may be little.
+CONFIG = replace(COMPACTED, delete_retention_ms=RETENTION_MS, min_cleanable_dirty_ratio=0.0)
+
+
+class CutOff:
+    """A log with a tombstone. Used by one thread."""
+
+    def __init__(self, disk: FaultyFileSystem, former: str) -> None:
+        """`former`: what the clean before has noted, the one that dies has to write down anew."""
+        self.machine = CleanerMachine(disk)
+        log = self.machine.open(0, CONFIG)
+        if former == "never":
+            self.machine.fill(log, 3)
+            assert self.run()
+        records = [Record(0, self.machine.clock.now_ms(), b"k", value) for value in (b"v", None)]
+        log.append_as_leader(encode_batch(records), 1)
+        self.machine.fill(log, 3)
+        log.flush()
+        if former == "a time":
+            assert self.run()
+            self.machine.clock.advance(RETENTION_MS)
+        self.first_operation = disk.operation_count + 1
+
+    def run(self) -> bool:
+        return worker_of(self.machine).clean_filthiest()
+
+
+def worker_of(machine: CleanerMachine) -> LogCleaner:
+    cleaner = Cleaner(machine.clock, SequentialIds())
+    manager = machine.log_manager.cleaner
+    return LogCleaner(machine.clock, machine.machine.scheduler, manager, cleaner.clean, CleanerSettings())
+
+
+def noted(disk: FaultyFileSystem) -> str:
+    entries = OffsetCheckpoint(disk, f"{DATA_DIR}/{CLEANER_HORIZON_FILE}").read()
+    return "nothing" if not entries else "never" if max(entries.values()) == 2**63 - 1 else "a time"
+
+
+@pytest.mark.parametrize("former", ["nothing", "never", "a time"])
+def test_what_was_due_goes_in_time_wherever_the_machine_dies(former: str) -> None:
+    whole = FaultyFileSystem()
+    cut_off = CutOff(whole, former)
+    assert cut_off.run()
+    sampling, met = Sampling(), set[str]()
+    for operation in range(cut_off.first_operation, whole.operation_count + 1):
+        is_note = whole.trace[operation - 1].endswith(NOTES)
+        if not is_note and not sampling.one_in(6):
+            continue
+        disk = FaultyFileSystem()
+        cut_off = CutOff(disk, former)
+        disk.crash_at(operation)
+        with suppress(SimulatedCrash):
+            cut_off.run()
+        for survival in ALL_SURVIVALS:
+            found = disk.reopened(survival)
+            met.add(noted(found))
+            left = CleanerMachine(found)
+            require_settled(left, left.open(0, CONFIG))
+    assert met == {former, "never" if former == "a time" else "a time"}
+
+
+def require_settled(machine: CleanerMachine, log: UnifiedLog) -> None:
+    worker = worker_of(machine)
+    clean_count = 0
+    for _ in range(4):
+        while worker.clean_filthiest():
+            clean_count += 1
+        machine.clock.advance(RETENTION_MS)
+    left = read_local(log)
+    assert [one for one in left if one.value is None] == []
+    assert sorted(one.key or b"" for one in left) == [b"k0", b"k1", b"k2"]
+    assert clean_count <= 3
+    assert machine.log_manager.cleaner.failures() == ()
+    log.check()

@@ -1,0 +1,392 @@
+"""Logs that nobody writes to: when they are due for what a clean has kept for a while, and when they are
+sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from errno import EIO, ENOSPC
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.cleaner.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.cleaner import Cleaner
+from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE
+from stratalog.cleaner.cleaner_failures import MAX_DELAY_MS
+from stratalog.cleaner.cleaner_manager import CleanerManager
+from stratalog.cleaner.cleaner_settings import CleanerSettings
+from stratalog.cleaner.failure_kind import FailureKind
+from stratalog.cleaner.kept_horizons import MAX_HORIZON_MS, KeptHorizons
+from stratalog.cleaner.log_cleaner import LogCleaner
+from stratalog.cleaner.log_to_clean import LogToClean
+from stratalog.log.checkpoint import parse_checkpoint
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch
+from stratalog.record.cleaned_batches import NO_HORIZON
+from stratalog.record.compression import Codec
+from stratalog.record.record import Record
+from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.log_ledger import read_local
+from stratalog.testing.log_machine import DATA_DIR
+from stratalog.testing.sequential_ids import SequentialIds
+
+RETENTION_MS = 60_000
+LAG_MS = 3_600_000
+CONFIG = replace(COMPACTED, delete_retention_ms=RETENTION_MS)
+IN_TIME = replace(CONFIG, max_compaction_lag_ms=LAG_MS, min_cleanable_dirty_ratio=1.0)
+PATH = f"{DATA_DIR}/{CLEANER_HORIZON_FILE}"
+
+
+@pytest.mark.parametrize(
+    ("noted", "expected"),
+    [
+        ([], NO_HORIZON),
+        ([(700, 700)], 700),
+        ([(700, 720), (650, 710)], 720),
+        # The last one is too far away: the first ones do not wait for it.
+        ([(700, 700), (5000, 5000)], 800),
+        ([(MAX_HORIZON_MS, MAX_HORIZON_MS)], NO_HORIZON),
+        ([(MAX_HORIZON_MS, MAX_HORIZON_MS), (700, 700)], 800),
+        # Never at once again.
+        ([(500, 500)], 501),
+        ([(NO_HORIZON, -1)], NO_HORIZON),
+    ],
+)
+def test_a_log_is_due_when_one_clean_drops_all(noted: list[tuple[int, int]], expected: int) -> None:
+    horizons = KeptHorizons(500)
+    for earliest_ms, latest_ms in noted:
+        horizons.note(earliest_ms, latest_ms)
+    assert horizons.due_ms(100) == expected
+
+
+def test_a_marker_that_waits_is_as_one_that_was_just_given_its_time() -> None:
+    horizons = KeptHorizons(500)
+    horizons.note_waiting_marker()
+    assert horizons.due_ms(100) == 600
+    horizons.note(550, 550)
+    assert horizons.due_ms(100) == 600
+    horizons.note(900, 900)
+    assert horizons.due_ms(100) == 650
+    assert horizons.due_ms(0) == 501
+
+
+class IdleMachine(CleanerMachine):
+    """With a worker that cleans. Used by one thread."""
+
+    def __init__(self, disk: FaultyFileSystem | None = None) -> None:
+        super().__init__(disk)
+        self.cleans: list[LogToClean] = []
+
+    def worker(self, manager: CleanerManager | None = None) -> LogCleaner:
+        cleaner = Cleaner(self.clock, SequentialIds())
+
+        def clean(chosen: LogToClean, limits: CleanLimits) -> CleanResult:
+            self.cleans.append(chosen)
+            return cleaner.clean(chosen, limits)
+
+        return LogCleaner(
+            self.clock, self.machine.scheduler, manager or self.manager, clean, CleanerSettings()
+        )
+
+    def put(self, log: UnifiedLog, *keys: bytes, producer_id: int = -1, codec: Codec = Codec.NONE) -> None:
+        """A value of each key, and a tombstone behind it; in a transaction, if there is a producer."""
+        now_ms = self.clock.now_ms()
+        records = [Record(0, now_ms, key, value) for key in keys for value in (b"v", None)]
+        producer = BatchProducer(producer_id, 0, 0, is_transactional=True)
+        producer = producer if producer_id >= 0 else BatchProducer()
+        log.append_as_leader(encode_batch(records, codec=codec, producer=producer), 1)
+
+    def horizons_on_disk(self) -> dict[int, int]:
+        entries = parse_checkpoint(self.machine.disk.read_file(PATH).decode())
+        return {partition.partition: horizon_ms for partition, horizon_ms in entries.items()}
+
+
+def cleaned_once(
+    machine: IdleMachine, number: int = 0, *keys: bytes, codec: Codec = Codec.NONE
+) -> UnifiedLog:
+    """A log with a tombstone that a clean has met."""
+    log = machine.open(number, CONFIG)
+    machine.put(log, *(keys or (b"k",)), codec=codec)
+    machine.fill(log, 3)
+    assert machine.worker().clean_filthiest()
+    return log
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_it_is_due_once_and_takes_nothing_dirty(codec: Codec) -> None:
+    machine = IdleMachine()
+    log = cleaned_once(machine, codec=codec)
+    worker = machine.worker()
+    # Not enough dirt.
+    machine.fill(log, 1)
+    assert machine.manager.last_survey.next_horizon_ms == NO_HORIZON
+    machine.clock.advance(RETENTION_MS - 1)
+    assert not worker.clean_filthiest()
+    assert worker.stats().next_horizon_ms == machine.clock.now_ms() + 1
+    machine.clock.advance(1)
+    assert worker.clean_filthiest()
+    chosen = machine.cleans[-1]
+    assert (chosen.first_dirty_offset, chosen.first_uncleanable_offset) == (5, 5)
+    assert (chosen.is_filthy, chosen.is_horizon_past) == (False, True)
+    assert [one.offset for one in read_local(log)] == [2, 3, 4, 5]
+    assert not worker.clean_filthiest()
+    assert machine.horizons_on_disk() == {0: NO_HORIZON}
+    assert worker.stats().next_horizon_ms == NO_HORIZON
+    assert worker.stats().clean_count == 1
+    machine.clock.advance(10**10)
+    assert not worker.clean_filthiest()
+    assert machine.manager.failures() == ()
+    log.check()
+
+
+def test_dirt_comes_first_and_then_the_longest_overdue() -> None:
+    machine = IdleMachine()
+    for number in range(2):
+        cleaned_once(machine, number)
+        machine.clock.advance(10)
+    machine.clock.advance(RETENTION_MS)
+    dirty = machine.open(2, CONFIG)
+    machine.fill(dirty, 1)
+    worker = machine.worker()
+    machine.cleans.clear()
+    while worker.clean_filthiest():
+        pass
+    assert [found.partition.partition for found in machine.cleans] == [2, 0, 1]
+
+
+@pytest.mark.parametrize("damage", [b"", b"0\n1\norders 0\n", None])
+def test_the_next_process_knows_it_or_finds_it_out(damage: bytes | None) -> None:
+    machine = IdleMachine()
+    log = cleaned_once(machine, 0, b"a", b"b")
+    due_ms = machine.clock.now_ms() + RETENTION_MS
+    assert machine.horizons_on_disk() == {0: due_ms}
+    worker = machine.worker(machine.new_manager())
+    assert not worker.clean_filthiest()
+    assert worker.stats().next_horizon_ms == due_ms
+    file = machine.machine.disk.open_append(PATH)
+    file.truncate(0)
+    if damage is None:
+        machine.machine.disk.unlink(PATH)
+    else:
+        file.append([damage])
+    manager = machine.new_manager()
+    worker = machine.worker(manager)
+    assert manager.take_filthiest() is None
+    assert not manager.find_horizon(lambda _: False)
+    with manager.paused(log.topic_partition):
+        assert not worker.clean_filthiest()
+    # A round in which it looks into the log, and is not counted as a clean.
+    assert worker.clean_filthiest()
+    assert not worker.clean_filthiest()
+    assert machine.horizons_on_disk() == {0: due_ms}
+    assert (worker.stats().clean_count, worker.stats().next_horizon_ms) == (0, due_ms)
+    machine.clock.advance(RETENTION_MS)
+    assert worker.clean_filthiest()
+    assert [one.offset for one in read_local(log)] == [4, 5, 6]
+    assert not worker.clean_filthiest()
+
+
+def test_a_walk_knows_the_markers_that_wait() -> None:
+    machine = IdleMachine()
+    log = machine.open(0, CONFIG)
+    machine.put(log, b"a", producer_id=7)
+    log.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
+    log.append_as_leader(encode_batch([Record(0, 0, b"b", b"v")], producer=BatchProducer(7, 0, 2)), 1)
+    machine.fill(log, 2)
+    worker = machine.worker()
+    assert worker.clean_filthiest()
+    offsets = [[1, 2, 3, 4, 5], [2, 3, 4, 5], [2, 3, 4, 5], [3, 4, 5]]
+    for number, expected in enumerate(offsets):
+        assert [one.offset for one in read_local(log)] == expected
+        machine.machine.disk.unlink(PATH)
+        worker = machine.worker(machine.new_manager())
+        assert worker.clean_filthiest(), "nobody knows when it is due"
+        assert not worker.clean_filthiest()
+        machine.clock.advance(RETENTION_MS)
+        assert worker.clean_filthiest() == (number < 3)
+    assert worker.stats().next_horizon_ms == NO_HORIZON
+
+
+def test_a_log_that_cannot_be_looked_into_is_tried_again_later() -> None:
+    machine = IdleMachine()
+    log = cleaned_once(machine)
+    machine.machine.disk.unlink(PATH)
+    path = log.local_segments[0].path
+    whole = machine.machine.disk.read_file(path)
+    file = machine.machine.disk.open_append(path)
+    file.truncate(0)
+    file.append([b"\xff" * len(whole)])
+    manager = machine.new_manager()
+    assert manager.find_horizon()
+    assert not manager.find_horizon()
+    (failure,) = manager.failures()
+    assert (failure.kind, failure.is_alarm) == (FailureKind.DAMAGE, False)
+    file.truncate(0)
+    file.append([whole])
+    machine.clock.advance(MAX_DELAY_MS)
+    assert manager.find_horizon()
+    assert not manager.find_horizon()
+
+
+def test_a_look_ends_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = IdleMachine()
+    log = cleaned_once(machine)
+    machine.machine.disk.unlink(PATH)
+    manager = machine.new_manager()
+
+    def take(size_bytes: int, check_done: Callable[[], None]) -> None:
+        assert size_bytes > 0
+        log.reconfigure(replace(CONFIG, cleanup_policy=frozenset({"delete"})))
+        check_done()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(manager.throttler, "take", take)
+        assert manager.find_horizon()
+    assert not machine.machine.disk.exists(PATH)
+    assert manager.failures() == ()
+    log.reconfigure(CONFIG)
+    assert manager.find_horizon()
+    assert not manager.find_horizon()
+
+
+def test_a_clean_that_drops_nothing_is_backed_off() -> None:
+    machine = IdleMachine()
+    cleaned_once(machine)
+    machine.clock.advance(RETENTION_MS)
+    manager = machine.manager
+    for count in (1, 2):
+        found = manager.take_filthiest()
+        assert found is not None
+        assert found.is_horizon_past
+        manager.done(found, found.first_dirty_offset, found.horizon_ms)
+        (failure,) = manager.failures()
+        assert (failure.kind, failure.is_alarm) == (FailureKind.NO_PROGRESS, count == 2)
+        assert manager.take_filthiest() is None
+        machine.clock.advance(MAX_DELAY_MS)
+    assert machine.worker().clean_filthiest()
+    assert manager.failures() == ()
+
+
+def test_a_truncation_below_what_is_clean_forgets_it() -> None:
+    machine = IdleMachine()
+    log = cleaned_once(machine)
+    manager = machine.manager
+    with manager.paused(log.topic_partition):
+        manager.lower(log.topic_partition, 5)
+        log.truncate_to(5)
+    assert machine.horizons_on_disk() == {0: RETENTION_MS + machine.clock.now_ms()}
+    with manager.paused(log.topic_partition):
+        manager.lower(log.topic_partition, 2)
+        log.truncate_to(2)
+    assert machine.horizons_on_disk() == {}
+    machine.clock.advance(RETENTION_MS)
+    # What is clean is not sealed any more.
+    assert manager.take_filthiest() is None
+    assert not manager.find_horizon()
+    log.roll()
+    assert manager.find_horizon()
+    machine.clock.advance(1)
+    assert machine.worker().clean_filthiest()
+    assert read_local(log) == []
+
+
+def test_a_checkpoint_that_is_corrected_takes_the_horizon_with_it() -> None:
+    machine = IdleMachine()
+    log = cleaned_once(machine)
+    machine.fill(log, 1)
+    log.increment_log_start_offset(6)
+    machine.clock.advance(RETENTION_MS)
+    worker = machine.worker()
+    assert not worker.clean_filthiest()
+    assert machine.horizons_on_disk() == {}
+    assert worker.stats().next_horizon_ms == NO_HORIZON
+
+
+def test_while_a_transaction_is_open_again_nothing_below_is_touched() -> None:
+    """A truncation took its marker, and what lies behind was clean."""
+    machine = IdleMachine()
+    log = machine.open(0, CONFIG)
+    log.append_as_leader(encode_batch([Record(0, 0, b"a", b"v")]), 1)
+    machine.put(log, b"k", producer_id=7)
+    log.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
+    machine.put(log, b"k")
+    log.roll()
+    assert machine.worker().clean_filthiest()
+    with machine.manager.paused(log.topic_partition):
+        machine.manager.lower(log.topic_partition, 3)
+        log.truncate_to(3)
+    log.roll()
+    machine.clock.advance(RETENTION_MS)
+    before = read_local(log)
+    worker = machine.worker()
+    while worker.clean_filthiest():
+        pass
+    assert read_local(log) == before
+    assert machine.manager.failures() == ()
+
+
+def test_a_disk_that_refuses_a_roll_is_told() -> None:
+    disk = FaultyFileSystem()
+    machine = IdleMachine(disk)
+    log = machine.open(0, IN_TIME)
+    log.append_as_leader(encode_batch([Record(0, machine.clock.now_ms(), b"k", b"v")]), 1)
+    machine.clock.advance(LAG_MS + 1)
+    disk.fail_at(disk.operation_count + 1, number=ENOSPC)
+    assert machine.manager.take_filthiest() is None
+    (failure,) = machine.manager.failures()
+    assert failure.kind is FailureKind.FULL_DISK
+    assert not log.is_offline
+    assert machine.manager.take_filthiest() is None
+    machine.clock.advance(MAX_DELAY_MS)
+    assert machine.manager.take_filthiest() is not None
+
+
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_what_nobody_appends_to_is_sealed_in_time_and_once(*, is_timed: bool) -> None:
+    machine = IdleMachine()
+    log = machine.open(0, IN_TIME)
+    timestamp_ms = machine.clock.now_ms() if is_timed else -1
+    log.append_as_leader(encode_batch([Record(0, timestamp_ms, b"k", b"v")]), 1)
+    worker = machine.worker()
+    machine.clock.advance(LAG_MS)
+    assert not worker.clean_filthiest()
+    assert log.active_base_offset == 0
+    machine.clock.advance(1)
+    assert worker.clean_filthiest()
+    assert (log.active_base_offset, machine.cleans[-1].first_uncleanable_offset) == (1, 1)
+    for _ in range(3):
+        machine.clock.advance(10 * LAG_MS)
+        assert not worker.clean_filthiest()
+    assert [info.base_offset for info in log.segments()] == [0, 1]
+    log.append_as_follower(encode_batch([Record(0, 0, b"k", b"v")], base_offset=9, leader_epoch=1))
+    assert log.log_end_offset == 10
+    log.check()
+
+
+@pytest.mark.parametrize("who", ["paused", "offline", "tiered", "unbounded", "young"])
+def test_what_is_not_the_cleaners_is_not_sealed(who: str) -> None:
+    disk = FaultyFileSystem()
+    machine = IdleMachine(disk)
+    config = {
+        "tiered": replace(IN_TIME, remote_storage_enable=True),
+        "unbounded": replace(IN_TIME, max_compaction_lag_ms=2**63 - 1),
+        "young": replace(IN_TIME, max_compaction_lag_ms=LAG_MS + 1),
+    }.get(who, IN_TIME)
+    log = machine.open(0, config)
+    log.append_as_leader(encode_batch([Record(0, machine.clock.now_ms(), b"k", b"v")]), 1)
+    machine.clock.advance(LAG_MS + 1)
+    if who == "offline":
+        disk.fail_at(disk.operation_count + 1, number=EIO)
+        with pytest.raises(DataDirectoryError):
+            log.flush()
+        assert log.is_offline
+    with ExitStack() as pauses:
+        if who == "paused":
+            pauses.enter_context(machine.manager.paused(log.topic_partition))
+        assert machine.manager.take_filthiest() is None
+    assert log.active_base_offset == 0
+    assert machine.manager.failures() == ()
