@@ -8,7 +8,11 @@ from errno import ENOSPC
 import pytest
 
 from stratalog.base.types import TopicPartition
-from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE, CleanerCheckpoints
+from stratalog.cleaner.cleaner_checkpoints import (
+    CLEANER_HORIZON_FILE,
+    CLEANER_OFFSET_FILE,
+    CleanerCheckpoints,
+)
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
 
@@ -25,8 +29,10 @@ def opened(disk: FaultyFileSystem) -> CleanerCheckpoints:
     return checkpoints
 
 
-def on_disk(disk: FaultyFileSystem, directory: str) -> dict[TopicPartition, int]:
-    path = f"{directory}/{CLEANER_OFFSET_FILE}"
+def on_disk(
+    disk: FaultyFileSystem, directory: str, name: str = CLEANER_OFFSET_FILE
+) -> dict[TopicPartition, int]:
+    path = f"{directory}/{name}"
     return parse_checkpoint(disk.read_file(path).decode()) if disk.exists(path) else {}
 
 
@@ -38,6 +44,12 @@ def test_the_format_is_kafkas() -> None:
     text = disk.read_file("/a/cleaner-offset-checkpoint").decode()
     assert text == "0\n2\norders 0 7\norders 1 98112\n"
     assert opened(disk).entries() == {"/a": {FIRST: 7, SECOND: 98_112}, "/b": {}}
+    assert not disk.exists("/a/cleaner-horizon-checkpoint")
+    checkpoints.put(FIRST, "/a", 7, 1_767_225_600_000)
+    text = disk.read_file("/a/cleaner-horizon-checkpoint").decode()
+    assert text == "0\n1\norders 0 1767225600000\n"
+    assert opened(disk).horizon_of(FIRST, "/a") == 1_767_225_600_000
+    assert (opened(disk).horizon_of(SECOND, "/a"), opened(disk).horizon_of(FIRST, "/c")) == (None, None)
 
 
 @pytest.mark.parametrize("change", ["lower", "forget", "put"])
@@ -129,4 +141,89 @@ def test_a_move_that_dies_leaves_what_is_right_for_either_place() -> None:
             if is_whole:
                 assert FIRST not in found["/a"]
         if is_whole:
+            return
+
+
+def test_a_horizon_is_known_of_what_it_was_noted_with() -> None:
+    disk = FaultyFileSystem()
+    checkpoints = opened(disk)
+    for partition in (FIRST, SECOND):
+        checkpoints.put(partition, "/a", 9, 500)
+    checkpoints.lower(FIRST, 9)
+    checkpoints.settle(SECOND, "/a", 11)
+    assert on_disk(disk, "/a", CLEANER_HORIZON_FILE) == {FIRST: 500, SECOND: 500}
+    checkpoints.lower(FIRST, 8)
+    assert on_disk(disk, "/a", CLEANER_HORIZON_FILE) == {SECOND: 500}
+    checkpoints.move(SECOND, "/a", "/b")
+    assert [on_disk(disk, name, CLEANER_HORIZON_FILE) for name in DIRECTORIES] == [{}, {SECOND: 500}]
+    checkpoints.put(SECOND, "/a", 9, 400)
+    checkpoints.settle(SECOND, "/b", 11)
+    assert [on_disk(disk, name, CLEANER_HORIZON_FILE) for name in DIRECTORIES] == [{}, {SECOND: 500}]
+    checkpoints.settle(SECOND, "/b", 3)
+    checkpoints.put(FIRST, "/a", 8, 600)
+    checkpoints.forget(FIRST)
+    assert [on_disk(disk, name, CLEANER_HORIZON_FILE) for name in DIRECTORIES] == [{}, {}]
+
+
+def test_a_horizon_without_its_offset_goes_when_the_log_is_opened() -> None:
+    disk = FaultyFileSystem()
+    opened(disk).put(FIRST, "/a", 9, 500)
+    disk.unlink(f"/a/{CLEANER_OFFSET_FILE}")
+    checkpoints = opened(disk)
+    checkpoints.settle(FIRST, "/a", 20)
+    assert on_disk(disk, "/a", CLEANER_HORIZON_FILE) == {}
+
+
+@pytest.mark.parametrize("number", [1, 7])
+def test_what_failed_once_of_two_files_is_written_with_the_next(number: int) -> None:
+    disk = FaultyFileSystem()
+    checkpoints = opened(disk)
+    checkpoints.put(FIRST, "/a", 9, 500)
+    begun = disk.operation_count
+    checkpoints.put(FIRST, "/a", 10, 501)
+    assert disk.operation_count >= begun + 7
+    disk.fail_at(disk.operation_count + number, number=ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        checkpoints.put(FIRST, "/a", 12, 600)
+    # In this process it counts.
+    assert (checkpoints.offset_of(FIRST, "/a"), checkpoints.horizon_of(FIRST, "/a")) == (12, 600)
+    checkpoints.put(SECOND, "/a", 1, 2)
+    assert on_disk(disk, "/a") == {FIRST: 12, SECOND: 1}
+    assert on_disk(disk, "/a", CLEANER_HORIZON_FILE) == {FIRST: 600, SECOND: 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "states"),
+    [
+        ("put", {(9, 500), (9, 600), (12, 600)}),
+        ("lower", {(9, 500), (9, None), (4, None)}),
+        ("forget", {(9, 500), (9, None), (None, None)}),
+    ],
+)
+def test_a_change_that_dies_leaves_no_horizon_that_is_not_of_its_offset(
+    change: str, states: set[tuple[int | None, int | None]]
+) -> None:
+    """The new one may come with the old offset: it is right for what is below, too, which was cleaned."""
+    operation, met = 0, set[tuple[int | None, int | None]]()
+    while True:
+        operation += 1
+        disk = FaultyFileSystem()
+        checkpoints = opened(disk)
+        checkpoints.put(FIRST, "/a", 9, 500)
+        checkpoints.put(SECOND, "/a", 3, 70)
+        begun = disk.operation_count
+        disk.crash_at(begun + operation)
+        with suppress(SimulatedCrash):
+            if change == "put":
+                checkpoints.put(FIRST, "/a", 12, 600)
+            elif change == "lower":
+                checkpoints.lower(FIRST, 4)
+            else:
+                checkpoints.forget(FIRST)
+        for survival in ALL_SURVIVALS:
+            found = opened(disk.reopened(survival))
+            met.add((found.offset_of(FIRST, "/a"), found.horizon_of(FIRST, "/a")))
+            assert (found.offset_of(SECOND, "/a"), found.horizon_of(SECOND, "/a")) == (3, 70)
+        if disk.operation_count < begun + operation:
+            assert met == states
             return

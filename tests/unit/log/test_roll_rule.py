@@ -272,3 +272,60 @@ def test_segments_of_a_log_differ_in_age_and_a_run_repeats_itself() -> None:
     # A step of 10 ms late, at most.
     assert 400 < min(ages_ms) < max(ages_ms) <= 1010
     assert bases_after(config, requests) == found
+
+
+IDLE = dataclasses.replace(
+    UNLIMITED, cleanup_policy=frozenset({"compact"}), max_compaction_lag_ms=500, remote_storage_enable=False
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "first_ms", "now_ms", "expected"),
+    [
+        (IDLE, 1000, 1500, False),
+        (IDLE, 1000, 1501, True),
+        # Of the future, or of a past clock.
+        (IDLE, 1000, 10, False),
+        # Without a time it counts from its making, at 0.
+        (IDLE, -1, 500, False),
+        (IDLE, -1, 501, True),
+        (dataclasses.replace(IDLE, segment_ms=300), 1000, 1301, True),
+        (dataclasses.replace(IDLE, segment_ms=300, max_compaction_lag_ms=2**63 - 1), 1000, 9999, False),
+        (dataclasses.replace(IDLE, cleanup_policy=frozenset({"delete"})), 1000, 9999, False),
+        (dataclasses.replace(IDLE, cleanup_policy=frozenset({"compact", "delete"})), 1000, 1501, True),
+    ],
+)
+def test_an_idle_segment_is_rolled_as_if_an_append_came(
+    config: LogConfig, first_ms: int, now_ms: int, *, expected: bool
+) -> None:
+    active = segment(7, first_ms=first_ms)
+    assert RollRule(random.Random(0)).must_roll_idle(active, config, now_ms) is expected
+    if config.max_compaction_lag_ms < 2**63 - 1:
+        asked = {"size_bytes": 1, "last_offset": 8, "max_timestamp_ms": now_ms, "now_ms": now_ms}
+        assert RollRule(random.Random(0)).must_roll(active, config, **asked) is (
+            expected and config.is_compacted
+        )
+
+
+def test_an_idle_segment_has_the_jitter_that_an_append_meets() -> None:
+    config = dataclasses.replace(IDLE, segment_jitter_ms=100)
+    rule, active = RollRule(DrawsOnly(0.5)), segment(7, first_ms=1000)
+    asked = {"size_bytes": 1, "last_offset": 8}
+    assert not rule.must_roll(active, config, **asked, max_timestamp_ms=1450, now_ms=0)
+    assert not rule.must_roll_idle(active, config, 1450)
+    assert rule.must_roll_idle(active, config, 1451)
+
+
+def test_where_old_data_trickles_in_idle_segments_are_as_old_as_the_others() -> None:
+    rule = RollRule(random.Random(0))
+    assert rule.must_roll_idle(segment(0, first_ms=1), IDLE, 10_000)
+    # The roll has failed: another one is due.
+    assert rule.must_roll_idle(segment(0, first_ms=1), IDLE, 10_001)
+    assert not rule.must_roll_idle(segment(1, first_ms=1), IDLE, 10_002)
+    assert not rule.must_roll_idle(segment(1, first_ms=1), IDLE, 10_501)
+    assert rule.must_roll_idle(segment(1, first_ms=1), IDLE, 10_502)
+    # One that an append has begun is another one.
+    assert rule.must_roll_idle(segment(5, first_ms=1), IDLE, 10_503)
+    assert not rule.must_roll_idle(segment(6, first_ms=1), IDLE, 10_504)
+    # The clock was put back: nobody waits for it.
+    assert rule.must_roll_idle(segment(6, first_ms=1), IDLE, 9_000)
