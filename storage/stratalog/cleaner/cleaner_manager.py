@@ -41,6 +41,7 @@ from stratalog.cleaner.log_to_clean import (
     log_to_clean,
 )
 from stratalog.cleaner.throttler import Throttler
+from stratalog.log.config_key import LONG_MAX
 from stratalog.log.retention import newest_ms_on
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.cleaned_batches import NO_HORIZON
@@ -216,8 +217,8 @@ class CleanerManager:
         markers; False where that is known of all at which the caller may look, which is asked under no lock.
         """
         for log in self.cleaned_logs():
-            may_try = self._failures.may_try(log.topic_partition) and may_look(log)
-            if not (self._lacks_horizon(log) and may_try):
+            may_try = self._lacks_horizon(log) and self._failures.may_try(log.topic_partition)
+            if not (may_try and may_look(log)):
                 continue
             with self.held(log) as is_held:
                 if is_held and self._lacks_horizon(log):
@@ -241,7 +242,8 @@ class CleanerManager:
         except CleaningAbortedError:
             pass
         except Exception as failure:  # noqa: BLE001 - one log must not keep the others from being cleaned
-            self._note_failure(log, failure)
+            if self._is_cleanable(log):
+                self._note_failure(log, failure)
 
     def check_done(self, log: UnifiedLog) -> None:
         """Raises CleaningAbortedError where the clean of this log shall end."""
@@ -413,7 +415,8 @@ class CleanerManager:
 
     def _roll_if_old(self, log: UnifiedLog) -> None:
         """Seal what nobody appends to before it is too old to be cleaned in time."""
-        if not self._failures.may_try(log.topic_partition):
+        is_bounded = log.config.max_compaction_lag_ms < LONG_MAX
+        if not (is_bounded and self._failures.may_try(log.topic_partition)):
             return
         try:
             log.roll(only_if_idle=True)

@@ -224,8 +224,9 @@ def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
     assert compacted.clean()
     compacted.fill()
     machine, tries = compacted.machine, list[bool]()
-    cleaned_offset = cleaner_offset(machine, DATA_DIR)
+    cleaned_offset, horizon_ms = (cleaner_offset(machine, DATA_DIR, what) for what in ("offset", "horizon"))
     assert cleaned_offset is not None
+    assert horizon_ms is not None
     # It is due, and may not be cleaned.
     compacted.manager.moves.throttler = SteppedThrottler(
         machine.clock, lambda _: tries.append(compacted.clean())
@@ -238,6 +239,8 @@ def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
     assert read_local(compacted.log) == expected
     assert cleaner_offset(machine, DATA_DIR) is None
     assert cleaner_offset(machine, OTHER_DIR) == cleaned_offset
+    assert cleaner_offset(machine, DATA_DIR, "horizon") is None
+    assert cleaner_offset(machine, OTHER_DIR, "horizon") == horizon_ms
     assert compacted.clean()
     compacted.verify()
     machine.stop()
@@ -275,8 +278,8 @@ def test_what_is_sealed_ends_where_it_ended_also_behind_a_hole() -> None:
     log.check()
 
 
-def cleaner_offset(machine: LogMachine, directory: str) -> int | None:
-    return OffsetCheckpoint(machine.disk, f"{directory}/cleaner-offset-checkpoint").read().get(PARTITION)
+def cleaner_offset(machine: LogMachine, directory: str, what: str = "offset") -> int | None:
+    return OffsetCheckpoint(machine.disk, f"{directory}/cleaner-{what}-checkpoint").read().get(PARTITION)
 
 
 def test_progress_says_how_far_it_is() -> None:

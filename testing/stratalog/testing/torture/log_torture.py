@@ -53,8 +53,9 @@ _TOPICS = {
     # Deletions stay, so a reader may be as slow as it likes.
     "state": _COMPACT,
     "packed": _COMPACT | {"compression.type": "zstd", "flush.messages": "500"},
-    # Deletions go at once: only a reader that begins when all is over can know everything.
-    "brief": _COMPACT | {"delete.retention.ms": "50"},
+    # Deletions go at once: only a reader that begins when all is over can know everything. And nothing stays
+    # in the active segment for long.
+    "brief": _COMPACT | {"delete.retention.ms": "50", "max.compaction.lag.ms": "500"},
     "events": _SMALL | {"cleanup.policy": "delete", "retention.bytes": "500000"},
 }
 _SLOW_READERS_OF = ("state", "packed")
