@@ -211,6 +211,52 @@ def test_a_walk_knows_the_markers_that_wait() -> None:
     assert worker.stats().next_horizon_ms == NO_HORIZON
 
 
+def test_a_marker_is_looked_for_once_its_transaction_is_empty() -> None:
+    """Of two transactions of a producer the second one is emptied; the other one keeps its marker."""
+    machine = IdleMachine()
+    log = machine.open(0, replace(CONFIG, min_cleanable_dirty_ratio=0.0))
+    for sequence, key in enumerate((b"stays", b"goes")):
+        producer = BatchProducer(7, 0, sequence, is_transactional=True)
+        log.append_as_leader(encode_batch([Record(0, 0, key, b"v")], producer=producer), 1)
+        log.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
+    log.append_as_leader(encode_batch([Record(0, 0, b"goes", b"w")], producer=BatchProducer(7, 0, 2)), 1)
+    machine.fill(log, 1)
+    worker = machine.worker()
+    assert worker.clean_filthiest()
+    assert [one.offset for one in read_local(log)] == [0, 1, 3, 4, 5]
+    machine.clock.advance(RETENTION_MS)
+    assert worker.clean_filthiest()
+    # Dirt comes in between: what it leaves of the marker's time is known as well.
+    machine.clock.advance(RETENTION_MS - 1)
+    machine.fill(log, 1)
+    assert worker.clean_filthiest()
+    assert not worker.clean_filthiest()
+    assert worker.stats().next_horizon_ms == machine.clock.now_ms() + 1
+    machine.clock.advance(1)
+    assert worker.clean_filthiest()
+    assert [one.offset for one in read_local(log)] == [0, 1, 4, 6]
+    assert not worker.clean_filthiest()
+    assert worker.stats().next_horizon_ms == NO_HORIZON
+    # Who does not know it finds as much.
+    machine.machine.disk.unlink(PATH)
+    worker = machine.worker(machine.new_manager())
+    assert worker.clean_filthiest()
+    assert not worker.clean_filthiest()
+    assert machine.horizons_on_disk() == {0: NO_HORIZON}
+
+
+def test_where_all_that_is_clean_was_deleted_nothing_is_due() -> None:
+    machine = IdleMachine()
+    log = cleaned_once(machine)
+    machine.fill(log, 1)
+    log.increment_log_start_offset(5)
+    machine.clock.advance(RETENTION_MS)
+    log.reconfigure(replace(CONFIG, min_cleanable_dirty_ratio=1.0))
+    worker = machine.worker()
+    assert not worker.clean_filthiest()
+    assert worker.stats().next_horizon_ms == NO_HORIZON
+
+
 def test_a_log_that_cannot_be_looked_into_is_tried_again_later() -> None:
     machine = IdleMachine()
     log = cleaned_once(machine)
