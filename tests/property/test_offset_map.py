@@ -391,6 +391,25 @@ def test_a_call_gives_no_more_rows_than_are_bearable(map_class: Any) -> None:
 
 
 @pytest.mark.parametrize("map_class", MAPS)
+@pytest.mark.parametrize(
+    ("now_ms", "left", "expected"),
+    [(4, [0, 1], (5, 5)), (5, [1], (END, -1)), (9, [1], (END, -1))],
+)
+def test_a_horizon_that_has_passed_is_not_to_come(
+    map_class: Any, now_ms: int, left: list[int], expected: tuple[int, int]
+) -> None:
+    """Of a batch that the map has not reached the end of, tombstones stay that were stamped all the same."""
+    clean = native.clean_batches if native and map_class is native.OffsetMap else None
+    clean = clean or pure_clean_kernels.clean_batches
+    data = encode_batch([Record(0, 0, b"a", None), Record(0, 0, b"b", None)], delete_horizon_ms=5)
+    offset_map = map_class(HASH_KEY, 9, 0.9)
+    offset_map.skip_to(0)
+    cleaned = clean(data, 0, offset_map, CleanRule(now_ms, 50, END, takes_transactional=False))
+    assert [one.offset for one in decode(cleaned.data, 0)] == left
+    assert (cleaned.earliest_horizon_ms, cleaned.latest_horizon_ms) == expected
+
+
+@pytest.mark.parametrize("map_class", MAPS)
 def test_a_map_is_as_large_as_its_memory(map_class: Any) -> None:
     for memory_bytes in (0, 24, 48, 1000, 128 << 20):
         slots = map_class.slots_for(memory_bytes)
