@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,7 +72,7 @@ def _interpreter() -> str:
 
 
 @contextlib.contextmanager
-def _probes() -> Iterator[None]:
+def _probes() -> Generator[None]:
     try:
         for probe in (f"{_GROUP}:taken=take_gil%return", f"{_GROUP}:let_go=drop_gil"):
             _perf("probe", "-q", "-x", _interpreter(), "--add", probe)
@@ -83,7 +83,7 @@ def _probes() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _recorded(target: Path) -> Iterator[None]:
+def _recorded(target: Path) -> Generator[None]:
     """Record the events of this thread."""
     program = shutil.which("perf")
     assert program is not None, "the probes were set by it"

@@ -44,7 +44,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
-from stratalog.record.offset_map import CleanRule, OffsetMap, clean_batches
+from stratalog.record.offset_map import CleanRule, OffsetMap, OpenTransactions, clean_batches
 from stratalog.record.record import Record
 from stratalog.testing.kafka_distribution import KAFKA_VERSION, KafkaDistribution, KafkaMissingError
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
@@ -133,14 +133,12 @@ def in_memory(load: Load, total_bytes: int) -> Row:
     for _ in range(3):
         offset_map = OffsetMap(bytes(16), OffsetMap.slots_for(MAP_BYTES), LOAD_FACTOR)
         records_count = 0
-        rule = CleanRule(0, 0, END_OFFSET, takes_transactional=False)
+        rule, transactions = CleanRule(0, 0, END_OFFSET), OpenTransactions()
         begin = time.thread_time()
         for window in data:
-            records_count += offset_map.put_batches(
-                window, 0, 0, END_OFFSET, takes_transactional=False
-            ).records_count
+            records_count += offset_map.put_batches(window, 0, 0, END_OFFSET).records_count
         for window in data:
-            cleaned = clean_batches(window, 0, offset_map, rule)
+            cleaned = clean_batches(window, 0, offset_map, rule, transactions)
             assert cleaned.end_position == len(window)
         best_s = min(best_s, time.thread_time() - begin)
     return promised(

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stratalog.base.types import Durability
 from stratalog.cleaner.clean_result import CleanLimits
-from stratalog.cleaner.cleaned_transactions import AbortedIndex
+from stratalog.cleaner.aborted_index import AbortedIndex
 from stratalog.cleaner.cleaner import Cleaner
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig

@@ -16,13 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.record import pure_clean_kernels, pure_kernels, pure_offset_map
+from stratalog.record import (
+    pure_clean_kernels,
+    pure_kernels,
+    pure_offset_map,
+    pure_open_transactions,
+)
+from stratalog.record.aborted_spans import AbortedSpans
 from stratalog.record.batch import batches, decode
 from stratalog.record.batch_row import MAX_ROW_COUNT
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.clean_rule import CleanRule
 from stratalog.record.cleaned_batches import CleanedBatches
 from stratalog.record.compression import Codec
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     CONTROL_BIT,
@@ -31,6 +38,7 @@ from stratalog.record.header import (
     HEADER_SIZE,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
+    BatchHeader,
     parse_header,
 )
 from stratalog.record.record import Record
@@ -85,10 +93,46 @@ def some_batch(random: Random, base_offset: int, key_count: int, *, is_plain: bo
     if not is_plain:
         attributes |= random.choice((0, Codec.ZSTD, CONTROL_BIT, TRANSACTIONAL_BIT))
     return rebuild_batch(
-        header._replace(attributes=attributes, producer_id=random.choice((-1, 7))),
+        header._replace(attributes=attributes, producer_id=random.choice((-1, 7, 8))),
         copied.payload,
         records_count=copied.count,
         max_timestamp=base_timestamp + copied.max_timestamp_delta,
+    )
+
+
+def some_marker(random: Random, base_offset: int) -> bytes:
+    """The end of a transaction, most often; some have a time at which they go, or were emptied."""
+    marker = EndTransactionMarker(random.choice(list(ControlType)), random.randrange(3))
+    batch = marker.to_batch(
+        random.choice((7, 8)), 0, random.choice((5, 1000, 10**12)), base_offset=base_offset
+    )
+    header, payload = parse_header(batch), batch[HEADER_SIZE:]
+    fate = random.random()
+    if fate < 0.3:
+        attributes = header.attributes | DELETE_HORIZON_BIT
+    elif fate < 0.4:
+        header, payload = header._replace(records_count=0), b""
+        attributes = header.attributes
+    elif fate < 0.5:
+        # Of some other kind, or not quite a marker.
+        key, value = random.choice(
+            (
+                (b"\0\0\0\2", bytes(6)),
+                (b"\0\0\0\1", b""),
+                (b"\0\0\0\1", None),
+                (b"\0\1\0\1", bytes(6)),
+                (None, None),
+            )
+        )
+        payload = pure_kernels.encode_records([Record(0, 0, key, value)], 0)
+        attributes = header.attributes
+    else:
+        attributes = header.attributes ^ random.choice((0, 0, 0, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT))
+    return rebuild_batch(
+        header._replace(attributes=attributes),
+        payload,
+        records_count=header.records_count,
+        max_timestamp=header.max_timestamp,
     )
 
 
@@ -96,7 +140,10 @@ def some_row(random: Random, key_count: int, *, is_plain: bool) -> bytes:
     parts: list[bytes] = []
     offset = random.choice((0, 7, 2**40))
     for _ in range(random.randrange(9)):
-        parts.append(some_batch(random, offset, key_count, is_plain=is_plain))
+        if is_plain or random.random() < 0.7:
+            parts.append(some_batch(random, offset, key_count, is_plain=is_plain))
+        else:
+            parts.append(some_marker(random, offset))
         offset = parse_header(parts[-1]).next_offset + random.choice((0, 0, 3, -1))
     return b"".join(parts)
 
@@ -131,6 +178,17 @@ def sum_again(data: bytearray) -> None:
         position = end
 
 
+def some_spans(random: Random, headers: list[BatchHeader]) -> array[int] | tuple[int, ...]:
+    offsets = [header.base_offset for header in headers]
+    if not offsets or random.random() < 0.3:
+        return ()
+    spans: list[tuple[int, int, int]] = []
+    for _ in range(random.randrange(4)):
+        first, last = sorted((random.choice(offsets), random.choice(offsets) + random.randrange(3)))
+        spans.append((random.choice((7, 8)), first, last))
+    return AbortedSpans(spans).values
+
+
 def some_rule(random: Random, data: bytes) -> CleanRule:
     headers = [header for _, header in batches(data)]
     kept_empty = sorted(header.last_offset for header in headers if random.random() < 0.3)
@@ -138,7 +196,7 @@ def some_rule(random: Random, data: bytes) -> CleanRule:
         now_ms=random.choice((0, 1000, 2**62)),
         horizon_ms=random.choice((0, 5000, 10**12, 2**62, END)),
         stop_offset=random.choice([END, END, *(header.base_offset for header in headers)]),
-        takes_transactional=random.random() < 0.5,
+        aborted=some_spans(random, headers),
         kept_empty=random.choice((kept_empty, tuple(kept_empty), array("q", kept_empty))),
     )
 
@@ -180,12 +238,7 @@ def test_both_put_and_clean_alike(seed: int) -> None:
         offsets = [header.base_offset for _, header in batches(row)]
         data = damaged(random, row) if random.random() < 0.6 else row
         first_offset = random.choice([0, 0, *offsets, *(offset + 1 for offset in offsets)])
-        put = [
-            one.put_batches(
-                data, 0, first_offset, rule.stop_offset, takes_transactional=rule.takes_transactional
-            )
-            for one in (ours, twin)
-        ]
+        put = [one.put_batches(data, 0, first_offset, rule.stop_offset, rule.aborted) for one in (ours, twin)]
         assert put[0] == put[1]
         assert_same_maps(ours, twin, key_count)
         if random.random() < 0.2 and not twin.is_full:
@@ -194,11 +247,21 @@ def test_both_put_and_clean_alike(seed: int) -> None:
             twin.skip_to(offset)
         place = random.choice((0, 10**9))
         for map_of_either in (ours, twin):
+            transactions = native.OpenTransactions(), pure_open_transactions.OpenTransactions()
+            for producer_id in random.choice(((), (7,), (8, 7), (3, 9))):
+                is_kept = random.random() < 0.5
+                for one in transactions:
+                    one.on_data(producer_id, is_kept=is_kept)
             cleaned = [
-                comparable(native.clean_batches(data, 0, ours, rule, place)),
-                comparable(pure_clean_kernels.clean_batches(data, 0, map_of_either, rule, place)),
+                comparable(native.clean_batches(data, 0, ours, rule, transactions[0], place)),
+                comparable(
+                    pure_clean_kernels.clean_batches(data, 0, map_of_either, rule, transactions[1], place)
+                ),
             ]
             assert cleaned[0] == cleaned[1]
+            assert len(transactions[0]) == len(transactions[1])
+            for producer_id in (-1, 3, 7, 8, 9):
+                assert len({one.on_marker(producer_id) for one in transactions}) == 1
 
 
 @needs_native
@@ -238,6 +301,28 @@ def test_both_take_the_records_of_a_batch_alike(seed: int) -> None:
         assert cleaned[0] == cleaned[1]
 
 
+def kernels_of(map_class: Any) -> Any:
+    return native if native and map_class is native.OffsetMap else pure_clean_kernels
+
+
+def open_transactions(map_class: Any) -> Any:
+    """Of the kind that goes with the map."""
+    is_native = native and map_class is native.OffsetMap
+    return (native if is_native else pure_open_transactions).OpenTransactions()
+
+
+def known_by_oracle(data: bytes) -> tuple[dict[bytes, int], int]:
+    """The last offset of each key, and of all."""
+    newest: dict[bytes, int] = {}
+    latest = -1
+    for position, header in batches(data):
+        for record in decode(data, position):
+            if record.key is not None:
+                newest[record.key] = max(record.offset, newest.get(record.key, -1))
+        latest = max(latest, header.last_offset)
+    return newest, latest
+
+
 def kept_by_oracle(
     records: list[Record], newest: dict[bytes, int], latest: int, *, drops: bool
 ) -> list[Record]:
@@ -256,26 +341,18 @@ def kept_by_oracle(
 @pytest.mark.parametrize("map_class", MAPS)
 @given(seed=SEEDS)
 def test_what_stays_is_what_a_reader_would_keep(map_class: Any, seed: int) -> None:
-    random = Random(seed)
-    clean = native.clean_batches if native and map_class is native.OffsetMap else None
-    clean = clean or pure_clean_kernels.clean_batches
+    random, clean = Random(seed), kernels_of(map_class).clean_batches
     data = some_row(random, random.choice((2, 30)), is_plain=True)
     offset_map = map_class(HASH_KEY, 1000, 0.9)
     stop_offset = random.choice([END, *(header.base_offset for _, header in batches(data))])
-    put = offset_map.put_batches(data, 0, 0, stop_offset, takes_transactional=False)
-    newest: dict[bytes, int] = {}
-    latest = -1
-    for position, header in batches(data[: put.end_position]):
-        for record in decode(data, position):
-            if record.key is not None:
-                newest[record.key] = max(record.offset, newest.get(record.key, -1))
-        latest = max(latest, header.last_offset)
+    put = offset_map.put_batches(data, 0, 0, stop_offset)
+    newest, latest = known_by_oracle(data[: put.end_position])
     assert offset_map.latest_offset == latest
     assert len(offset_map) == len(newest)
     assert all(offset_map.get(key) == offset for key, offset in newest.items())
 
-    rule = some_rule(random, data)._replace(stop_offset=END, horizon_ms=5000)
-    cleaned = clean(data, 0, offset_map, rule, 100)
+    rule = some_rule(random, data)._replace(stop_offset=END, horizon_ms=5000, aborted=())
+    cleaned = clean(data, 0, offset_map, rule, open_transactions(map_class), 100)
     assert cleaned.end_position == cleaned.bytes_in == len(data)
     horizons_ms: list[int] = []
     left = list(batches(cleaned.data))
@@ -321,7 +398,7 @@ def test_a_map_that_fills_up_stops_between_two_records(map_class: Any) -> None:
     records = [Record(index, 0, key, b"v") for index, key in enumerate((b"a", b"b", b"a", None, b"c", b"a"))]
     data = encode_batch(records[:2]) + encode_batch(records[2:], base_offset=2)
     offset_map = map_class(HASH_KEY, 2, 1.0)
-    assert offset_map.put_batches(data, 0, 0, END, takes_transactional=False) == (
+    assert offset_map.put_batches(data, 0, 0, END) == (
         len(encode_batch(records[:2])),
         2,
         4,
@@ -331,7 +408,7 @@ def test_a_map_that_fills_up_stops_between_two_records(map_class: Any) -> None:
     assert (len(offset_map), offset_map.latest_offset, offset_map.is_full) == (2, 3, True)
     assert (offset_map.get(b"a"), offset_map.get(b"b"), offset_map.get(b"c")) == (2, 1, None)
     # Nothing is put any more, not even what is known.
-    assert offset_map.put_batches(data, 0, 0, END, takes_transactional=False)[:3] == (0, -1, 0)
+    assert offset_map.put_batches(data, 0, 0, END)[:3] == (0, -1, 0)
     assert offset_map.put_records(data[HEADER_SIZE:], 2, 90, 0) == (0, 0, True)
     with pytest.raises(AssertionError):
         offset_map.skip_to(90)
@@ -372,19 +449,18 @@ def test_look_ups_are_short_where_nine_slots_of_ten_are_in_use() -> None:
 
 @pytest.mark.parametrize("map_class", MAPS)
 def test_a_call_gives_no_more_rows_than_are_bearable(map_class: Any) -> None:
-    clean = pure_clean_kernels.clean_batches
-    if native and map_class is native.OffsetMap:
-        clean = native.clean_batches
+    clean = kernels_of(map_class).clean_batches
     data = b"".join(
         encode_batch([Record(index, 0, b"%d" % index, b"v")], base_offset=index)
         for index in range(MAX_ROW_COUNT + 9)
     )
     offset_map = map_class(HASH_KEY, 10_000, 0.9)
-    offset_map.put_batches(data, 0, 0, END, takes_transactional=False)
-    rule = CleanRule(0, 0, END, takes_transactional=False)
-    first = clean(data, 0, offset_map, rule)
+    offset_map.put_batches(data, 0, 0, END)
+    rule = CleanRule(0, 0, END)
+    transactions = open_transactions(map_class)
+    first = clean(data, 0, offset_map, rule, transactions)
     assert (len(first.rows), first.next_offset) == (MAX_ROW_COUNT, MAX_ROW_COUNT)
-    second = clean(data, first.end_position, offset_map, rule, len(first.data))
+    second = clean(data, first.end_position, offset_map, rule, transactions, len(first.data))
     assert (len(second.rows), second.end_position) == (9, len(data))
     assert bytes(first.data) + bytes(second.data) == data
 
@@ -398,12 +474,11 @@ def test_a_horizon_that_has_passed_is_not_to_come(
     map_class: Any, now_ms: int, left: list[int], expected: tuple[int, int]
 ) -> None:
     """Of a batch that the map has not reached the end of, tombstones stay that were stamped all the same."""
-    clean = native.clean_batches if native and map_class is native.OffsetMap else None
-    clean = clean or pure_clean_kernels.clean_batches
+    clean = kernels_of(map_class).clean_batches
     data = encode_batch([Record(0, 0, b"a", None), Record(0, 0, b"b", None)], delete_horizon_ms=5)
     offset_map = map_class(HASH_KEY, 9, 0.9)
     offset_map.skip_to(0)
-    cleaned = clean(data, 0, offset_map, CleanRule(now_ms, 50, END, takes_transactional=False))
+    cleaned = clean(data, 0, offset_map, CleanRule(now_ms, 50, END), open_transactions(map_class))
     assert [one.offset for one in decode(cleaned.data, 0)] == left
     assert (cleaned.earliest_horizon_ms, cleaned.latest_horizon_ms) == expected
 

@@ -27,9 +27,9 @@ from collections.abc import Sequence
 
 from stratalog.base.clock import Clock
 from stratalog.base.randomness import IdGenerator
+from stratalog.cleaner.aborted_index import AbortedIndex
 from stratalog.cleaner.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.clean_stats import CleanStats
-from stratalog.cleaner.cleaned_transactions import AbortedIndex
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.group_cleaner import CleanPlan, GroupCleaner
 from stratalog.cleaner.kept_horizons import MAX_HORIZON_MS

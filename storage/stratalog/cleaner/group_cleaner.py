@@ -1,8 +1,13 @@
 """The second pass of a clean: what stays of a group of segments, written as the segments that replace it.
 
-Plain batches are a kernel's, a window at a time. One by one are dealt with: batches that begin below the
-log's start, those of transactions where some were aborted, compressed ones, and markers. What lies at or
-above the end of the map is copied as it is.
+Batches are a kernel's, a window at a time. One by one are dealt with: batches that begin below the log's
+start, compressed ones, and control batches that are not quite the markers that everybody writes. What lies at
+or above the end of the map is copied as it is.
+
+Data of an aborted transaction goes, whatever its keys say. A marker stays as long as the clean has met a
+batch of its transaction, be it an empty one: only a clean that finds nothing left of the transaction gives
+the marker a time to go, and one after that time drops it. What is known of that is kept for the whole clean,
+in the order of offsets, so that a transaction and its marker may lie in different groups of segments.
 
 These batches stay, emptied if need be:
 
@@ -14,36 +19,40 @@ These batches stay, emptied if need be:
 
 from __future__ import annotations
 
-import struct
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterator
+from bisect import bisect_left, insort
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
+from stratalog.cleaner.aborted_index import AbortedIndex
 from stratalog.cleaner.batch_window import BatchWindow
 from stratalog.cleaner.clean_stats import CleanStats
-from stratalog.cleaner.cleaned_transactions import AbortedIndex, AbortedSpans, CleanedTransactions
 from stratalog.cleaner.kept_horizons import KeptHorizons
 from stratalog.cleaner.odd_batches import clean_compressed, emptied, since_offset, with_horizon
 from stratalog.cleaner.segment_groups import SegmentGroup
 from stratalog.cleaner.segment_writer import SegmentWriter
 from stratalog.log.cleaned_segment import CleanedSegment, OnRead
 from stratalog.log.log_config import LogConfig
+from stratalog.record.aborted_spans import AbortedSpans
 from stratalog.record.batch import require_crc
 from stratalog.record.batch_kernels import whole_batches
 from stratalog.record.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
-from stratalog.record.header import LOG_OVERHEAD, TRANSACTIONAL_BIT, BatchHeader, parse_header
-from stratalog.record.offset_map import CleanedBatches, CleanedRecords, CleanRule, OffsetMap, clean_batches
+from stratalog.record.header import BatchHeader, parse_header
+from stratalog.record.offset_map import (
+    CleanedBatches,
+    CleanedRecords,
+    CleanRule,
+    OffsetMap,
+    OpenTransactions,
+    clean_batches,
+)
 from stratalog.segment.batch_walk import LocatedBatch
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
-
-# batch_length, and of what follows the attributes and the producer's id.
-_PRODUCER_FIELDS = struct.Struct(">8xi9xh20xq")
 
 
 class CleanPlan(NamedTuple):
@@ -80,14 +89,13 @@ class GroupCleaner:
         self._stats = stats
         self._on_io = on_io
         self._buffer = bytearray(window_bytes)
-        self._transactions = CleanedTransactions()
+        self._transactions = OpenTransactions()
+        # Of the segment that is being cleaned.
+        self._dropped_aborts: set[int] = set()
+        # Of the window that is being looked at.
         self._spans = AbortedSpans()
-        # Without batches of transactions, and with them.
-        self._rules: tuple[CleanRule, ...] = ()
+        self._rule = CleanRule(plan.now_ms, 0, plan.stop_offset)
         self._writers: list[SegmentWriter] = []
-        self._horizon_ms = 0
-        # Producers of transactions of which a batch was kept, be it an empty one.
-        self._with_kept_data: set[int] = set()
         self.horizons = KeptHorizons(plan.now_ms)
         """Of what the clean has kept so far."""
 
@@ -98,14 +106,13 @@ class GroupCleaner:
         Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped), and whatever
         `on_io` does: nothing is left of the segments then, as far as the disk lets go of them.
         """
-        self._writers, self._horizon_ms = [], horizon_ms
+        self._writers = []
         try:
-            self._keep_last_of(group)
+            self._rule = self._rule._replace(horizon_ms=horizon_ms, kept_empty=self._kept_empty(group))
             self._begin(group[0].base_offset)
             for segment in group:
                 self._clean_segment(segment)
-                for entry in self._transactions.kept_aborted(segment):
-                    self._writer_of(entry.last_offset).add_aborted(entry)
+                self._keep_aborted(segment)
             modified_ms = max(self._resources.filesystem.modified_ms(segment.path) for segment in group)
             cleaned = [writer.finish(modified_ms) for writer in self._writers]
         except BaseException:
@@ -123,15 +130,19 @@ class GroupCleaner:
             with suppress(OSError):
                 writer.discard()
 
-    def _keep_last_of(self, group: SegmentGroup) -> None:
-        plan, horizon_ms, kept = self._plan, self._horizon_ms, array("q", self._plan.kept_empty)
+    def _kept_empty(self, group: SegmentGroup) -> array[int]:
+        kept = array("q", self._plan.kept_empty)
         _, header = _last_batch(group[-1])
-        at = bisect_left(kept, header.last_offset)
-        if at == len(kept) or kept[at] != header.last_offset:
-            kept.insert(at, header.last_offset)
-        self._rules = tuple(
-            CleanRule(plan.now_ms, horizon_ms, plan.stop_offset, takes, kept) for takes in (False, True)
-        )
+        if not _is_in(kept, header.last_offset):
+            insort(kept, header.last_offset)
+        return kept
+
+    def _keep_aborted(self, segment: LogSegment) -> None:
+        """Of the segment's transaction index those entries whose markers were kept."""
+        for entry in segment.indexes().transaction_index if segment.has_aborted else ():
+            if entry.last_offset not in self._dropped_aborts:
+                self._writer_of(entry.last_offset).add_aborted(entry)
+        self._dropped_aborts.clear()
 
     def _begin(self, base_offset: int) -> None:
         interval_bytes = self._plan.config.index_interval_bytes
@@ -149,42 +160,53 @@ class GroupCleaner:
                     window.is_new = False
                     start_offset = window.header().base_offset
                     self._spans = self._aborted.between(start_offset, window.end_offset)
+                    self._rule = self._rule._replace(aborted=self._spans.values)
                 if is_below_start:
                     header = window.header()
                     is_below_start = header.base_offset < self._plan.start_offset
                     if is_below_start:
                         self._clean_one(window, header)
                         continue
-                if not self._clean_row(window, takes_transactional=False):
+                if not self._clean_row(window):
                     self._clean_odd(window, window.header())
 
-    def _clean_row(self, window: BatchWindow, *, takes_transactional: bool) -> bool:
+    def _clean_row(self, window: BatchWindow) -> bool:
         """Clean what a kernel takes; whether that was anything."""
-        size_bytes = self._writers[-1].size_bytes
-        rule = self._rules[takes_transactional]
-        cleaned = clean_batches(window.data, window.at, self._plan.offset_map, rule, size_bytes)
+        cleaned = self._cleaned(window.data, window.at)
         if cleaned.end_position == window.at:
             return False
-        if takes_transactional:
-            for producer_id in _transactional_producers(window.data, window.at, cleaned.end_position):
-                self._transactions.on_data(producer_id)
-            self._with_kept_data.update(_transactional_producers(cleaned.data, 0, len(cleaned.data)))
-        self._count(cleaned)
         self._write(cleaned.data)
         window.move_to(cleaned.end_position, cleaned.next_offset)
         return True
 
+    def _cleaned(self, data: Buffer, position: int) -> CleanedBatches:
+        """What a kernel leaves of the batches that it takes, counted."""
+        cleaned = clean_batches(
+            data,
+            position,
+            self._plan.offset_map,
+            self._rule,
+            self._transactions,
+            self._writers[-1].size_bytes,
+        )
+        self._stats.records_in += cleaned.records_in
+        self._stats.aborted_records += cleaned.aborted_count
+        self._stats.dropped_marker_count += cleaned.dropped_marker_count
+        self._dropped_aborts.update(cleaned.dropped_aborts)
+        self._count_records(cleaned)
+        self.horizons.note(cleaned.earliest_horizon_ms, cleaned.latest_horizon_ms)
+        if cleaned.has_waiting_marker:
+            self.horizons.note_waiting_marker()
+        return cleaned
+
     def _clean_odd(self, window: BatchWindow, header: BatchHeader) -> None:
-        """Clean the next batch, which the kernel has not taken; or a row of those that it would take if
-        they were no part of a transaction."""
-        if header.base_offset >= self._plan.stop_offset:
-            size_bytes, _ = whole_batches(memoryview(window.data)[window.at :])
-            self._write(memoryview(window.data)[window.at : window.at + size_bytes])
-            window.move_to(window.at + size_bytes, self._writers[-1].next_offset)
-            return
-        is_row = header.is_transactional and not header.is_control and not self._spans
-        if not is_row or not self._clean_row(window, takes_transactional=True):
+        """Clean the next batch, which the kernel has not taken; or copy a row that no map knows."""
+        if header.base_offset < self._plan.stop_offset:
             self._clean_one(window, header)
+            return
+        size_bytes, _ = whole_batches(memoryview(window.data)[window.at :])
+        self._write(memoryview(window.data)[window.at : window.at + size_bytes])
+        window.move_to(window.at + size_bytes, self._writers[-1].next_offset)
 
     def _clean_one(self, window: BatchWindow, header: BatchHeader) -> None:
         """Clean the next batch, by itself."""
@@ -206,29 +228,30 @@ class GroupCleaner:
             self._stats.aborted_records += header.records_count
         elif header.base_offset < plan.start_offset:
             batch = since_offset(batch, header, plan.start_offset, level)
-        if header.is_transactional:
-            self._transactions.on_data(header.producer_id)
         if is_aborted or not batch:
-            self._write_emptied(header)
-            return
-        header = parse_header(batch)
+            is_kept = self._write_emptied(header)
+        else:
+            is_kept = self._clean_records(batch, parse_header(batch))
+        if header.is_transactional:
+            self._transactions.on_data(header.producer_id, is_kept=is_kept)
+
+    def _clean_records(self, batch: Buffer, header: BatchHeader) -> bool:
+        """Whether anything stays."""
         if header.codec is Codec.NONE:
-            cleaned = clean_batches(batch, 0, plan.offset_map, self._rules[True])
+            cleaned = self._cleaned(batch, 0)
             if cleaned.end_position == 0:
                 raise CorruptRecordError("the records of a batch are not framed well")
-            self._count(cleaned)
-            self._write_data(cleaned.data, header)
-            return
-        left = clean_compressed(batch, header, plan.offset_map, self._rules[True], level)
+            return self._write(cleaned.data)
+        level = self._plan.config.compression_level(header.codec)
+        left = clean_compressed(batch, header, self._plan.offset_map, self._rule, level)
         self._stats.records_in += header.records_count
         self._count_records(left.records)
-        if left.batch:
-            self._write_data(left.batch, header)
-            horizon_ms = parse_header(left.batch).delete_horizon_ms
-            if left.records.tombstone_count and horizon_ms is not None:
-                self._note_horizon(horizon_ms, is_new=header.delete_horizon_ms is None)
-        else:
-            self._write_emptied(header)
+        if not left.batch:
+            return self._write_emptied(header)
+        horizon_ms = parse_header(left.batch).delete_horizon_ms
+        if left.records.tombstone_count and horizon_ms is not None:
+            self._note_horizon(horizon_ms, is_new=header.delete_horizon_ms is None)
+        return self._write(left.batch)
 
     def _note_horizon(self, horizon_ms: int, *, is_new: bool) -> None:
         """Something stays that goes at that time; where that was before the clean, it is not the clean's."""
@@ -237,54 +260,42 @@ class GroupCleaner:
 
     def _clean_marker(self, batch: Buffer, header: BatchHeader) -> None:
         marker, horizon_ms = EndTransactionMarker.read(batch, 0, header), header.delete_horizon_ms
-        is_of_other_kind = marker is None and header.records_count > 0
-        if is_of_other_kind:
+        if marker is None and header.records_count > 0:
+            # Of some other kind.
             self._write(batch)
-        elif self._transactions.on_marker(header.producer_id):
+            return
+        is_data_kept = self._transactions.on_marker(header.producer_id)
+        if is_data_kept is not None:
             self._write(batch)
-            if header.producer_id not in self._with_kept_data:
+            if not is_data_kept:
                 self.horizons.note_waiting_marker()
         elif marker is not None and horizon_ms is None:
-            self._write(with_horizon(batch, header, self._horizon_ms))
-            self._note_horizon(self._horizon_ms, is_new=True)
+            self._write(with_horizon(batch, header, self._rule.horizon_ms))
+            self._note_horizon(self._rule.horizon_ms, is_new=True)
         elif marker is not None and horizon_ms is not None and horizon_ms > self._plan.now_ms:
             self._write(batch)
             self._note_horizon(horizon_ms, is_new=False)
         else:
             self._stats.dropped_marker_count += marker is not None
             if marker is not None and marker.control_type is ControlType.ABORT:
-                self._transactions.drop_marker(header.last_offset)
+                self._dropped_aborts.add(header.last_offset)
             self._write_emptied(header)
-        if not is_of_other_kind:
-            self._with_kept_data.discard(header.producer_id)
 
-    def _write_data(self, batch: Buffer, header: BatchHeader) -> None:
-        """What is left of a batch with records, be it nothing."""
-        self._write(batch)
-        if batch and header.is_transactional:
-            self._with_kept_data.add(header.producer_id)
+    def _write_emptied(self, header: BatchHeader) -> bool:
+        """The batch has no records any more: it goes, or stays for what its header says; whether it stays."""
+        return _is_in(self._rule.kept_empty, header.last_offset) and self._write(emptied(header))
 
-    def _write_emptied(self, header: BatchHeader) -> None:
-        """The batch has no records any more: it goes, or stays for what its header says."""
-        kept = self._rules[0].kept_empty
-        at = bisect_left(kept, header.last_offset)
-        if at < len(kept) and kept[at] == header.last_offset:
-            self._write_data(emptied(header), header)
-
-    def _write(self, batches: Buffer) -> None:
+    def _write(self, batches: Buffer) -> bool:
+        """Whether there is anything."""
         if not batches:
-            return
+            return False
         self._on_io(len(batches))
         writer = self._writers[-1]
         if not writer.has_room(len(batches), self._plan.config.segment_index_bytes):
             # Where the one before it ends: segments tile.
             self._begin(writer.next_offset)
         self._writers[-1].write(batches)
-
-    def _count(self, cleaned: CleanedBatches) -> None:
-        self._stats.records_in += cleaned.records_in
-        self._count_records(cleaned)
-        self.horizons.note(cleaned.earliest_horizon_ms, cleaned.latest_horizon_ms)
+        return True
 
     def _count_records(self, cleaned: CleanedBatches | CleanedRecords) -> None:
         self._stats.records_kept += cleaned.records_kept
@@ -292,13 +303,9 @@ class GroupCleaner:
         self._stats.dropped_tombstone_count += cleaned.dropped_tombstone_count
 
 
-def _transactional_producers(data: Buffer, position: int, end_position: int) -> Iterator[int]:
-    """The producer of each batch of a transaction in there."""
-    while position < end_position:
-        batch_length, attributes, producer_id = _PRODUCER_FIELDS.unpack_from(data, position)
-        if attributes & TRANSACTIONAL_BIT:
-            yield producer_id
-        position += LOG_OVERHEAD + batch_length
+def _is_in(ascending: Sequence[int], offset: int) -> bool:
+    at = bisect_left(ascending, offset)
+    return at < len(ascending) and ascending[at] == offset
 
 
 def _last_batch(segment: LogSegment) -> LocatedBatch:

@@ -1,18 +1,18 @@
 """The first pass of a clean: the last offset of each key of the dirty part.
 
-Batches that are plain are a kernel's, a window at a time. Compressed ones, those of transactions where some
-were aborted, and markers are dealt with one by one. A map that is full ends the pass: what it knows by then
-is all of the log up to an offset, and the clean goes no further.
+Batches are a kernel's, a window at a time; compressed ones are dealt with one by one. A map that is full
+ends the pass: what it knows by then is all of the log up to an offset, and the clean goes no further.
 """
 
 from __future__ import annotations
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.cleaner.aborted_index import AbortedIndex
 from stratalog.cleaner.batch_window import BatchWindow
 from stratalog.cleaner.clean_stats import CleanStats
-from stratalog.cleaner.cleaned_transactions import AbortedIndex, AbortedSpans
 from stratalog.log.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments
+from stratalog.record.aborted_spans import AbortedSpans
 from stratalog.record.batch import records_payload, require_crc
 from stratalog.record.header import BatchHeader
 from stratalog.record.offset_map import OffsetMap
@@ -80,11 +80,7 @@ class MapBuilder:
     def _put_plain(self, window: BatchWindow) -> bool:
         """Put what a kernel takes; whether that was anything."""
         put = self._map.put_batches(
-            window.data,
-            window.at,
-            self._first_offset,
-            self._stop_offset,
-            takes_transactional=not self._spans,
+            window.data, window.at, self._first_offset, self._stop_offset, self._spans.values
         )
         self._stats.mapped_records += put.records_count
         if put.end_position == window.at:

@@ -25,3 +25,4 @@ from stratalog.record.pure_key_kernels import murmur2 as murmur2
 from stratalog.record.pure_key_kernels import siphash128 as siphash128
 from stratalog.record.pure_key_kernels import sort_key_entries as sort_key_entries
 from stratalog.record.pure_offset_map import OffsetMap as OffsetMap
+from stratalog.record.pure_open_transactions import OpenTransactions as OpenTransactions

@@ -7,6 +7,27 @@ from array import array as int_array
 from stratalog.record.cleaned_batches import CleanedBatches, CleanedRecords
 from stratalog.record.put_batches import PutBatches, PutRecords
 
+cdef extern from "transactions.h" nogil:
+    ctypedef struct aborted_span:
+        pass
+
+    ctypedef struct aborted_spans:
+        const aborted_span *spans
+        size_t count
+
+    ctypedef struct open_transaction:
+        bint is_kept
+
+    ctypedef struct open_transactions:
+        open_transaction *entries
+        size_t count
+        size_t room
+
+    open_transaction *open_of(const open_transactions *open, int64_t producer_id)
+    void note_data(open_transactions *open, int64_t producer_id, bint is_kept)
+    void end_transaction(open_transactions *open, int64_t producer_id)
+
+
 cdef extern from "offset_map.h" nogil:
     ctypedef struct map_state "offset_map":
         uint64_t count
@@ -28,9 +49,9 @@ cdef extern from "offset_map.h" nogil:
         int64_t now_ms
         int64_t horizon_ms
         int64_t stop_offset
-        bint takes_transactional
         const int64_t *kept_empty
         size_t kept_empty_count
+        aborted_spans aborted
 
     ctypedef struct judged_record:
         pass
@@ -38,6 +59,16 @@ cdef extern from "offset_map.h" nogil:
     ctypedef struct clean_room:
         size_t target_bytes
         size_t judged_count
+        size_t data_count
+        size_t control_count
+
+    ctypedef struct clean_memory:
+        judged_record *judged
+        uint8_t *target
+        batch_row *rows
+        size_t rows_room
+        int64_t *dropped_aborts
+        open_transactions *open
 
     ctypedef struct clean_result:
         size_t end_position
@@ -50,6 +81,10 @@ cdef extern from "offset_map.h" nogil:
         int64_t records_kept
         int64_t null_key_count
         int64_t dropped_tombstone_count
+        int64_t aborted_count
+        int64_t dropped_marker_count
+        size_t dropped_aborts_count
+        bint has_waiting_marker
         int64_t max_timestamp
         int64_t max_timestamp_offset
         int64_t last_offset
@@ -71,11 +106,10 @@ cdef extern from "offset_map.h" nogil:
     kernel_status kernel_put_records(map_state *map, const uint8_t *payload, size_t size, int64_t records_count,
                                      int64_t base_offset, int64_t first_offset, put_result *result)
     void kernel_put_batches(map_state *map, const uint8_t *data, size_t size, int64_t first_offset,
-                            int64_t stop_offset, bint takes_transactional, put_result *result)
+                            int64_t stop_offset, const aborted_spans *aborted, put_result *result)
     void kernel_measure_clean(const uint8_t *data, size_t size, const clean_rule *rule, clean_room *room)
     void kernel_clean_batches(const uint8_t *data, size_t size, const map_state *map, const clean_rule *rule,
-                              const clean_room *room, judged_record *judged, uint8_t *target, batch_row *rows,
-                              size_t rows_room, clean_result *result)
+                              const clean_room *room, const clean_memory *memory, clean_result *result)
     kernel_status kernel_clean_records(const uint8_t *payload, size_t size, int64_t records_count, int64_t base_offset,
                                        const map_state *map, bint drop_tombstones, int64_t timestamp_shift,
                                        judged_record *judged, uint8_t *target, kept_records *kept)
@@ -86,6 +120,58 @@ cdef enum:
 
 assert sizeof(map_slot) == SLOT_BYTES
 cdef uint64_t MAX_CAPACITY = UINT64_MAX // (2 * SLOT_BYTES)
+
+
+cdef Export int64_values(values):
+    """An array of them is read in place."""
+    if not isinstance(values, int_array) or values.typecode != "q":
+        values = int_array("q", values)
+    return export(values)
+
+
+cdef aborted_spans spans_of(Export values):
+    cdef aborted_spans result
+    assert values.size % sizeof(aborted_span) == 0, "a span has three numbers"
+    result.spans = <const aborted_span *> values.data
+    result.count = values.size // sizeof(aborted_span)
+    return result
+
+
+@cython.final
+cdef class OpenTransactions:
+    """See ``pure_open_transactions.OpenTransactions``."""
+
+    cdef open_transactions open
+
+    def __dealloc__(self):
+        PyMem_Free(self.open.entries)
+
+    def __len__(self):
+        return <Py_ssize_t> self.open.count
+
+    cdef int make_room(self, size_t more) except -1:
+        """For so many that are not there yet."""
+        cdef size_t room = self.open.count + more
+        cdef void *entries
+        if room <= self.open.room:
+            return 0
+        room += room // 2
+        entries = PyMem_Realloc(self.open.entries, room * sizeof(open_transaction))
+        if entries == NULL:
+            raise MemoryError
+        self.open.entries = <open_transaction *> entries
+        self.open.room = room
+        return 0
+
+    def on_data(self, int64_t producer_id, *, bint is_kept):
+        self.make_room(1)
+        note_data(&self.open, producer_id, is_kept)
+
+    def on_marker(self, int64_t producer_id):
+        cdef open_transaction *found = open_of(&self.open, producer_id)
+        is_kept = None if found == NULL else bool(found.is_kept)
+        end_transaction(&self.open, producer_id)
+        return is_kept
 
 
 @cython.final
@@ -173,16 +259,16 @@ cdef class OffsetMap:
         check_status(status)
         return PutRecords(result.records_count, result.null_key_count, place.is_full)
 
-    def put_batches(
-        self, data, size_t position, int64_t first_offset, int64_t stop_offset, *, bint takes_transactional
-    ):
+    def put_batches(self, data, size_t position, int64_t first_offset, int64_t stop_offset, aborted=()):
         cdef Export source = export(data)
+        cdef Export spans = int64_values(aborted)
+        cdef aborted_spans known = spans_of(spans)
         cdef map_state *place = &self.map
         cdef put_result result
         assert position <= source.size, "positions lie in the data"
         with nogil:
             kernel_put_batches(place, source.data + position, source.size - position, first_offset, stop_offset,
-                               takes_transactional, &result)
+                               &known, &result)
         return PutBatches(
             position + result.end_position,
             result.next_offset,
@@ -213,34 +299,40 @@ cdef list batch_rows(const batch_row *rows, size_t count, int64_t output_positio
     return result
 
 
-def clean_batches(data, size_t position, OffsetMap offset_map, rule, int64_t output_position=0):
+def clean_batches(
+    data, size_t position, OffsetMap offset_map, rule, OpenTransactions transactions, int64_t output_position=0
+):
     """See ``offset_map.clean_batches``."""
     cdef Export source = export(data)
-    cdef Export last_offsets
+    cdef Export last_offsets, spans
     cdef map_state *place = &offset_map.map
     cdef clean_rule cleaning
     cdef clean_room room
     cdef clean_result result
-    cdef Scratch judged, rows
-    cdef uint8_t *target
-    cdef size_t rows_room = MAX_ROW_COUNT
+    cdef clean_memory memory
+    cdef Scratch judged, rows, dropped
     assert position <= source.size, "positions lie in the data"
-    cleaning.now_ms, cleaning.horizon_ms, cleaning.stop_offset, cleaning.takes_transactional, kept_empty = <tuple> rule
-    if not isinstance(kept_empty, int_array) or kept_empty.typecode != "q":
-        kept_empty = int_array("q", kept_empty)
-    last_offsets = export(kept_empty)
+    cleaning.now_ms, cleaning.horizon_ms, cleaning.stop_offset, kept_empty, aborted = <tuple> rule
+    last_offsets, spans = int64_values(kept_empty), int64_values(aborted)
     cleaning.kept_empty = <const int64_t *> last_offsets.data
     cleaning.kept_empty_count = last_offsets.size // sizeof(int64_t)
+    cleaning.aborted = spans_of(spans)
     with nogil:
         kernel_measure_clean(source.data + position, source.size - position, &cleaning, &room)
     judged = scratch(room.judged_count * sizeof(judged_record))
-    rows = scratch(rows_room * sizeof(batch_row))
+    rows = scratch(MAX_ROW_COUNT * sizeof(batch_row))
+    dropped = scratch(room.control_count * sizeof(int64_t) + 1)
+    transactions.make_room(room.data_count)
     made = PyByteArray_FromStringAndSize(NULL, <Py_ssize_t> room.target_bytes)
-    target = <uint8_t *> PyByteArray_AS_STRING(made)
+    memory.judged = <judged_record *> judged.data
+    memory.target = <uint8_t *> PyByteArray_AS_STRING(made)
+    memory.rows = <batch_row *> rows.data
+    memory.rows_room = MAX_ROW_COUNT
+    memory.dropped_aborts = <int64_t *> dropped.data
+    memory.open = &transactions.open
     with nogil:
         kernel_clean_batches(
-            source.data + position, source.size - position, place, &cleaning, &room, <judged_record *> judged.data,
-            target, <batch_row *> rows.data, rows_room, &result)
+            source.data + position, source.size - position, place, &cleaning, &room, &memory, &result)
     if result.size == 0:
         kept = memoryview(data)[position + result.run_begin:position + result.run_end]
     else:
@@ -255,6 +347,10 @@ def clean_batches(data, size_t position, OffsetMap offset_map, rule, int64_t out
         result.records_kept,
         result.null_key_count,
         result.dropped_tombstone_count,
+        result.aborted_count,
+        result.dropped_marker_count,
+        [memory.dropped_aborts[index] for index in range(result.dropped_aborts_count)],
+        bool(result.has_waiting_marker),
         result.max_timestamp,
         result.max_timestamp_offset,
         result.last_offset,

@@ -15,9 +15,9 @@ class CleanRule(NamedTuple):
     """What a batch with tombstones that stay gets as its horizon: now + `delete.retention.ms`."""
     stop_offset: int
     """A batch that begins there or later is not taken."""
-    takes_transactional: bool
-    """False where batches of transactions are not taken."""
     kept_empty: Sequence[int] = ()
     """Last offsets of batches that stay although they are emptied, ascending: the last batch of each active
     producer, the one before the high watermark. An `array('q')` is read in place; anything else is copied
     with every call."""
+    aborted: Sequence[int] = ()
+    """`AbortedSpans.values` of all aborted transactions that may have data among the batches."""

@@ -25,11 +25,19 @@ class CleanedBatches(NamedTuple):
     """One for each batch in `data`, with its place in the new file, as ``index_rows`` takes them.
     `is_noted` says that it has a producer; leader epochs are not compared."""
     records_in: int
+    """Without those of aborted transactions and of markers."""
     records_kept: int
     null_key_count: int
     """Records without a key, which were dropped."""
     dropped_tombstone_count: int
     """Tombstones that were the last of their keys and whose horizon had come."""
+    aborted_count: int
+    """Records of aborted transactions, none of which stays."""
+    dropped_marker_count: int
+    dropped_aborts: list[int]
+    """Last offsets of those of these that had ended what was aborted."""
+    has_waiting_marker: bool
+    """A marker stays only because the next clean is the first that finds nothing of its transaction."""
     max_timestamp_ms: int
     """The highest of the batches in `data`, as their headers say; -1 without batches."""
     max_timestamp_offset: int

@@ -1,8 +1,6 @@
 /* The offset map, and the first pass of a clean: what fills it. */
 #include "offset_map.h"
 
-#include "record_frame.h"
-
 #include <stdlib.h>
 
 #if defined(__linux__)
@@ -269,7 +267,7 @@ kernel_status kernel_put_records(offset_map *map, const uint8_t *payload, size_t
 }
 
 void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64_t first_offset, int64_t stop_offset,
-                        bool takes_transactional, put_result *result)
+                        const aborted_spans *aborted, put_result *result)
 {
     putting put = {.map = map, .result = result, .first_offset = first_offset, .latest_offset = map->latest_offset};
     batch_frame batch;
@@ -277,11 +275,14 @@ void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64
     *result = (put_result){.next_offset = -1};
     if (map->is_full)
         return;
-    while (batch_at(data + position, size - position, &batch) && is_taken(&batch, stop_offset, takes_transactional) &&
-           has_true_crc(&batch)) {
-        if (put_payload(&put, records_of(&batch), records_bytes(&batch), batch.records_count, batch.base_offset,
-                        batch.last_offset_delta) != KERNEL_OK ||
-            map->is_full)
+    while (batch_at(data + position, size - position, &batch)) {
+        const batch_kind kind = kind_of(&batch, stop_offset, aborted);
+        if (kind == BATCH_NOT_TAKEN || !has_true_crc(&batch))
+            break;
+        if (kind == BATCH_OF_RECORDS &&
+            (put_payload(&put, records_of(&batch), records_bytes(&batch), batch.records_count, batch.base_offset,
+                         batch.last_offset_delta) != KERNEL_OK ||
+             map->is_full))
             break;
         position += batch.size;
         result->end_position = position;

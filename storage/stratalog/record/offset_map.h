@@ -15,6 +15,8 @@
 
 #include "batch_frame.h"
 #include "batch_kernels.h"
+#include "record_frame.h"
+#include "transactions.h"
 
 typedef struct {
     uint64_t high;
@@ -54,15 +56,23 @@ kernel_status kernel_put_records(offset_map *map, const uint8_t *payload, size_t
                                  int64_t base_offset, int64_t first_offset, put_result *result);
 
 void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64_t first_offset, int64_t stop_offset,
-                        bool takes_transactional, put_result *result);
+                        const aborted_spans *aborted, put_result *result);
 
-/* Whether the cleaner's kernels take a batch, as far as its header says. Without records, it does not matter how they
- * would be compressed. */
-static inline bool is_taken(const batch_frame *batch, int64_t stop_offset, bool takes_transactional)
+/* What the cleaner's kernels do with a batch, as far as its header says. */
+typedef enum { BATCH_NOT_TAKEN = 0, BATCH_OF_RECORDS, BATCH_ABORTED, BATCH_OF_CONTROL } batch_kind;
+
+/* Without records, or where they go, it does not matter how they are compressed. */
+static inline batch_kind kind_of(const batch_frame *batch, int64_t stop_offset, const aborted_spans *aborted)
 {
-    return batch->base_offset < stop_offset && !(batch->attributes & CONTROL_BIT) &&
-           (takes_transactional || !(batch->attributes & TRANSACTIONAL_BIT)) &&
-           (batch->records_count > 0 ? !(batch->attributes & CODEC_MASK) : batch->size == HEADER_BYTES);
+    if (batch->base_offset >= stop_offset)
+        return BATCH_NOT_TAKEN;
+    if (batch->attributes & CONTROL_BIT)
+        return BATCH_OF_CONTROL;
+    if (UNLIKELY(is_aborted(aborted, batch)))
+        return BATCH_ABORTED;
+    if (batch->records_count > 0 ? batch->attributes & CODEC_MASK : batch->size > HEADER_BYTES)
+        return BATCH_NOT_TAKEN;
+    return BATCH_OF_RECORDS;
 }
 
 /* Slots on the way of a look-up. */
@@ -89,9 +99,9 @@ typedef struct {
     int64_t now_ms;
     int64_t horizon_ms;
     int64_t stop_offset;
-    bool takes_transactional;
     const int64_t *kept_empty; /* ascending */
     size_t kept_empty_count;
+    aborted_spans aborted;
 } clean_rule;
 
 /* What becomes of a record. */
@@ -113,6 +123,8 @@ typedef struct {
 typedef struct {
     size_t target_bytes;
     size_t judged_count;
+    size_t data_count;    /* batches of transactions */
+    size_t control_count; /* control batches */
 } clean_room;
 
 typedef struct {
@@ -125,6 +137,10 @@ typedef struct {
     int64_t records_kept;
     int64_t null_key_count;
     int64_t dropped_tombstone_count;
+    int64_t aborted_count; /* records */
+    int64_t dropped_marker_count;
+    size_t dropped_aborts_count;
+    bool has_waiting_marker;
     int64_t max_timestamp;
     int64_t max_timestamp_offset;
     int64_t last_offset;
@@ -133,9 +149,18 @@ typedef struct {
 
 void kernel_measure_clean(const uint8_t *data, size_t size, const clean_rule *rule, clean_room *room);
 
+/* What a call writes to: as much as was measured, and the rows that are wanted. */
+typedef struct {
+    judged_record *judged;
+    uint8_t *target;
+    batch_row *rows;
+    size_t rows_room;
+    int64_t *dropped_aborts; /* last offsets of markers that ended what was aborted, and went */
+    open_transactions *open;
+} clean_memory;
+
 void kernel_clean_batches(const uint8_t *data, size_t size, const offset_map *map, const clean_rule *rule,
-                          const clean_room *room, judged_record *judged, uint8_t *target, batch_row *rows,
-                          size_t rows_room, clean_result *result);
+                          const clean_room *room, const clean_memory *memory, clean_result *result);
 
 /* What is left of the records of one batch. */
 typedef struct {

@@ -15,12 +15,13 @@ OffsetMap(hash_key16, capacity, load_factor)
         The keys of one batch's plain payload; records below `first_offset` are passed over. Raises
         CorruptRecordError where a record is not framed well; those before it are in the map then, which is
         of no use any more.
-    put_batches(data, position, first_offset, stop_offset, *, takes_transactional) -> PutBatches
+    put_batches(data, position, first_offset, stop_offset, aborted=()) -> PutBatches
         The keys of the batches from `position` on, as far as they are whole, uncompressed (or without
-        records), not of the log itself (control), sound (checksum, framing of all records), begin below
-        `stop_offset`, and are no part of a transaction unless it `takes_transactional`. The caller takes
-        the first one that is none of these the long way, and ends the clean where it is damaged: some of
-        its records may be in the map.
+        records), sound (checksum, framing of all records) and begin below `stop_offset`. Those of the log
+        itself (control), and data of transactions that `aborted` names (`AbortedSpans.values`), have no keys
+        that count: their checksums have to be true, and that is all. The caller takes the first batch that
+        is none of these the long way, and ends the clean where it is damaged: some of its records may be in
+        the map.
     skip_to(offset)
         Everything up to `offset`, inclusive, was looked at.
 
@@ -29,17 +30,23 @@ OffsetMap(hash_key16, capacity, load_factor)
     so that the caller calls `skip_to` with the batch's. When a key comes that the map has no room for, it
     `is_full` and stops there; `latest_offset` is that of what came before, and nothing is put any more.
 
-clean_batches(data, position, offset_map, rule, output_position=0) -> CleanedBatches
-    What stays of the batches from `position` on, which are taken as far as `put_batches` would take them,
-    until there are MAX_ROW_COUNT rows. `output_position` is where the result will lie in the new file. A
-    record stays if its offset is above `latest_offset`; or if it has a key, the map knows no higher offset
-    for the key, and it has a value or its batch no horizon up to `rule.now_ms`. A batch that loses nothing
-    stays as it is. One that loses records is made anew around them, with the same base offset, last offset
-    delta, leader epoch, producer and attributes. One that loses all goes, or stays as a header without
-    records where its last offset is in `rule.kept_empty`. Where a batch keeps tombstones, has no horizon yet,
-    and `latest_offset` is not below its last offset, it gets `rule.horizon_ms`. (Not earlier: a tombstone
-    above is kept together with what it deletes, and both would go at once, whoever is reading between them.)
-    The result says between which times the tombstones go that stay for a while.
+OpenTransactions()
+    The transactions that have not ended yet of which a clean has met data: on_data(producer_id, *, is_kept),
+    on_marker(producer_id) -> bool | None, len().
+clean_batches(data, position, offset_map, rule, transactions, output_position=0) -> CleanedBatches
+    What stays of the batches from `position` on, which are taken as far as `put_batches` would take them, but
+    of control batches only markers that end a transaction, until there are MAX_ROW_COUNT rows.
+    `output_position` is where the result will lie in the new file. A record stays if its offset is above
+    `latest_offset`; or if it has a key, the map knows no higher offset for the key, and it has a value or its
+    batch no horizon up to `rule.now_ms`. A batch that loses nothing stays as it is. One that loses records is
+    made anew around them, with the same base offset, last offset delta, leader epoch, producer and
+    attributes. One that loses all goes, or stays as a header without records where its last offset is in
+    `rule.kept_empty`. Where a batch keeps tombstones, has no horizon yet, and `latest_offset` is not below
+    its last offset, it gets `rule.horizon_ms`. (Not earlier: a tombstone above is kept together with what it
+    deletes, and both would go at once, whoever is reading between them.) Data of aborted transactions
+    (`rule.aborted`) loses all. A marker stays as it is where `transactions`, of which this is a part, have
+    met data of it, be it such as goes; otherwise it gets `rule.horizon_ms`, unless it has a horizon, and goes
+    when that has come. The result says between which times what has a horizon goes that stays for a while.
 clean_records(payload, records_count, base_offset, offset_map, *, drop_tombstones, timestamp_shift)
         -> CleanedRecords
     The same for the records of one batch. `drop_tombstones` says that the batch's horizon has come;
@@ -63,6 +70,7 @@ __all__ = (
     "CleanedBatches",
     "CleanedRecords",
     "OffsetMap",
+    "OpenTransactions",
     "PutBatches",
     "PutRecords",
     "clean_batches",
@@ -72,5 +80,6 @@ __all__ = (
 if TYPE_CHECKING or not NATIVE:
     from stratalog.record.pure_clean_kernels import clean_batches, clean_records
     from stratalog.record.pure_offset_map import OffsetMap
+    from stratalog.record.pure_open_transactions import OpenTransactions
 else:
-    from stratalog.record._kernels import OffsetMap, clean_batches, clean_records
+    from stratalog.record._kernels import OffsetMap, OpenTransactions, clean_batches, clean_records

@@ -13,8 +13,9 @@ from stratalog.base.filesystem import Buffer
 from stratalog.record.batch_row import MAX_ROW_COUNT, BatchRow
 from stratalog.record.builder import rebuild_batch
 from stratalog.record.clean_rule import CleanRule
-from stratalog.record.clean_walk import taken_batch
+from stratalog.record.clean_walk import BatchKind, taken_batch
 from stratalog.record.cleaned_batches import NO_HORIZON, CleanedBatches, CleanedRecords
+from stratalog.record.compression import Codec
 from stratalog.record.header import (
     CODEC_MASK,
     DELETE_HORIZON_BIT,
@@ -24,10 +25,15 @@ from stratalog.record.header import (
     BatchHeader,
 )
 from stratalog.record.pure_kernels import append_shifted
-from stratalog.record.record_frame import record_frames
+from stratalog.record.pure_open_transactions import OpenTransactions
+from stratalog.record.record_frame import RecordFrame, record_frames
 
 _MAX_DELTA = 2**31 - 1
 _INT64 = range(-(2**63), 2**63)
+# Both versions of a marker's record are 0.
+_VERSION = b"\0\0"
+_ABORT_KEY, _COMMIT_KEY = b"\0\0\0\0", b"\0\0\0\1"
+_MARKER_VALUE_BYTES = 6
 
 
 class KnownOffsets(Protocol):
@@ -62,21 +68,38 @@ def clean_records(
 
 
 def clean_batches(
-    data: Buffer, position: int, offset_map: KnownOffsets, rule: CleanRule, output_position: int = 0
+    data: Buffer,
+    position: int,
+    offset_map: KnownOffsets,
+    rule: CleanRule,
+    transactions: OpenTransactions,
+    output_position: int = 0,
 ) -> CleanedBatches:
     """See ``offset_map.clean_batches``."""
     assert 0 <= position <= len(data), "positions lie in the data"
     cleaned = _Cleaned(output_position)
     begin, next_offset = position, -1
     while len(cleaned.rows) < MAX_ROW_COUNT:
-        header = taken_batch(data, position, rule.stop_offset, takes_transactional=rule.takes_transactional)
-        if header is None:
+        taken = taken_batch(data, position, rule.stop_offset, rule.aborted)
+        if taken is None:
             break
+        header, kind = taken
         end_position = position + header.size_in_bytes
+        batch = memoryview(data)[position:end_position]
+        rows_count = len(cleaned.rows)
         try:
-            _clean(memoryview(data)[position:end_position], header, offset_map, rule, cleaned)
+            if kind is BatchKind.CONTROL:
+                if not _clean_marker(batch, header, rule, transactions, cleaned):
+                    break
+            elif kind is BatchKind.ABORTED:
+                _drop(header, rule, cleaned)
+                cleaned.aborted_count += header.records_count
+            else:
+                _clean(batch, header, offset_map, rule, cleaned)
         except (CorruptRecordError, InvalidRequestError, struct.error):
             break
+        if header.is_transactional and kind is not BatchKind.CONTROL:
+            transactions.on_data(header.producer_id, is_kept=len(cleaned.rows) > rows_count)
         position, next_offset = end_position, header.next_offset
     return CleanedBatches(
         b"".join(cleaned.parts),
@@ -87,6 +110,10 @@ def clean_batches(
         cleaned.records_kept,
         cleaned.null_key_count,
         cleaned.dropped_tombstone_count,
+        cleaned.aborted_count,
+        cleaned.dropped_marker_count,
+        cleaned.dropped_aborts,
+        cleaned.has_waiting_marker,
         cleaned.max_timestamp_ms,
         cleaned.max_timestamp_offset,
         cleaned.last_offset,
@@ -103,6 +130,9 @@ class _Cleaned:
         self.parts: list[Buffer] = []
         self.rows: list[BatchRow] = []
         self.records_in = self.records_kept = self.null_key_count = self.dropped_tombstone_count = 0
+        self.aborted_count = self.dropped_marker_count = 0
+        self.dropped_aborts: list[int] = []
+        self.has_waiting_marker = False
         self.max_timestamp_ms = self.max_timestamp_offset = self.last_offset = -1
         self.earliest_horizon_ms, self.latest_horizon_ms = NO_HORIZON, -1
         self._position = output_position
@@ -118,7 +148,7 @@ class _Cleaned:
         self.last_offset = header.last_offset
 
     def note_horizon(self, horizon_ms: int) -> None:
-        """Tombstones stay that go at that time."""
+        """Something stays that goes at that time."""
         self.earliest_horizon_ms = min(self.earliest_horizon_ms, horizon_ms)
         self.latest_horizon_ms = max(self.latest_horizon_ms, horizon_ms)
 
@@ -154,20 +184,82 @@ def _clean(
     records = cleaned_with(0)
     is_due = horizon_ms is None and header.last_offset <= offset_map.latest_offset
     if is_due and records.tombstone_count:
-        shift = header.base_timestamp - rule.horizon_ms
-        if shift not in _INT64:
-            raise CorruptRecordError("a timestamp is out of range", base_offset=header.base_offset)
-        _add_rebuilt(header, cleaned_with(shift), rule.horizon_ms, cleaned)
+        shifted = cleaned_with(_shift(header, rule.horizon_ms))
+        _add_rebuilt(header, shifted, rule.horizon_ms, cleaned)
         cleaned.note_horizon(rule.horizon_ms)
     elif records.records_kept == header.records_count:
         cleaned.add(batch, header, header.max_timestamp)
     elif records.records_kept:
         _add_rebuilt(header, records, None, cleaned)
-    elif header.last_offset in rule.kept_empty:
-        cleaned.add(_emptied(header), header, header.max_timestamp)
+    else:
+        _drop(header, rule, cleaned)
     if records.tombstone_count and horizon_ms is not None and horizon_ms > rule.now_ms:
         cleaned.note_horizon(horizon_ms)
     cleaned.count(header, records)
+
+
+def _drop(header: BatchHeader, rule: CleanRule, cleaned: _Cleaned) -> None:
+    """The batch goes, or stays for what its header says."""
+    if header.last_offset in rule.kept_empty:
+        cleaned.add(_emptied(header), header, header.max_timestamp)
+
+
+def _clean_marker(
+    batch: memoryview,
+    header: BatchHeader,
+    rule: CleanRule,
+    transactions: OpenTransactions,
+    cleaned: _Cleaned,
+) -> bool:
+    """Whether the batch is a marker as everybody writes it. Raises CorruptRecordError."""
+    if header.codec is not Codec.NONE or not header.is_transactional or header.records_count != 1:
+        return False
+    payload, horizon_ms = bytes(batch[HEADER_SIZE:]), header.delete_horizon_ms
+    (frame,) = record_frames(payload, 1)
+    key = payload[frame.key_position : frame.key_position + max(0, frame.key_size)]
+    value = payload[frame.value_position : frame.value_position + max(0, frame.value_size)]
+    is_abort = key.startswith(_ABORT_KEY)
+    if not (is_abort or key.startswith(_COMMIT_KEY)) or len(value) < _MARKER_VALUE_BYTES:
+        return False
+    if not value.startswith(_VERSION) or frame.offset_delta > header.last_offset_delta:
+        return False
+    # Nothing is forgotten of a transaction of which nothing is known, should the rest fail.
+    is_kept = transactions.on_marker(header.producer_id)
+    if is_kept is not None:
+        cleaned.add(batch, header, header.max_timestamp)
+        cleaned.has_waiting_marker |= not is_kept
+    elif horizon_ms is None:
+        cleaned.add(_with_horizon(payload, header, frame, rule), header, header.max_timestamp)
+        cleaned.note_horizon(rule.horizon_ms)
+    elif horizon_ms > rule.now_ms:
+        cleaned.add(batch, header, header.max_timestamp)
+        cleaned.note_horizon(horizon_ms)
+    else:
+        _drop(header, rule, cleaned)
+        cleaned.dropped_marker_count += 1
+        if is_abort:
+            cleaned.dropped_aborts.append(header.last_offset)
+    return True
+
+
+def _with_horizon(payload: bytes, header: BatchHeader, frame: RecordFrame, rule: CleanRule) -> bytes:
+    records = bytearray()
+    append_shifted(records, payload, frame, _shift(header, rule.horizon_ms))
+    return rebuild_batch(
+        header,
+        bytes(records),
+        records_count=1,
+        max_timestamp=header.max_timestamp,
+        delete_horizon_ms=rule.horizon_ms,
+    )
+
+
+def _shift(header: BatchHeader, base_timestamp: int) -> int:
+    """What is added to timestamp deltas with another base. Raises CorruptRecordError."""
+    shift = header.base_timestamp - base_timestamp
+    if shift not in _INT64:
+        raise CorruptRecordError("a timestamp is out of range", base_offset=header.base_offset)
+    return shift
 
 
 def _add_rebuilt(

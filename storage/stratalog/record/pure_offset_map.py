@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.record.clean_walk import taken_batch
+from stratalog.record.clean_walk import BatchKind, taken_batch
 from stratalog.record.header import HEADER_SIZE, MAX_OFFSET
 from stratalog.record.put_batches import PutBatches, PutRecords
 from stratalog.record.record_frame import record_frames
@@ -89,29 +90,36 @@ class OffsetMap:
         return PutRecords(counted.records_count, counted.null_key_count, self._is_full)
 
     def put_batches(
-        self, data: Buffer, position: int, first_offset: int, stop_offset: int, *, takes_transactional: bool
+        self,
+        data: Buffer,
+        position: int,
+        first_offset: int,
+        stop_offset: int,
+        aborted: Sequence[int] = (),
     ) -> PutBatches:
         """See ``offset_map``."""
         assert 0 <= position <= len(data), "positions lie in the data"
         counted = _Counted()
         next_offset = -1
         while not self._is_full:
-            header = taken_batch(data, position, stop_offset, takes_transactional=takes_transactional)
-            if header is None:
+            taken = taken_batch(data, position, stop_offset, aborted)
+            if taken is None:
                 break
+            header, kind = taken
             end_position = position + header.size_in_bytes
-            payload = bytes(memoryview(data)[position + HEADER_SIZE : end_position])
-            try:
-                self._put(
-                    payload,
-                    header.records_count,
-                    header.base_offset,
-                    first_offset,
-                    header.last_offset_delta,
-                    counted,
-                )
-            except CorruptRecordError:
-                break
+            if kind is BatchKind.RECORDS:
+                payload = bytes(memoryview(data)[position + HEADER_SIZE : end_position])
+                try:
+                    self._put(
+                        payload,
+                        header.records_count,
+                        header.base_offset,
+                        first_offset,
+                        header.last_offset_delta,
+                        counted,
+                    )
+                except CorruptRecordError:
+                    break
             if not self._is_full:
                 position, next_offset = end_position, header.next_offset
                 self.skip_to(header.last_offset)

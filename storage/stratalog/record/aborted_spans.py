@@ -1,0 +1,50 @@
+"""The aborted transactions that have data in some range of offsets, as the cleaning kernels take them."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from stratalog.record.header import BatchHeader
+
+_FIELDS = 3
+
+
+class AbortedSpans:
+    """Immutable, hence thread-safe."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, spans: Iterable[tuple[int, int, int]] = ()) -> None:
+        """Each is a producer's id, the first offset of its transaction, and that of the marker."""
+        self.values = array("q")
+        """Three numbers a span, ascending by producer and first offset. Where spans of a producer overlap,
+        which they do not as long as nothing is damaged, the later one ends where the last of them does."""
+        producer_before, last_before = -1, -1
+        for producer_id, first_offset, last_offset in sorted(spans):
+            last_before = max(last_offset, last_before) if producer_id == producer_before else last_offset
+            producer_before = producer_id
+            self.values.extend((producer_id, first_offset, last_before))
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    def has(self, header: BatchHeader) -> bool:
+        """The batch, which is of this range, is data of an aborted transaction."""
+        return is_aborted(self.values, header)
+
+
+def is_aborted(values: Sequence[int], header: BatchHeader) -> bool:
+    """The same of spans as `AbortedSpans.values` has them."""
+    if not header.is_transactional or header.is_control:
+        return False
+    place = bisect_right(
+        range(len(values) // _FIELDS),
+        (header.producer_id, header.base_offset),
+        key=lambda index: (values[_FIELDS * index], values[_FIELDS * index + 1]),
+    )
+    if place == 0:
+        return False
+    producer_id, _, last_offset = values[_FIELDS * (place - 1) : _FIELDS * place]
+    return producer_id == header.producer_id and header.base_offset < last_offset

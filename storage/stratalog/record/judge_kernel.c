@@ -1,0 +1,141 @@
+/* The records of batches: which of them the offset map lets stay, and those that do, copied. */
+#include "judging.h"
+
+void kernel_judge_waiting(judging *judge)
+{
+    const offset_map *map = judge->map;
+    uint64_t high[JUDGED_TOGETHER], low[JUDGED_TOGETHER], home[JUDGED_TOGETHER];
+    kernel_siphash128_each(map->hash_key, judge->key, judge->key_size, judge->count, high, low);
+    for (size_t index = 0; index < judge->count; index++) {
+        home[index] = home_of(map, high[index]);
+        prefetch_home(map, home[index]);
+    }
+    for (size_t index = 0; index < judge->count; index++) {
+        const map_place place = kernel_map_seek(map, home[index], high[index], low[index]);
+        if (place.is_found && map->slots[place.index].next_offset > (uint64_t)judge->offset[index] + 1)
+            judge->record[index]->fate = RECORD_OUTDATED;
+        else if (judge->is_due[index])
+            judge->record[index]->fate = RECORD_TOMBSTONE_DUE;
+    }
+    judge->count = 0;
+}
+
+kernel_status kernel_judge_payload(judging *judge, const uint8_t *payload, size_t size, int64_t records_count,
+                                   int64_t base_offset, int64_t last_offset_delta, bool drop_tombstones,
+                                   judged_record *judged)
+{
+    const int64_t latest_offset = judge->map->latest_offset;
+    record_walk walk;
+    record_frame frame;
+    if (!walk_begin(&walk, payload, size, records_count))
+        return KERNEL_BAD_FRAME;
+    for (; walk.left_count > 0; judged++) {
+        if (UNLIKELY(!walk_next(&walk, &frame)))
+            return KERNEL_BAD_FRAME;
+        if (UNLIKELY(frame.offset_delta > last_offset_delta || frame.offset_delta > INT64_MAX - base_offset))
+            return KERNEL_BAD_OFFSET;
+        judged->timestamp_delta = frame.timestamp_delta;
+        judged->position = (uint32_t)(frame.start - payload);
+        judged->fate = RECORD_STAYS;
+        judged->is_tombstone = frame.value_size < 0;
+        if (base_offset + frame.offset_delta > latest_offset)
+            continue;
+        if (UNLIKELY(frame.key_size < 0)) {
+            judged->fate = RECORD_WITHOUT_KEY;
+            continue;
+        }
+        judge->key[judge->count] = frame.key;
+        judge->key_size[judge->count] = (size_t)frame.key_size;
+        judge->offset[judge->count] = base_offset + frame.offset_delta;
+        judge->record[judge->count] = judged;
+        judge->is_due[judge->count] = drop_tombstones && judged->is_tombstone;
+        if (++judge->count == JUDGED_TOGETHER)
+            kernel_judge_waiting(judge);
+    }
+    return walk_end(&walk) ? KERNEL_OK : KERNEL_BAD_FRAME;
+}
+
+kept_records kernel_count_fates(const judged_record *judged, int64_t records_count)
+{
+    kept_records kept = {.max_timestamp_delta = INT64_MIN};
+    for (int64_t index = 0; index < records_count; index++) {
+        const judged_record *record = &judged[index];
+        const bool stays = record->fate == RECORD_STAYS;
+        kept.count += stays;
+        kept.tombstone_count += stays & record->is_tombstone;
+        kept.null_key_count += record->fate == RECORD_WITHOUT_KEY;
+        kept.dropped_tombstone_count += record->fate == RECORD_TOMBSTONE_DUE;
+        if (stays && record->timestamp_delta > kept.max_timestamp_delta)
+            kept.max_timestamp_delta = record->timestamp_delta;
+    }
+    if (kept.count == 0)
+        kept.max_timestamp_delta = 0;
+    return kept;
+}
+
+size_t kernel_copy_kept(const uint8_t *payload, size_t size, int64_t records_count, const judged_record *judged,
+                        uint8_t *target)
+{
+    const uint8_t *begin = target;
+    int64_t index = 0;
+    while (index < records_count) {
+        size_t run_begin, run_end;
+        while (index < records_count && judged[index].fate != RECORD_STAYS)
+            index++;
+        if (index == records_count)
+            break;
+        run_begin = judged[index].position;
+        while (index < records_count && judged[index].fate == RECORD_STAYS)
+            index++;
+        run_end = index == records_count ? size : judged[index].position;
+        memcpy(target, payload + run_begin, run_end - run_begin);
+        target += run_end - run_begin;
+    }
+    return (size_t)(target - begin);
+}
+
+kernel_status kernel_copy_shifted(const uint8_t *payload, size_t size, int64_t records_count,
+                                  const judged_record *judged, int64_t timestamp_shift, uint8_t *target,
+                                  size_t *copied_size)
+{
+    const uint8_t *begin = target;
+    record_walk walk;
+    record_frame frame;
+    walk_begin(&walk, payload, size, records_count);
+    for (; walk.left_count > 0; judged++) {
+        int64_t timestamp_delta;
+        /* Never false for what was judged, unless somebody changes it meanwhile. */
+        if (!walk_next(&walk, &frame))
+            return KERNEL_BAD_FRAME;
+        if (judged->fate != RECORD_STAYS)
+            continue;
+        if (__builtin_add_overflow(frame.timestamp_delta, timestamp_shift, &timestamp_delta))
+            return KERNEL_BAD_TIMESTAMP;
+        target = copy_shifted(&frame, timestamp_delta, target);
+        if (target == NULL)
+            return KERNEL_BAD_FRAME;
+    }
+    *copied_size = (size_t)(target - begin);
+    return KERNEL_OK;
+}
+
+kernel_status kernel_clean_records(const uint8_t *payload, size_t size, int64_t records_count, int64_t base_offset,
+                                   const offset_map *map, bool drop_tombstones, int64_t timestamp_shift,
+                                   judged_record *judged, uint8_t *target, kept_records *kept)
+{
+    judging judge = {.map = map};
+    kernel_status status = kernel_judge_payload(&judge, payload, size, records_count, base_offset, INT32_MAX,
+                                                drop_tombstones, judged);
+    if (status != KERNEL_OK)
+        return status;
+    kernel_judge_waiting(&judge);
+    *kept = kernel_count_fates(judged, records_count);
+    if (timestamp_shift == 0) {
+        kept->size = kernel_copy_kept(payload, size, records_count, judged, target);
+        return KERNEL_OK;
+    }
+    status = kernel_copy_shifted(payload, size, records_count, judged, timestamp_shift, target, &kept->size);
+    if (status == KERNEL_OK && kept->count > 0)
+        kept->max_timestamp_delta += timestamp_shift;
+    return status;
+}
