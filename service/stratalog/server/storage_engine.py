@@ -378,7 +378,7 @@ def _require_a_disk(logs: LogManager) -> None:
 def _highest_epochs(logs: LogManager, shard_count: int) -> dict[int, int]:
     """By shard, the highest leader epoch that a local log knows: what is appended to it has that or more."""
     highest: dict[int, int] = {}
-    for tip, epoch in logs.epochs_on_disk():
+    for tip, epoch in logs.found.epochs():
         shard = shard_of(tip, shard_count)
         highest[shard] = max(epoch, highest.get(shard, epoch))
     return highest

@@ -396,7 +396,7 @@ class TopicManager:
         """Delete local logs of topics that the catalog says are deleted; of others that it does not know,
         none.
         """
-        for topic_partition, topic_id in self._logs.partitions_on_disk():
+        for topic_partition, topic_id in self._logs.found.with_topics():
             entry = None if topic_id is None else self._catalog.by_id(topic_id)
             if entry is not None and entry.is_deleted:
                 try:

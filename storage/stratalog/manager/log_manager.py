@@ -15,7 +15,7 @@ duty. Lock order: a log's locks before those of this package.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from uuid import UUID
 
@@ -28,7 +28,7 @@ from stratalog.base.errors import (
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator, seeded_random
 from stratalog.base.scheduler import Scheduler
-from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_recovery import LoadProgress
@@ -60,12 +60,14 @@ class LogManager:
         settings: LogManagerSettings,
     ) -> None:
         """Use `open`."""
-        self._filesystem = directories.filesystem
+        self.filesystem = directories.filesystem
+        """It notices where a disk fails, and refuses what is offline."""
         self._scheduler = scheduler
         self._ids = ids
         self._directories = directories
         self._settings = settings
-        self._found = FoundPartitions(directories)
+        self.found = FoundPartitions(directories)
+        """Which partitions have a directory, opened or not."""
         self._resources = SegmentResources.over(
             directories.filesystem,
             max_open_files=settings.max_open_files,
@@ -210,16 +212,6 @@ class LogManager:
             for directory in self._directories:
                 directory.note_start_over()
 
-    def partitions_on_disk(self) -> tuple[tuple[TopicPartition, UUID | None], ...]:
-        """Partitions that have a directory, opened or not, with their topic ids where these can be read;
-        those in directories that are offline are left out."""
-        return self._found.with_topics()
-
-    def epochs_on_disk(self) -> Iterator[tuple[TopicIdPartition, int]]:
-        """The newest leader epoch of each partition that has a directory, as far as both can be read. Raises
-        DataDirectoryError."""
-        return self._found.epochs()
-
     def open_log(
         self,
         partition: TopicPartition,
@@ -276,7 +268,7 @@ class LogManager:
         not. Raises DataDirectoryError."""
         path = self.path_of(partition)
         try:
-            return read_import_mark(self._filesystem, path)
+            return read_import_mark(self.filesystem, path)
         except OSError as failure:
             raise disk_error(failure, path) from failure
 
@@ -317,7 +309,7 @@ class LogManager:
         """Delete what a topic that is gone has of the partition, which is not open, and not what another one
         has that has the name now. Raises DataDirectoryError."""
         assert partition not in self._logs, f"{partition} is open"
-        for directory in self._found.of_topic(partition, topic_id):
+        for directory in self.found.of_topic(partition, topic_id):
             if self._directories.holders(partition) == [directory]:
                 self.delete_log(partition)
                 continue
@@ -410,7 +402,7 @@ class LogManager:
         path = directory.partition_path(partition)
         try:
             moved_to = None
-            if self._filesystem.exists(path):
+            if self.filesystem.exists(path):
                 moved_to = directory.files.move_aside(partition, self._ids.uuid(), reason)
             directory.note_gone(partition)
             # A reader may have opened a file again after the log let go of it.
@@ -422,7 +414,7 @@ class LogManager:
 
     def _remove_later(self, path: str) -> None:
         self._scheduler.once(
-            f"remove {path}", lambda: self._filesystem.remove_tree(path), self.file_delete_delay_ms
+            f"remove {path}", lambda: self.filesystem.remove_tree(path), self.file_delete_delay_ms
         )
 
     def checkpoint(self) -> None:

@@ -72,7 +72,7 @@ def opened(disk: MemoryFileSystem, *, is_import: bool = False) -> Broker:
         data_dirs=("/data",), producer_id_expiration_ms=2**60, written_by_broker=is_import
     )
     manager = LogManager.open(disk, clock, ManualScheduler(clock), SequentialIds(), settings)
-    found = manager.partitions_on_disk()
+    found = manager.found.with_topics()
     assert [str(partition) for partition, _ in found] == [f"g1-{name}-0" for name in TOPICS]
     for partition, topic_id in found:
         assert isinstance(topic_id, UUID)

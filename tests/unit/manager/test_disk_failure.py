@@ -156,7 +156,7 @@ def test_a_log_that_is_deleted_on_a_failed_disk_leaves_its_name_to_another_one(
     found = disks.disk.killed()
     machine = LogMachine(found, data_dirs=paths, ids=SequentialIds(1))
     manager = machine.open()
-    assert {one for one in manager.partitions_on_disk() if one[0] == P[0]} == {
+    assert {one for one in manager.found.with_topics() if one[0] == P[0]} == {
         (P[0], TOPIC_ID),
         (P[0], other_id),
     }

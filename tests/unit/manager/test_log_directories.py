@@ -78,7 +78,7 @@ def test_a_partition_is_found_where_it_is() -> None:
     again = machine_of(machine.disk, C, B, A)
     manager = again.open()
     assert manager.was_clean is False, "the new directory was nobody's"
-    assert manager.partitions_on_disk() == tuple((partition, TOPIC_ID) for partition in P[:4])
+    assert manager.found.with_topics() == tuple((partition, TOPIC_ID) for partition in P[:4])
     for partition in P[:4]:
         assert manager.open_log(partition, TOPIC_ID, CONFIG).log_end_offset == partition.partition + 1
     assert where(manager) == {A: [0, 2], B: [1, 3]}
@@ -282,7 +282,7 @@ def test_what_is_asked_of_all_logs_is_asked_of_all_directories() -> None:
     machine.stop()
     write_import_mark(disk, f"{B}/orders-1", 5)
     manager = machine.open()
-    assert {tip.partition: epoch for tip, epoch in manager.epochs_on_disk()} == {0: 1, 1: 7}
+    assert {tip.partition: epoch for tip, epoch in manager.found.epochs()} == {0: 1, 1: 7}
     assert manager.import_epoch(P[1]) == 5
     assert manager.import_epoch(P[0]) is None
 
@@ -316,7 +316,7 @@ class TestOfflineFromTheStart:
         assert (second.state, second.partition_count) == (DirectoryState.OFFLINE, 0)
         assert "Permission denied" in second.reason
         assert manager.bound_store_id == "store-1"
-        assert [partition for partition, _ in manager.partitions_on_disk()] == [P[0], P[2]]
+        assert [partition for partition, _ in manager.found.with_topics()] == [P[0], P[2]]
         assert manager.open_log(P[0], TOPIC_ID, CONFIG).log_end_offset == 2
 
     def test_a_partition_that_may_be_there_is_not_begun_anew(self) -> None:

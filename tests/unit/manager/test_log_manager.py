@@ -93,7 +93,7 @@ def test_logs_are_created_and_found_again() -> None:
     machine.stop()
     manager = machine.open()
     assert manager.was_clean
-    assert manager.partitions_on_disk() == ((PARTITION, TOPIC_ID), (SECOND, TOPIC_ID))
+    assert manager.found.with_topics() == ((PARTITION, TOPIC_ID), (SECOND, TOPIC_ID))
     assert manager.logs() == ()
     assert manager.open_log(SECOND, TOPIC_ID, CONFIG).log_end_offset == 3
     manager.check()
@@ -281,7 +281,7 @@ def test_a_directory_of_which_nobody_knows_whose_it_is_stays_where_it_is(content
     with pytest.raises(DataDirectoryError, match="damaged") as failure:
         manager.open_log(PARTITION, TOPIC_ID, CONFIG)
     assert failure.value.fields["path"] == METADATA
-    assert manager.partitions_on_disk() == ((PARTITION, None), (SECOND, TOPIC_ID))
+    assert manager.found.with_topics() == ((PARTITION, None), (SECOND, TOPIC_ID))
     machine.stop()
     assert disk.list_directory(DATA_DIR) == before
 
