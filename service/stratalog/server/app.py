@@ -112,7 +112,7 @@ class Server:
         loop = asyncio.get_running_loop()
         runtime = RuntimeConfig.open(
             self._filesystem,
-            os.path.abspath(self.settings.data_dir),
+            self.settings.all_log_dirs,
             self.settings.config,
             self.settings.max_request_bytes,
         )

@@ -45,6 +45,11 @@ def start_background_tasks(
             engine.logs.tasks.checkpoint_starts,
             "log.flush.start.offset.checkpoint.interval.ms",
         ),
+        (
+            "broker-configuration",
+            engine.runtime.write_rest,
+            "log.flush.start.offset.checkpoint.interval.ms",
+        ),
     ]
     delay_ms = config.number("log.initial.task.delay.ms")
     for name, task, key in local_tasks:

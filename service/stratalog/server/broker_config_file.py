@@ -1,85 +1,95 @@
-"""The file of what was altered at run time, in the data directory: small, and written whole each time.
+"""The file of what was altered at run time: small, and written whole each time.
 
 ::
 
     # comments, and empty lines, are skipped
-    version=0
+    version=1
     checksum=1d2ef93b
+    generation=5
     log.cleaner.threads=2
     log.retention.ms=-1
 
-The checksum is the CRC-32C of the lines behind it, in hexadecimal, each with its line end. A crash leaves the
-old file or the new one. A file whose bytes are not what was written stops the start: to go on by defaults
-could delete records that a retention in this file keeps. A human who changes it takes the line of the
-checksum away; then nothing is compared.
+Each alteration has a higher generation than the one before it: copies of the file lie in all log directories,
+see `broker_config_copies`. The checksum is the CRC-32C of the lines behind it, in hexadecimal, each with its
+line end. A crash leaves the old file or the new one. A human who changes the file takes the line of the
+checksum away; then nothing is compared. Version 0 had no generations: all of it is of generation 0.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from crc32c import crc32c
 
 from stratalog.base.atomic_file import replace_file
-from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 
 BROKER_CONFIG_FILE = "broker-config.properties"
-VERSION = "0"
-_COMMENT = "# Altered at run time by `stratalog config alter --broker`. Take the checksum away to edit it.\n"
+VERSION = "1"
+_VERSION_WITHOUT_GENERATIONS = "0"
+_COMMENT = """\
+# Generation {generation} of what `stratalog config alter --broker` has altered; all log directories have it.
+# To edit it stop the server, raise the generation in one of them, and take the line of the checksum away.
+"""
+_GENERATION = "generation"
+# In the comment and in its line, so that no single damage makes it look older.
+_ANY_GENERATION = re.compile(r"(?i)generation[ =]([0-9]{1,18})\b")
+
+
+class StoredConfig(NamedTuple):
+    """What a file says."""
+
+    overrides: Mapping[str, str]
+    generation: int
+    is_edited: bool = False
+    """A human has taken the checksum away."""
+
+
+class DamagedConfigError(Exception):
+    """The bytes of a file are not what was written."""
+
+    def __init__(self, reason: str, generation: int | None) -> None:
+        """`generation`: the highest that it may have been of; None where nobody can tell."""
+        super().__init__(reason)
+        self.generation = generation
 
 
 class BrokerConfigFile:
-    """Not thread-safe: guarded by RuntimeConfig."""
+    """One copy. Not thread-safe: guarded by RuntimeConfig."""
 
-    def __init__(self, filesystem: FileSystem, data_dir: str) -> None:
+    def __init__(self, filesystem: FileSystem, directory: str) -> None:
         self._filesystem = filesystem
-        self.path = f"{data_dir}/{BROKER_CONFIG_FILE}"
+        self.directory = directory
+        self.path = f"{directory}/{BROKER_CONFIG_FILE}"
 
-    def read(self) -> dict[str, str]:
-        """What was altered; nothing where there is no file. Raises DataDirectoryError."""
+    def read(self) -> StoredConfig | None:
+        """None where there is no file. Raises DamagedConfigError, OSError."""
         try:
             data = self._filesystem.read_file(self.path)
         except (FileNotFoundError, NotADirectoryError):
-            # Whoever locks the data directory says what is wrong with its name.
-            return {}
-        except OSError as failure:
-            raise DataDirectoryError(
-                "the configuration that was altered at run time, which is also what retention goes by, cannot"
-                " be read; repair the disk, or start with another data directory as docs/operating.md says",
-                path=self.path,
-                reason=str(failure),
-            ) from failure
+            # Whoever locks the directory says what is wrong with its name.
+            return None
         try:
             return parse_broker_config(data.decode())
         except ValueError as damage:
-            raise DataDirectoryError(
-                "the configuration that was altered at run time is damaged; correct the file and take its"
-                " line `checksum=` away, or remove it to go by what the start is given",
-                path=self.path,
-                reason=str(damage),
-            ) from None
+            found = [int(text) for text in _ANY_GENERATION.findall(data.decode(errors="replace"))]
+            raise DamagedConfigError(str(damage), max(found, default=None)) from None
 
-    def write(self, overrides: Mapping[str, str]) -> None:
-        """Durable when it returns. Raises DataDirectoryError; a restart finds the former one, or this."""
-        try:
-            replace_file(self._filesystem, self.path, format_broker_config(overrides).encode())
-        except OSError as failure:
-            raise DataDirectoryError(
-                "the configuration cannot be written, and the server goes on by the former one; repair the"
-                " disk and try again",
-                path=self.path,
-                reason=str(failure),
-            ) from failure
+    def write(self, stored: StoredConfig) -> None:
+        """Durable when it returns. Raises OSError; a restart finds the former one, or this."""
+        replace_file(self._filesystem, self.path, format_broker_config(stored).encode())
 
 
-def format_broker_config(overrides: Mapping[str, str]) -> str:
+def format_broker_config(stored: StoredConfig) -> str:
     """The text of the file."""
-    body = _body(overrides)
-    return f"{_COMMENT}version={VERSION}\nchecksum={crc32c(body.encode()):08x}\n{body}"
+    body = _body(stored.overrides, stored.generation)
+    comment = _COMMENT.format(generation=stored.generation)
+    return f"{comment}version={VERSION}\nchecksum={crc32c(body.encode()):08x}\n{body}"
 
 
-def parse_broker_config(text: str) -> dict[str, str]:
+def parse_broker_config(text: str) -> StoredConfig:
     """Raises ValueError, which says what is wrong."""
     lines = [line for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#")]
     pairs: dict[str, str] = {}
@@ -91,13 +101,21 @@ def parse_broker_config(text: str) -> dict[str, str]:
             raise ValueError(f"{name.strip()} is there twice")
         pairs[name.strip()] = value.strip()
     version = pairs.pop("version", None)
-    if version != VERSION:
+    if version not in (VERSION, _VERSION_WITHOUT_GENERATIONS):
         raise ValueError(f"version is {version}, this software knows {VERSION}")
     checksum = pairs.pop("checksum", None)
-    if checksum is not None and checksum != f"{crc32c(_body(pairs).encode()):08x}":
-        raise ValueError("the checksum is not that of the lines")
-    return pairs
+    generation = pairs.pop(_GENERATION, None)
+    if generation is not None and not (generation.isascii() and generation.isdigit()):
+        raise ValueError(f"generation is {generation[:80]}, which is not a number")
+    if generation is None and version == VERSION and checksum is not None:
+        raise ValueError("the line of the generation is not there")
+    if checksum is not None:
+        body = _body(pairs, None if generation is None else int(generation))
+        if checksum != f"{crc32c(body.encode()):08x}":
+            raise ValueError("the checksum is not that of the lines")
+    return StoredConfig(pairs, int(generation or 0), is_edited=checksum is None)
 
 
-def _body(overrides: Mapping[str, str]) -> str:
-    return "".join(f"{name}={value}\n" for name, value in sorted(overrides.items()))
+def _body(overrides: Mapping[str, str], generation: int | None) -> str:
+    first = "" if generation is None else f"{_GENERATION}={generation}\n"
+    return first + "".join(f"{name}={value}\n" for name, value in sorted(overrides.items()))

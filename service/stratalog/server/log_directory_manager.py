@@ -89,8 +89,8 @@ class LogDirectoryManager:
 
     def cordon(self, path: str, *, is_cordoned: bool) -> str:
         """Keep new partitions away from a log directory, or let them in again; returns its path. Raises
-        InvalidRequestError where there is no such directory, or it is not cordoned and shall be let in,
-        DataDirectoryError.
+        InvalidRequestError where there is no such directory, or it is not cordoned and shall be let in;
+        DataDirectoryError where no disk can take that: it holds until the server ends all the same.
         """
         path = os.path.abspath(path)
 
@@ -114,7 +114,7 @@ class LogDirectoryManager:
                 wanted.append(path)
             return (ConfigChange(CORDONED, ",".join(wanted)),)
 
-        self._runtime.alter_by(change)
+        self._runtime.alter_by(change, even_unwritten=True)
         return path
 
     def forget(self, directory_id: str) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from stratalog.base.errors import InvalidConfigError, LogStoreError
+from stratalog.base.errors import DataDirectoryError, InvalidConfigError, LogStoreError
 from stratalog.base.filesystem import FileSystem
 from stratalog.log.log_config import LogConfig
 from stratalog.server.broker_config import BrokerConfig
-from stratalog.server.broker_config_file import BrokerConfigFile
+from stratalog.server.broker_config_copies import BrokerConfigCopies
 from stratalog.server.broker_keys import broker_key
 from stratalog.server.config_entry import ConfigChange, changed
 
@@ -38,9 +38,9 @@ class Reconfigurable(Protocol):
 class RuntimeConfig:
     """Thread-safe: `_lock` lets one alteration run at a time; `current` is replaced whole."""
 
-    def __init__(self, file: BrokerConfigFile, current: BrokerConfig, max_request_bytes: int) -> None:
+    def __init__(self, copies: BrokerConfigCopies, current: BrokerConfig, max_request_bytes: int) -> None:
         """Use `open`."""
-        self._file = file
+        self._copies = copies
         self._lock = threading.Lock()
         self._current = current
         self._max_request_bytes = max_request_bytes
@@ -48,11 +48,11 @@ class RuntimeConfig:
 
     @staticmethod
     def open(
-        filesystem: FileSystem, data_dir: str, static: Mapping[str, str], max_request_bytes: int
+        filesystem: FileSystem, log_dirs: Sequence[str], static: Mapping[str, str], max_request_bytes: int
     ) -> RuntimeConfig:
-        """Raises InvalidConfigError, DataDirectoryError where what was altered cannot be read."""
-        file = BrokerConfigFile(filesystem, data_dir)
-        dynamic = file.read()
+        """Raises InvalidConfigError, DataDirectoryError where nobody can tell what was altered."""
+        copies = BrokerConfigCopies(filesystem, log_dirs)
+        dynamic = copies.read()
         try:
             current = BrokerConfig.of(static, dynamic)
         except InvalidConfigError as refusal:
@@ -61,10 +61,10 @@ class RuntimeConfig:
             raise InvalidConfigError(
                 refusal.message + "; it was altered at run time, see the file",
                 **refusal.fields,
-                path=file.path,
+                path=copies.path,
             ) from None
         require_fits(current.topic_defaults, max_request_bytes, "message.max.bytes")
-        return RuntimeConfig(file, current, max_request_bytes)
+        return RuntimeConfig(copies, current, max_request_bytes)
 
     @property
     def current(self) -> BrokerConfig:
@@ -74,6 +74,16 @@ class RuntimeConfig:
     def topic_defaults(self) -> LogConfig:
         """What topics go by where they set nothing."""
         return self._current.topic_defaults
+
+    def settle(self, filesystem: FileSystem, online: Callable[[], Sequence[str]]) -> None:
+        """The log directories are locked; see `BrokerConfigCopies.settle`."""
+        with self._lock:
+            self._copies.settle(filesystem, online)
+
+    def write_rest(self) -> None:
+        """Let log directories that could not take an alteration have it, now that they may be able to."""
+        with self._lock:
+            self._copies.write_rest()
 
     def add(self, reconfigurable: Reconfigurable) -> None:
         """Tell it of every alteration from now on."""
@@ -88,10 +98,16 @@ class RuntimeConfig:
         return self.alter_by(lambda _: changes, validate_only=validate_only)
 
     def alter_by(
-        self, change_of: Callable[[BrokerConfig], tuple[ConfigChange, ...]], *, validate_only: bool = False
+        self,
+        change_of: Callable[[BrokerConfig], tuple[ConfigChange, ...]],
+        *,
+        validate_only: bool = False,
+        even_unwritten: bool = False,
     ) -> BrokerConfig:
         """As `alter`, by what the changes to the configuration in force are said to be: nobody else alters it
         meanwhile. Raises what `change_of` does besides.
+
+        `even_unwritten`: it holds from now on even where no disk can take it; the DataDirectoryError says so.
         """
         with self._lock:
             former = self._current
@@ -102,9 +118,12 @@ class RuntimeConfig:
             require_fits(config.topic_defaults, self._max_request_bytes, "message.max.bytes")
             for reconfigurable in self._reconfigurables:
                 reconfigurable.require_applicable(config)
-            if validate_only or config.dynamic == former.dynamic:
+            if validate_only:
                 return config
-            self._file.write(config.dynamic)
+            if config.dynamic == former.dynamic:
+                self._require_written()
+                return config
+            unwritten = self._write(config, even_unwritten=even_unwritten)
             self._current = config
             for reconfigurable in self._reconfigurables:
                 try:
@@ -115,7 +134,37 @@ class RuntimeConfig:
             "the configuration was altered: %s",
             ", ".join(f"{name}={'(deleted)' if text is None else text}" for name, text in changes),
         )
+        if unwritten is not None:
+            raise unwritten
         return config
+
+    def _write(self, config: BrokerConfig, *, even_unwritten: bool) -> DataDirectoryError | None:
+        """Make it durable. Raises DataDirectoryError where that cannot be, or returns it where the
+        configuration holds all the same."""
+        try:
+            self._copies.write(config.dynamic)
+        except DataDirectoryError as failure:
+            if not even_unwritten:
+                raise
+            self._copies.keep(config.dynamic)
+            return _unwritten(failure.fields["path"], failure.fields["reason"])
+        return None
+
+    def _require_written(self) -> None:
+        """Raises DataDirectoryError where what is in force is on no disk, and still cannot be written."""
+        if self._copies.is_kept_only:
+            self._copies.write_rest()
+        if self._copies.is_kept_only:
+            raise _unwritten(self._copies.path, "still no log directory takes it")
+
+
+def _unwritten(path: object, reason: object) -> DataDirectoryError:
+    return DataDirectoryError(
+        "it holds from now on, but no log directory could take it, so a restart forgets it; free space or"
+        " repair a disk, then it is written within a minute, or at once if you ask again",
+        path=path,
+        reason=reason,
+    )
 
 
 def require_fits(config: LogConfig, max_request_bytes: int, name: str = "max.message.bytes") -> None:

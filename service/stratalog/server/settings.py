@@ -100,7 +100,7 @@ class ServerSettings:
     cold_read_queue_count: int = 256
     """Reads of tiered data that may wait for a thread; one more is refused as retriable."""
 
-    task_thread_count: int = 11
+    task_thread_count: int = 12
     """Threads of background tasks: one for each, so that a compaction of hours delays no look at the head."""
 
     admin_thread_count: int = 8

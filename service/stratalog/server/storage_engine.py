@@ -2,7 +2,8 @@
 
 Opening, in this order, because each step protects the next:
 
-1. Lock the data directory. Nobody else writes the local logs from here on.
+1. Lock the data directory. Nobody else writes the local logs from here on. What was altered at run time is
+   written to the log directories that do not have it.
 2. Read the store's identity, and create it where the data directory belongs to no store yet; probe that the
    store keeps its promise on conditional writes; bind the data directory to this store. A directory that
    belongs to another store stops here, before anything is written to either.
@@ -185,6 +186,7 @@ class StorageEngineBuilder:
             )
             undo.callback(logs.close)
             on_logs(logs)
+            self._runtime.settle(logs.filesystem, lambda: _online(logs))
             with tell_of_waiting(self._scheduler, self._clock, self._store.url):
                 identity = self._open_identity(logs)
                 require_conditional_writes(self._store, self._ids)
@@ -362,6 +364,11 @@ class StorageEngineBuilder:
             ),
             compactor,
         )
+
+
+def _online(logs: LogManager) -> list[str]:
+    """Paths of the log directories that work."""
+    return [one.path for one in logs.directories() if one.state is not DirectoryState.OFFLINE]
 
 
 def _require_a_disk(logs: LogManager) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.server.broker_config import BrokerConfig
-from stratalog.server.broker_config_file import BROKER_CONFIG_FILE, format_broker_config
+from stratalog.server.broker_config_file import BROKER_CONFIG_FILE, StoredConfig, format_broker_config
 from stratalog.server.config_entry import ConfigChange
 from stratalog.server.runtime_config import RuntimeConfig
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
@@ -49,7 +49,7 @@ def disk_with(text: str | None = None) -> MemoryFileSystem:
 
 def opened(disk: MemoryFileSystem, **static: str) -> RuntimeConfig:
     keys = {name.replace("_", "."): value for name, value in static.items()}
-    return RuntimeConfig.open(disk, "/data", keys, MAX_REQUEST_BYTES)
+    return RuntimeConfig.open(disk, ("/data",), keys, MAX_REQUEST_BYTES)
 
 
 def set_to(**values: str) -> tuple[ConfigChange, ...]:
@@ -126,9 +126,9 @@ def altered_with(fault: Callable[[FaultyFileSystem, int], None], operation: int)
     disk = FaultyFileSystem()
     disk.make_directories("/data")
     disk.sync_directory("/")
-    first = RuntimeConfig.open(disk, "/data", {}, MAX_REQUEST_BYTES)
+    first = RuntimeConfig.open(disk, ("/data",), {}, MAX_REQUEST_BYTES)
     first.alter(set_to(log_retention_ms="7"))
-    runtime = RuntimeConfig.open(disk, "/data", {}, MAX_REQUEST_BYTES)
+    runtime = RuntimeConfig.open(disk, ("/data",), {}, MAX_REQUEST_BYTES)
     fault(disk, disk.operation_count + operation)
     try:
         runtime.alter(set_to(log_retention_ms="-1"))
@@ -146,7 +146,7 @@ def test_a_crash_and_an_error_leave_the_old_configuration_or_the_new_one(
     found: set[int] = set()
     operation = 1
     while (disk := altered_with(fault, operation)) is not None:
-        after = RuntimeConfig.open(disk.reopened(survival), "/data", {}, MAX_REQUEST_BYTES)
+        after = RuntimeConfig.open(disk.reopened(survival), ("/data",), {}, MAX_REQUEST_BYTES)
         found.add(after.topic_defaults.retention_ms)
         operation += 1
     assert operation > 5, "opens, truncates, appends, syncs, renames, syncs the directory"
@@ -157,11 +157,16 @@ def test_a_crash_and_an_error_leave_the_old_configuration_or_the_new_one(
     ("text", "reason"),
     [
         ("", "version is None"),
-        ("version=1\n", "version is 1"),
+        ("version=2\n", "version is 2"),
         ("version=0\nlog.retention.ms\n", "is not KEY=VALUE"),
         ("version=0\nlog.roll.ms=1\nlog.roll.ms=2\n", "is there twice"),
-        (format_broker_config({"log.retention.ms": "-1"}).replace("=-1", "=-3"), "checksum"),
-        (format_broker_config({"log.retention.ms": "-1"}).replace("log.retention.ms=-1\n", ""), "checksum"),
+        (format_broker_config(StoredConfig({"log.retention.ms": "-1"}, 3)).replace("=-1", "=-3"), "checksum"),
+        (
+            format_broker_config(StoredConfig({"log.retention.ms": "-1"}, 3)).replace(
+                "log.retention.ms=-1\n", ""
+            ),
+            "checksum",
+        ),
     ],
 )
 def test_a_damaged_file_stops_the_start_and_says_what_to_do(text: str, reason: str) -> None:

@@ -61,7 +61,7 @@ def test_a_start_on_a_silent_store_tells_of_it(caplog: pytest.LogCaptureFixture)
         SequentialIds(1),
         StopSignal(),
         ServerSettings(data_dir="/data"),
-        RuntimeConfig.open(MemoryFileSystem(), "/data", {}, 1 << 25),
+        RuntimeConfig.open(MemoryFileSystem(), ("/data",), {}, 1 << 25),
     )
     with ThreadPoolExecutor(1) as executor, pytest.raises(StoreUnavailableError):
         # No partition is opened, so none needs a host.
