@@ -44,7 +44,7 @@ class LogAvailability:
     ) -> None:
         """`lock` is `UnifiedLog.lock`. `health`: of the log directory that the log is in."""
         self._lock = lock
-        self._topic_partition = topic_partition
+        self.topic_partition = topic_partition
         self._local = local_log
         self.health = health
         self._offline_reason: str | None = None
@@ -59,8 +59,8 @@ class LogAvailability:
         if self.is_closed:
             return UnknownTopicOrPartitionError(
                 "the log is closed; look the partition up again",
-                topic=self._topic_partition.topic,
-                partition=self._topic_partition.partition,
+                topic=self.topic_partition.topic,
+                partition=self.topic_partition.partition,
             )
         refusal = self.health.refusal()
         if refusal is None and self._offline_reason is not None:
@@ -93,9 +93,9 @@ class LogAvailability:
             raise self.go_offline(failure) from failure
 
     @contextmanager
-    def unchanged_on_full_disk(self, undo: Callable[[], None]) -> Generator[None]:
-        """As `offline_on_failure`; but where the disk is only full, `undo` makes it as it was, and the log
-        goes on. Raises DataDirectoryError."""
+    def unchanged_on_full_disk(self, undo: Callable[[], None] = lambda: None) -> Generator[None]:
+        """As `offline_on_failure`; but where the disk is only full, everything is as it was once `undo` has
+        run, and the log goes on. Raises DataDirectoryError."""
         try:
             yield
         except OSError as failure:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from uuid import UUID
 
 from stratalog.base.clock import Clock
@@ -34,6 +33,7 @@ from stratalog.log.append_request import AppendRequest
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
+from stratalog.log.late_removal import unlink_later
 from stratalog.log.leader_epoch_cache import EpochEnd
 from stratalog.log.log_appender import LogAppender, only
 from stratalog.log.log_availability import LogAvailability
@@ -65,14 +65,14 @@ class UnifiedLog:
         scheduler: Scheduler,
         random_source: random.Random,
         loaded: LoadedLog,
-        checkpoint: Callable[[UnifiedLog], None],
+        checkpoint: Callable[[UnifiedLog, int], None],
         topic_partition: TopicPartition,
         topic_id: UUID,
         config: LogConfig,
         health: DirectoryHealth,
     ) -> None:
-        """`checkpoint` makes recovery point and start offset durable as they are; called under `lock`.
-        `health`: of the log directory that the log is in."""
+        """`checkpoint` makes the log's recovery point durable, and the start offset that it gets; called
+        under `lock`. `health`: of the log directory that the log is in."""
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.config = config
@@ -110,7 +110,7 @@ class UnifiedLog:
             self._offsets,
             self._availability,
             self._flusher,
-            checkpoint=lambda: checkpoint(self),
+            checkpoint=self._checkpoint_now,
             unlink_later=self._unlink_later,
         )
         self.state_transfer = StateTransfer(self.lock, clock, loaded, self._offsets, self._availability)
@@ -346,12 +346,12 @@ class UnifiedLog:
             self._availability.require_online()
             if offset > self.high_watermark:
                 raise self._offsets.out_of_range(offset)
-            undo = partial(setattr, self._offsets, "log_start_offset", self.log_start_offset)
             if offset > self.log_start_offset:
-                self._offsets.log_start_offset = offset
                 if not self.config.remote_storage_enable or offset > self.recovery_point:
-                    with self._availability.unchanged_on_full_disk(undo):
-                        self._checkpoint(self)
+                    # Before anybody sees it, who might write it down: a start that is refused has not been.
+                    with self._availability.unchanged_on_full_disk():
+                        self._checkpoint(self, offset)
+                self._offsets.log_start_offset = offset
                 self._retention.follow_log_start()
 
     def delete_local_segments(self, *, ignore_retention: bool = False) -> int:
@@ -388,7 +388,7 @@ class UnifiedLog:
                 truncated = self._availability.reading(lambda: self._local.before(offset))
                 with self._availability.offline_on_failure():
                     self._offsets.lower_to(truncated.segments.end_offset)
-                    self._checkpoint(self)
+                    self._checkpoint_now()
                     self._local.truncate(truncated)
                     self._state.truncate_to(truncated.segments, self._clock.now_ms(), self.high_watermark)
                 self._unlink_later(truncated.dropped)
@@ -402,7 +402,7 @@ class UnifiedLog:
             self._roll(offset)
             self.flush()
             with self._availability.offline_on_failure():
-                self._checkpoint(self)
+                self._checkpoint_now()
         elif self.log_end_offset < offset and not self.config.remote_storage_enable:
             self.truncate_fully_and_start_at(offset)
 
@@ -416,7 +416,7 @@ class UnifiedLog:
             self._offsets.lower_to(offset)
             self._offsets.recovery_point = 0
             with self._availability.offline_on_failure():
-                self._checkpoint(self)
+                self._checkpoint_now()
                 dropped = self._local.restart_at(offset, self.config, self._clock.now_ms())
                 self._state.restart_at(offset)
             self._offsets.recovery_point = offset
@@ -490,10 +490,8 @@ class UnifiedLog:
         except DataDirectoryError as failure:
             raise self._availability.go_offline(failure) from failure
 
-    def _unlink_later(self, dropped: Sequence[LogSegment]) -> None:
-        def unlink() -> None:
-            for segment in dropped:
-                segment.unlink_deleted()
+    def _checkpoint_now(self) -> None:
+        self._checkpoint(self, self.log_start_offset)
 
-        if dropped:
-            self._scheduler.once(f"unlink {self.topic_partition}", unlink, self.config.file_delete_delay_ms)
+    def _unlink_later(self, dropped: Sequence[LogSegment]) -> None:
+        unlink_later(self._scheduler, self._availability, dropped, self.config.file_delete_delay_ms)

@@ -7,6 +7,7 @@ Besides one directory for each partition it has::
                                         sibling.directories, the others of the same server
     recovery-point-offset-checkpoint    see `checkpoint`
     log-start-offset-checkpoint         and its .copy, see `start_checkpoint`
+    .spare                              see `spare_space`
     .kafka_cleanshutdown                there if the last process closed every log; removed before any change
     TOPIC-N.UUID-delete                 a deleted partition, to be removed
     TOPIC-N.UUID-future                 a copy of a partition that is to move here, see `log_move`

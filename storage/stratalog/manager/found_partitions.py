@@ -8,9 +8,9 @@ from uuid import UUID
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
+from stratalog.manager.disk_error import disk_error
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
-from stratalog.manager.log_loading import disk_error
 from stratalog.manager.partition_metadata import read_partition_metadata
 
 

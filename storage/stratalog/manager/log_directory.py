@@ -27,6 +27,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.manager.data_directory import DataDirectory
 from stratalog.manager.directory_checkpoints import DirectoryCheckpoints
+from stratalog.manager.spare_space import SpareSpace
 
 
 class DirectoryState(enum.Enum):
@@ -57,6 +58,7 @@ class OpenedDirectory(NamedTuple):
 
     files: DataDirectory
     checkpoints: DirectoryCheckpoints
+    spare: SpareSpace
     partitions: tuple[TopicPartition, ...]
 
     @staticmethod
@@ -67,16 +69,17 @@ class OpenedDirectory(NamedTuple):
         """
         files = DataDirectory(filesystem, path, new_id)
         try:
-            checkpoints = DirectoryCheckpoints(filesystem, path)
+            spare = SpareSpace(filesystem, path)
+            checkpoints = DirectoryCheckpoints(filesystem, path, spare)
             partitions = tuple(files.partitions())
-            return OpenedDirectory(files, checkpoints, partitions)
+            return OpenedDirectory(files, checkpoints, spare, partitions)
         except BaseException:
             files.release()
             raise
 
 
 class LogDirectory:
-    """Guarded by LogDirectories.guard, but for `health` and `checkpoints`, which are thread-safe."""
+    """Guarded by LogDirectories.guard, but for `health`, `checkpoints` and `spare`, which are thread-safe."""
 
     def __init__(
         self, health: DirectoryHealth, opened: OpenedDirectory | None, *, is_cordoned: bool = False
@@ -132,6 +135,13 @@ class LogDirectory:
         self.require_online()
         assert self._opened is not None
         return self._opened.checkpoints
+
+    @property
+    def spare(self) -> SpareSpace:
+        """Raises DataDirectoryError where the directory is offline."""
+        self.require_online()
+        assert self._opened is not None
+        return self._opened.spare
 
     def require_online(self) -> None:
         """Raises DataDirectoryError."""

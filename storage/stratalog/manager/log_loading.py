@@ -23,6 +23,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.log_loader import LogLoader
 from stratalog.log.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.disk_error import disk_error
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.log_manager_settings import LogManagerSettings
@@ -70,7 +71,7 @@ class LogLoading:
         resources: SegmentResources,
         cleaner: CleanerManager,
         settings: LogManagerSettings,
-        checkpoint: Callable[[UnifiedLog], None],
+        checkpoint: Callable[[UnifiedLog, int], None],
     ) -> None:
         """`checkpoint`: see UnifiedLog."""
         self._filesystem = directories.filesystem
@@ -244,10 +245,3 @@ class LogLoading:
             log.truncate_fully_and_start_at(log.log_start_offset)
             log.recovery_report = log.recovery_report._replace(lost_end_offset=end_offset)
         return log
-
-
-def disk_error(failure: OSError, path: str) -> DataDirectoryError:
-    """What the caller of the manager is told."""
-    return DataDirectoryError(
-        "the local disk failed; repair it and restart the server", path=path, reason=str(failure)
-    )

@@ -34,16 +34,18 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import DELETE_REASON
+from stratalog.manager.disk_error import disk_error
 from stratalog.manager.found_partitions import FoundPartitions
 from stratalog.manager.import_mark import read_import_mark
 from stratalog.manager.log_closing import Threads, close_logs
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory, LogDirectoryStatus
-from stratalog.manager.log_loading import LogLoading, WantedLog, disk_error
+from stratalog.manager.log_loading import LogLoading, WantedLog
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.log_move import LogMove
 from stratalog.manager.log_moves import LogMoves
 from stratalog.manager.log_tasks import LogTasks
+from stratalog.manager.put_away import PutAway
 from stratalog.manager.recovery_progress import RecoveryProgress
 from stratalog.segment.segment_resources import SegmentResources
 
@@ -62,8 +64,6 @@ class LogManager:
         """Use `open`."""
         self.filesystem = directories.filesystem
         """It notices where a disk fails, and refuses what is offline."""
-        self._scheduler = scheduler
-        self._ids = ids
         self._directories = directories
         self._settings = settings
         self.found = FoundPartitions(directories)
@@ -80,6 +80,9 @@ class LogManager:
         self.file_delete_delay_ms = settings.file_delete_delay_ms
         """Directories of deleted partitions, and what moves leave, are removed after this long; may be set at
         any time, for what is deleted from then on."""
+        self._away = PutAway(
+            scheduler, ids, directories, lambda: self.file_delete_delay_ms, self._resources.files.forget_below
+        )
         self._is_closed = False
         self.cleaner = CleanerManager(directories.filesystem, clock, seeded_random(ids), self.logs)
         """Whoever is to change a log in a way that a clean must not meet pauses it."""
@@ -103,7 +106,7 @@ class LogManager:
             except OSError as failure:
                 # Without its checkpoint nothing would be cleaned there.
                 directory.health.fail(str(failure))
-        self.moves = LogMoves(clock, ids, directories, self.cleaner, self._remove_later)
+        self.moves = LogMoves(clock, ids, directories, self.cleaner, self._away.remove_later)
         """Of logs between directories: what was cut off, and what goes on."""
         self._expiry = scheduler.every(
             "expire producers",
@@ -134,14 +137,7 @@ class LogManager:
         except BaseException:
             directories.release()
             raise
-        for directory in directories.online():
-            try:
-                leftovers = directory.files.leftovers()
-            except OSError:
-                # It is offline then, or the next start finds them.
-                continue
-            for path in leftovers:
-                manager._remove_later(path)
+        manager._away.remove_leftovers()
         return manager
 
     @property
@@ -211,6 +207,7 @@ class LogManager:
         with self._guard:
             for directory in self._directories:
                 directory.note_start_over()
+        self.tasks.keep_spare_space()
 
     def open_log(
         self,
@@ -294,6 +291,9 @@ class LogManager:
         Raises DataDirectoryError; on a disk that is offline it stays then for `delete_leftover` of a later
         process, and another log may have the name in this one.
         """
+        self._delete(partition, self._away.remove_later)
+
+    def _delete(self, partition: TopicPartition, remove: Callable[[str], None]) -> None:
         try:
             path = self._take_out(partition, DELETE_REASON, flush=False)
         except DataDirectoryError:
@@ -303,7 +303,7 @@ class LogManager:
                     holder.note_gone(partition)
             raise
         if path is not None:
-            self._remove_later(path)
+            remove(path)
 
     def delete_leftover(self, partition: TopicPartition, topic_id: UUID) -> None:
         """Delete what a topic that is gone has of the partition, which is not open, and not what another one
@@ -311,12 +311,12 @@ class LogManager:
         assert partition not in self._logs, f"{partition} is open"
         for directory in self.found.of_topic(partition, topic_id):
             if self._directories.holders(partition) == [directory]:
-                self.delete_log(partition)
+                self._delete(partition, self._away.remove_unread)
                 continue
             with self._guard:
-                path = self._put_away(directory, partition, DELETE_REASON)
+                path = self._away.put_away(directory, partition, DELETE_REASON)
             if path is not None:
-                self._remove_later(path)
+                self._away.remove_unread(path)
 
     def set_aside(self, partition: TopicPartition, reason: str) -> str | None:
         """Close the partition's log and give its directory another name, for a human to look at. It is never
@@ -390,32 +390,9 @@ class LogManager:
             directory = self._directories.holder(partition)
             if directory is None:
                 return None
-            moved_to = self._put_away(directory, partition, reason)
-            try:
-                self.cleaner.forget(partition)
-            except OSError as failure:
-                raise disk_error(failure, directory.partition_path(partition)) from failure
+            moved_to = self._away.put_away(directory, partition, reason)
+            self._away.forgetting(partition, lambda: self.cleaner.forget(partition))
             return moved_to
-
-    def _put_away(self, directory: LogDirectory, partition: TopicPartition, reason: str) -> str | None:
-        """Rename what that directory has of the partition. Under the guard; raises DataDirectoryError."""
-        path = directory.partition_path(partition)
-        try:
-            moved_to = None
-            if self.filesystem.exists(path):
-                moved_to = directory.files.move_aside(partition, self._ids.uuid(), reason)
-            directory.note_gone(partition)
-            # A reader may have opened a file again after the log let go of it.
-            self._resources.files.forget_below(path)
-            directory.checkpoints.forget(partition)
-        except OSError as failure:
-            raise disk_error(failure, path) from failure
-        return moved_to
-
-    def _remove_later(self, path: str) -> None:
-        self._scheduler.once(
-            f"remove {path}", lambda: self.filesystem.remove_tree(path), self.file_delete_delay_ms
-        )
 
     def checkpoint(self) -> None:
         """Write recovery points and start offsets of all logs. Raises DataDirectoryError."""
@@ -429,8 +406,8 @@ class LogManager:
     def _is_open(self, log: UnifiedLog) -> bool:
         return self._logs.get(log.topic_partition) is log
 
-    def _checkpoint_of(self, log: UnifiedLog) -> None:
-        self._directories.of(log).checkpoints.write_for(log)
+    def _checkpoint_of(self, log: UnifiedLog, log_start_offset: int) -> None:
+        self._directories.of(log).checkpoints.write_for(log, log_start_offset)
 
     def close(self, threads: Threads | None = None) -> None:
         """Flush and close all logs, write the checkpoints, leave the markers, release the directories. Logs
@@ -446,6 +423,7 @@ class LogManager:
         self._expiry.cancel()
         self.moves.close()
         self.cleaner.stop()
+        self.tasks.give_up_spare_space()
         failures: list[LogStoreError] = []
         online = self._directories.online()
         try:

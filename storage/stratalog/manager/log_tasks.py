@@ -7,15 +7,16 @@ when all were tried.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.disk_error import disk_error
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
-from stratalog.manager.log_loading import disk_error
 
 
 class LogTasks:
@@ -47,13 +48,20 @@ class LogTasks:
 
     def checkpoint_recovery_points(self) -> None:
         """Write down, in each directory that works, up to where its logs are durable: it bounds the work of a
-        recovery. Raises DataDirectoryError."""
+        recovery. And keep space where some was given up. Raises DataDirectoryError."""
         logs = self._logs()
-        self._write_each(
-            lambda directory: directory.checkpoints.write_recovery_points(
-                logs, partial(self.is_in, directory)
-            )
-        )
+
+        def write(directory: LogDirectory) -> None:
+            directory.checkpoints.write_recovery_points(logs, partial(self.is_in, directory))
+            directory.spare.keep()
+
+        self._write_each(write)
+
+    def keep_spare_space(self) -> None:
+        """Keep some in each directory that works; see `SpareSpace`."""
+        for directory in self._directories.online():
+            with suppress(DataDirectoryError):
+                directory.spare.keep()
 
     def checkpoint_starts(self) -> None:
         """The same for where the logs start."""
@@ -61,6 +69,12 @@ class LogTasks:
         self._write_each(
             lambda directory: directory.checkpoints.write_starts(logs, partial(self.is_in, directory))
         )
+
+    def give_up_spare_space(self) -> None:
+        """The logs are about to be closed, which takes some; nothing is appended any more."""
+        for directory in self._directories.online():
+            with suppress(DataDirectoryError, OSError):
+                directory.spare.give_up()
 
     def _write_each(self, write: Callable[[LogDirectory], None]) -> None:
         failures: list[DataDirectoryError] = []

@@ -1,0 +1,19 @@
+"""What the caller of the manager is told where a disk refuses something: what happened, and what to do."""
+
+from __future__ import annotations
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.log.directory_health import DISK_FAILURES, FULL_DISK
+
+
+def disk_error(failure: OSError, path: str) -> DataDirectoryError:
+    """The error to raise for this failure, met at that path."""
+    return DataDirectoryError(_advice(failure), path=path, reason=str(failure))
+
+
+def _advice(failure: OSError) -> str:
+    if failure.errno in FULL_DISK:
+        return "the local disk is full; free space (delete a topic, or make the disk larger), then try again"
+    if failure.errno in DISK_FAILURES:
+        return "the local disk failed; repair it and restart the server"
+    return "the system refused an operation on the local disk; correct what the reason says, then try again"
