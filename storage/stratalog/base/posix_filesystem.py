@@ -267,12 +267,16 @@ class PosixFileSystem:
                 shutil.copyfileobj(source_file, target_file, _COPY_BYTES)
 
     def remove_tree(self, path: str) -> None:
-        try:
-            shutil.rmtree(path)
-        except FileNotFoundError:
+        failures: list[BaseException] = []
+        # What cannot be removed keeps nothing else from going.
+        if sys.version_info >= (3, 12):
+            shutil.rmtree(path, onexc=lambda _function, _path, failure: failures.append(failure))
+        else:
+            shutil.rmtree(path, onerror=lambda _function, _path, found: failures.append(found[1]))
+        for failure in failures:
             # Missing from the beginning, or somebody else is removing it as well: gone either way.
-            if os.path.exists(path):
-                raise
+            if not isinstance(failure, FileNotFoundError):
+                raise failure
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
