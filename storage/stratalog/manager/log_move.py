@@ -178,8 +178,13 @@ class LogMove:
                 self._directory.clean_up()
             with self._changed:
                 self._end(state, reason)
-        logger.info(
-            "the move of %s to %s has ended: %s. %s", self.partition, self.target_path, state.value, reason
+        logger.log(
+            logging.WARNING if state is MoveState.FAILED else logging.INFO,
+            "the move of %s to %s has ended: %s. %s",
+            self.partition,
+            self.target_path,
+            state.value,
+            reason,
         )
         return state
 

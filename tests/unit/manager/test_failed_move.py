@@ -33,13 +33,15 @@ def test_damage_is_not_copied() -> None:
     moving.append()
 
 
-def test_a_directory_in_the_partitions_directory_is_for_a_human() -> None:
+def test_a_directory_in_the_partitions_directory_is_for_a_human(caplog: pytest.LogCaptureFixture) -> None:
     moving = MovingLog()
     moving.disk.make_directories(f"{PARTITION_DIR}/notes")
     move = moving.begin()
     assert move.run() is MoveState.FAILED
     assert "move that away" in move.progress.reason
     assert moving.left_over() == []
+    [told] = [one for one in caplog.records if "has ended: failed" in one.message]
+    assert (told.levelname, "move that away" in told.message) == ("WARNING", True)
 
 
 def commit_of(moving: MovingLog) -> int:
