@@ -40,6 +40,8 @@ def describe(as_json: bool, server: str) -> None:
     for found in response.log_dirs:
         if found.reason:
             click.echo(f"{found.path} is {found.state}: {found.reason}")
+        for path in found.set_aside:
+            click.echo(f"{path} is of no topic, or was set aside: look at it, then move it away or remove it")
     if response.moves:
         print_table(
             ("MOVE", "TO", "STATE", "COPIED", "REMAINING", "REASON"),

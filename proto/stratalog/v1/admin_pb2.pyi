@@ -1079,6 +1079,7 @@ class LogDir(_message.Message):
     PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     REMAINING_LOGS_FIELD_NUMBER: _builtins.int
+    SET_ASIDE_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Of one that is missing, where it was last."""
     directory_id: _builtins.str
@@ -1092,6 +1093,10 @@ class LogDir(_message.Message):
     """Of the logs that are open here."""
     remaining_logs: _builtins.int
     """Logs that were found at the start and have not been opened yet."""
+    @_builtins.property
+    def set_aside(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Paths of directories in it that are named like partitions and are no topic's, or that were set aside."""
+
     def __init__(
         self,
         *,
@@ -1102,10 +1107,11 @@ class LogDir(_message.Message):
         partition_count: _builtins.int = ...,
         size_bytes: _builtins.int = ...,
         remaining_logs: _builtins.int = ...,
+        set_aside: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id", "partition_count", b"partition_count", "path", b"path", "reason", b"reason", "remaining_logs", b"remaining_logs", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id", "partition_count", b"partition_count", "path", b"path", "reason", b"reason", "remaining_logs", b"remaining_logs", "set_aside", b"set_aside", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

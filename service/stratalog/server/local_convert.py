@@ -21,6 +21,7 @@ def log_dir_message(described: DescribedDirectory) -> admin_pb2.LogDir:
         partition_count=status.partition_count,
         size_bytes=described.size_bytes,
         remaining_logs=status.remaining_log_count,
+        set_aside=described.set_aside,
     )
 
 

@@ -34,6 +34,8 @@ class DescribedDirectory(NamedTuple):
     status: LogDirectoryStatus
     size_bytes: int
     """Of the logs that are open in it."""
+    set_aside: Sequence[str] = ()
+    """Paths of directories in it that are no topic's, or were set aside."""
 
 
 class LogDirectoryManager:
@@ -80,10 +82,17 @@ class LogDirectoryManager:
         for log in self._logs.logs():
             if not log.is_offline:
                 size_bytes[posixpath.dirname(log.directory)] += log.size_bytes
+        set_aside = self._logs.found.set_aside()
         statuses = self._logs.directories()
         missing = [DescribedDirectory(status, 0) for status in self._logs.missing_directories()]
         return (
-            [*(DescribedDirectory(status, size_bytes[status.path]) for status in statuses), *missing],
+            [
+                *(
+                    DescribedDirectory(status, size_bytes[status.path], set_aside.get(status.path, ()))
+                    for status in statuses
+                ),
+                *missing,
+            ],
             self._logs.moves.progress(),
         )
 

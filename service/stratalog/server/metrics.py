@@ -86,6 +86,11 @@ def _of_directories(logs: LogManager) -> Iterator[Metric]:
         {one.path: one.partition_count for one in found},
     )
     yield _by_directory(
+        "log_manager_set_aside_directories",
+        "Directories of partitions that are no topic's or were set aside, for somebody to look at.",
+        {one.path: one.set_aside_count for one in found},
+    )
+    yield _by_directory(
         "log_manager_remaining_logs_to_recover",
         "Logs that were found at the start and have not been opened yet.",
         {one.path: one.remaining_log_count for one in found},

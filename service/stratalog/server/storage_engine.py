@@ -193,7 +193,7 @@ class StorageEngineBuilder:
                 logs.bind_store(str(identity.store_id))
                 engine = self._assemble(logs, identity, host, opening, on_fenced)
             engine.topics.open_all()
-            logs.end_start()
+            logs.end_start(engine.topics.claim_of)
             _require_a_disk(logs)
             undo.pop_all()
         logger.info(

@@ -40,6 +40,7 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.log_manager import LogManager
+from stratalog.manager.stray_partitions import PartitionClaim
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.catalog_state import CatalogState
 from stratalog.remote.topic_entry import TopicEntry, require_partition_count, require_topic_name
@@ -218,6 +219,14 @@ class TopicManager:
         """Drop from their shards what deleted topics still have there. Raises StoreError."""
         with self._lock:
             self._drop_leftovers()
+
+    def claim_of(self, partition: TopicPartition, topic_id: UUID | None) -> PartitionClaim:
+        """What the catalog says of a partition that is on a disk, with that id of a topic, if any."""
+        entry = self._catalog.topics().get(partition.topic)
+        if entry is not None and partition.partition < entry.partition_count:
+            return PartitionClaim.WANTED
+        is_known = topic_id is not None and self._catalog.by_id(topic_id) is not None
+        return PartitionClaim.KNOWN if is_known else PartitionClaim.NONE
 
     def _follow(self, state: CatalogState) -> None:
         """Make the registry what the catalog says."""

@@ -12,14 +12,18 @@ Besides one directory for each partition it has::
     TOPIC-N.UUID-delete                 a deleted partition, to be removed
     TOPIC-N.UUID-future                 a copy of a partition that is to move here, see `log_move`
     TOPIC-N.UUID-REASON                 set aside, for a human: `stray`, `fenced`
+
+The marker of a clean shutdown is `{"version":0}`, or with `"left":["TOPIC-N"]` names directories of no topic
+that nobody has closed.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from stratalog.base.atomic_file import replace_file
@@ -45,6 +49,9 @@ LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 DELETE_REASON = "delete"
 FUTURE_REASON = "future"
+_REMOVED_REASONS = (DELETE_REASON, FUTURE_REASON)
+# A property that only a broker writes.
+_CLUSTER_ID = "cluster.id"
 # The longest name that all usual file systems take.
 _MAX_NAME_BYTES = 255
 # What `path_beside` makes, and Kafka.
@@ -68,8 +75,12 @@ class DataDirectory:
                 "another process has this data directory open; stop it or use another directory", path=path
             )
         self._lock = lock
+        # Names of directories that were set aside, as of the last look and since.
+        self._set_aside_names: set[str] = set()
         try:
             self._properties = read_properties(filesystem, path)
+            self.was_bound = STORE_ID in self._properties
+            """It belonged to a store before this process had it."""
             if not self._properties:
                 self._write_properties({VERSION: META_VERSION, DIRECTORY_ID: str(directory_id)})
         except BaseException:
@@ -83,6 +94,11 @@ class DataDirectory:
     def directory_id(self) -> str:
         """Nobody else's, unless the directory was copied."""
         return self._properties[DIRECTORY_ID]
+
+    @property
+    def is_of_broker(self) -> bool:
+        """A broker has used it."""
+        return _CLUSTER_ID in self._properties
 
     @property
     def bound_store_id(self) -> str | None:
@@ -113,26 +129,34 @@ class DataDirectory:
         if siblings != self.siblings:
             self._write_properties({**self._properties, SIBLINGS: format_siblings(siblings)})
 
-    def take_clean_shutdown(self) -> bool:
-        """Whether the last process closed every log. Asked once: from now on a crash counts as a crash.
-        Raises OSError."""
+    def take_clean_shutdown(self) -> frozenset[str] | None:
+        """Whether the last process closed every log: the names of those besides that it left alone, or None.
+        Asked once: from now on a crash counts as a crash. Raises OSError."""
         path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
         if not self._filesystem.exists(path):
-            return False
+            return None
+        left = _parse_marker(self._filesystem.read_file(path))
         self._filesystem.unlink(path)
         self._filesystem.sync_directory(self.path)
-        return True
+        return left
 
-    def mark_clean_shutdown(self) -> None:
-        """Everything is closed and durable. Raises OSError."""
-        replace_file(self._filesystem, f"{self.path}/{CLEAN_SHUTDOWN_FILE}", b'{"version":0}')
+    def mark_clean_shutdown(self, left: Iterable[TopicPartition] = ()) -> None:
+        """Everything is closed and durable, but for these directories of no topic. Raises OSError."""
+        document: dict[str, object] = {"version": 0}
+        names = sorted(map(str, left))
+        if names:
+            document["left"] = names
+        text = json.dumps(document, separators=(",", ":"))
+        replace_file(self._filesystem, f"{self.path}/{CLEAN_SHUTDOWN_FILE}", text.encode())
 
     def partition_path(self, partition: TopicPartition) -> str:
         return f"{self.path}/{partition}"
 
     def partitions(self) -> list[TopicPartition]:
         """Those that have a directory, in order. Raises OSError."""
-        found = (parse_partition_name(name) for name in self._directory_names())
+        names = self._directory_names()
+        self._set_aside_names = set(filter(_is_set_aside, names))
+        found = map(parse_partition_name, names)
         return sorted(partition for partition in found if partition is not None)
 
     def leftovers(self) -> list[str]:
@@ -144,8 +168,38 @@ class DataDirectory:
         OSError."""
         target = self.path_beside(partition, unique, reason)
         self._filesystem.rename(self.partition_path(partition), target)
+        if reason not in _REMOVED_REASONS:
+            self._set_aside_names.add(posixpath.basename(target))
         self._filesystem.sync_directory(self.path)
         return target
+
+    @property
+    def set_aside_count(self) -> int:
+        """Directories that were set aside for a human, as of the last look and since."""
+        return len(self._set_aside_names)
+
+    def set_aside(self) -> list[str]:
+        """Their paths, as they are now, in order. Raises OSError."""
+        self._set_aside_names = set(filter(_is_set_aside, self._directory_names()))
+        return [f"{self.path}/{name}" for name in sorted(self._set_aside_names)]
+
+    def set_aside_of(self, partition: TopicPartition, reason: str) -> list[str]:
+        """Those that were this partition's, or, of the longest names, may have been; as of the last look and
+        since."""
+        unique = UUID(int=0)
+        beside = posixpath.basename(self.path_beside(partition, unique, reason))
+        prefix, suffix = beside.split(unique.hex)
+        return [
+            f"{self.path}/{name}"
+            for name in sorted(self._set_aside_names)
+            if len(name) == len(beside) and name.startswith(prefix) and name.endswith(suffix)
+        ]
+
+    def take_back(self, path: str, partition: TopicPartition) -> None:
+        """What was set aside is the partition's again; durable. Raises OSError."""
+        self._filesystem.rename(path, self.partition_path(partition))
+        self._set_aside_names.discard(posixpath.basename(path))
+        self._filesystem.sync_directory(self.path)
 
     def path_beside(self, partition: TopicPartition, unique: UUID, reason: str) -> str:
         """A name that no partition has, for a directory that has to do with this one."""
@@ -226,6 +280,23 @@ def is_name_beside(name: str, reason: str) -> bool:
         return False
     # The partition's number is missing only where there was no room for it.
     return parse_partition_name(match[1]) is not None or len(name) == _MAX_NAME_BYTES
+
+
+def _is_set_aside(name: str) -> bool:
+    match = _NAME_BESIDE.fullmatch(name)
+    return match is not None and match[2] not in _REMOVED_REASONS and is_name_beside(name, match[2])
+
+
+def _parse_marker(data: bytes) -> frozenset[str] | None:
+    """The names in it; None where it is damaged: nobody knows then what was closed. A broker's is empty."""
+    if not data:
+        return frozenset()
+    try:
+        document = json.loads(data)
+    except ValueError:
+        return None
+    left = document.get("left", []) if isinstance(document, dict) else None
+    return frozenset(map(str, left)) if isinstance(left, list) else None
 
 
 def parse_partition_name(name: str) -> TopicPartition | None:

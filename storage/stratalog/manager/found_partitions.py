@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from uuid import UUID
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
@@ -35,6 +36,15 @@ class FoundPartitions:
             for directory in self._directories.online()
             if partition in directory.partitions and self._topic_id_of(directory, partition) == topic_id
         ]
+
+    def set_aside(self) -> dict[str, list[str]]:
+        """By log directory, the paths of what a human should look at: directories that are named like a
+        partition and are no topic's, and what was set aside. One that cannot be read now is left out."""
+        found: dict[str, list[str]] = {}
+        for directory in self._directories.online():
+            with suppress(OSError, DataDirectoryError), self._directories.guard:
+                found[directory.path] = directory.set_aside()
+        return found
 
     def epochs(self) -> Iterator[tuple[TopicIdPartition, int]]:
         """The newest leader epoch of each, as far as that and its topic can be read. Raises

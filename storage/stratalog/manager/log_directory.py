@@ -51,6 +51,8 @@ class LogDirectoryStatus(NamedTuple):
     partition_count: int
     remaining_log_count: int
     """Logs that were found at the start and have not been opened yet."""
+    set_aside_count: int = 0
+    """Directories of partitions that are no topic's, or were set aside: for a human to look at."""
 
 
 class OpenedDirectory(NamedTuple):
@@ -88,7 +90,9 @@ class LogDirectory:
         self.health = health
         self.is_cordoned = is_cordoned
         self.partitions = set(opened.partitions if opened is not None else ())
-        """Those that have a directory here, or are about to get one."""
+        """Those that have a directory here, or are about to get one, but for `strays`."""
+        self.strays: set[TopicPartition] = set()
+        """Named like partitions, and of no topic, see `StrayPartitions`."""
         self.was_clean = False
         """The former process closed all logs here; as far as `begin` has found."""
         self._opened = opened
@@ -100,9 +104,11 @@ class LogDirectory:
     def begin(self) -> None:
         """This process has the directory: find out how the former one left it. From now on a crash counts as
         a crash. Raises OSError."""
-        if self.files.take_clean_shutdown():
+        left = self.files.take_clean_shutdown()
+        if left is not None:
             self.was_clean = True
-            self._clean, self._unclean = self._unclean, self._clean
+            self._unclean = {partition for partition in self.partitions if str(partition) in left}
+            self._clean = self.partitions - self._unclean
 
     @property
     def path(self) -> str:
@@ -163,6 +169,7 @@ class LogDirectory:
             self.health.reason or "",
             len(self.partitions),
             len(self._awaited),
+            len(self.strays) + (0 if self._opened is None else self._opened.files.set_aside_count),
         )
 
     def is_clean(self, partition: TopicPartition) -> bool:
@@ -176,6 +183,7 @@ class LogDirectory:
     def note_opened(self, partition: TopicPartition) -> None:
         """The log is open."""
         self.partitions.add(partition)
+        self.strays.discard(partition)
         self._clean.discard(partition)
         self._unclean.discard(partition)
 
@@ -185,8 +193,23 @@ class LogDirectory:
 
     def note_gone(self, partition: TopicPartition) -> None:
         """The partition has no directory here any more."""
-        for known in (self.partitions, self._clean, self._unclean, self._awaited):
+        for known in (self.partitions, self.strays, self._clean, self._unclean, self._awaited):
             known.discard(partition)
+
+    def note_stray(self, partition: TopicPartition) -> None:
+        """The directory is no topic's, and stays."""
+        self.note_gone(partition)
+        self.strays.add(partition)
+
+    @property
+    def unopened(self) -> Iterable[TopicPartition]:
+        """Those that are not open, in order."""
+        return sorted(self._clean | self._unclean)
+
+    def set_aside(self) -> list[str]:
+        """Paths of what a human should look at: what is no topic's, and what was set aside. Raises
+        DataDirectoryError, OSError."""
+        return [*map(self.partition_path, sorted(self.strays)), *self.files.set_aside()]
 
     def note_start_over(self) -> None:
         """Whatever was not opened until now belongs to no topic."""
@@ -198,9 +221,10 @@ class LogDirectory:
         return tuple(self._awaited)
 
     def mark_clean_shutdown(self) -> None:
-        """All open logs were closed in order: say so, unless others were not. Raises OSError."""
+        """All open logs were closed in order: say so, unless others were not that are a topic's. Raises
+        OSError."""
         if not self._unclean:
-            self.files.mark_clean_shutdown()
+            self.files.mark_clean_shutdown(self.strays)
 
     def release(self) -> None:
         """Let another process have it. What is offline is released as well."""

@@ -2,7 +2,8 @@
 
 A directory that has the partition's name may be that of an older topic, or what a creation left that a crash
 cut off. The topic's id in `partition.metadata` tells: what is not the topic's is set aside, and what holds
-nothing gives way to what holds something. Two that hold something are for a human.
+nothing gives way to what holds something. Two that hold something are for a human. Where there is none, and
+the partition is not new, one that was set aside while no topic had its id is taken back.
 """
 
 from __future__ import annotations
@@ -32,12 +33,11 @@ from stratalog.manager.partition_metadata import (
     read_partition_metadata,
     write_partition_metadata,
 )
+from stratalog.manager.stray_partitions import STRAY_REASON
 from stratalog.segment.file_names import LOG_SUFFIX
 from stratalog.segment.segment_resources import SegmentResources
 
 logger = logging.getLogger(__name__)
-
-STRAY_REASON = "stray"
 
 
 class WantedLog(NamedTuple):
@@ -110,7 +110,8 @@ class LogLoading:
         found = self._look_everywhere(wanted)
         ours = [one for one in found if one.is_of_topic]
         if len(ours) > 1:
-            holding = [one for one in ours if not self._is_blank(one.directory, partition)]
+            paths = [one.directory.partition_path(partition) for one in ours]
+            holding = [one for one, path in zip(ours, paths, strict=True) if not self._is_blank(path)]
             if len(holding) > 1:
                 raise DataDirectoryError(
                     "two log directories hold this partition, and nobody knows which one is right; move one"
@@ -125,7 +126,53 @@ class LogLoading:
         for other in found:
             if other is not chosen:
                 self._set_aside(other.directory, wanted)
+        if chosen is None and not wanted.is_first_opening:
+            return self._take_back(wanted)
         return chosen
+
+    def _take_back(self, wanted: WantedLog) -> _Found | None:
+        """The partition as it was set aside while no topic had its id. Raises DataDirectoryError where there
+        are two of it, and nobody knows which one is right."""
+        found: list[tuple[LogDirectory, str]] = []
+        for directory in self._directories.online():
+            try:
+                strays = directory.files.set_aside_of(wanted.partition, STRAY_REASON)
+                found += [(directory, path) for path in strays if self._is_stray_of(path, wanted.topic_id)]
+            except OSError as failure:
+                raise disk_error(failure, directory.path) from failure
+        if len(found) > 1:
+            raise DataDirectoryError(
+                "two directories that were set aside hold this partition, and nobody knows which one is"
+                " right; move one of them away",
+                path=found[0][1],
+                other_path=found[1][1],
+            )
+        for directory, path in found:
+            try:
+                with self._directories.guard:
+                    directory.files.take_back(path, wanted.partition)
+                    directory.note_let_go(wanted.partition, is_clean=False)
+                    directory.partitions.add(wanted.partition)
+            except OSError as failure:
+                raise disk_error(failure, path) from failure
+            logger.warning(
+                "the local log of %s, which had been set aside while no topic had its id, is taken back,"
+                " former_path=`%s` path=`%s`",
+                wanted.partition,
+                path,
+                directory.partition_path(wanted.partition),
+            )
+            return _Found(directory, wanted.topic_id, is_of_topic=True)
+        return None
+
+    def _is_stray_of(self, path: str, topic_id: UUID) -> bool:
+        """It says that it is the topic's, and has something."""
+        try:
+            is_of_topic = read_partition_metadata(self._filesystem, path) == topic_id
+        except DataDirectoryError:
+            # For whoever looks at what was set aside.
+            return False
+        return is_of_topic and not self._is_blank(path)
 
     def _look_everywhere(self, wanted: WantedLog) -> list[_Found]:
         """What the directories that work have of the partition. One that fails meanwhile matters only where
@@ -158,9 +205,8 @@ class LogLoading:
         except OSError as failure:
             raise disk_error(failure, path) from failure
 
-    def _is_blank(self, directory: LogDirectory, partition: TopicPartition) -> bool:
-        """There is no record in it, and never was."""
-        path = directory.partition_path(partition)
+    def _is_blank(self, path: str) -> bool:
+        """There is no record in the directory, and never was."""
         first_name = f"{0:020d}{LOG_SUFFIX}"
         try:
             names = [name for name in self._filesystem.list_directory(path) if name.endswith(LOG_SUFFIX)]
@@ -204,13 +250,14 @@ class LogLoading:
                 self._filesystem.make_directories(path)
             if found is None or found.topic_id is None:
                 write_partition_metadata(self._filesystem, path, wanted.topic_id)
+            cleaned_offset = self._cleaner.cleaned_offset(partition, directory.path)
             loader = LogLoader(
                 self._resources,
                 path,
                 wanted.config,
                 now_ms=self._clock.now_ms(),
                 recovery_point=checkpoints.recovery_point(partition),
-                cleaned_offset=self._cleaner.cleaned_offset(partition, directory.path),
+                cleaned_offset=cleaned_offset,
                 producer_id_expiration_ms=self.producer_id_expiration_ms,
                 written_by_broker=self._written_by_broker,
                 on_progress=on_progress,
@@ -225,6 +272,9 @@ class LogLoading:
             # The files that the checkpoints spoke of may be gone.
             end_offset = loaded.local_log.segments.end_offset
             checkpoints.lower_recovery_point(partition, end_offset)
+            if cleaned_offset > end_offset:
+                # It is dropped, and must not leave holes behind that nothing else knows of.
+                checkpoints.put(partition, end_offset, log_start_offset)
             self._cleaner.opened(partition, directory.path, end_offset)
         except OSError as failure:
             raise disk_error(failure, path) from failure

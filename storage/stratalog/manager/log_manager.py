@@ -47,6 +47,7 @@ from stratalog.manager.log_moves import LogMoves
 from stratalog.manager.log_tasks import LogTasks
 from stratalog.manager.put_away import PutAway
 from stratalog.manager.recovery_progress import RecoveryProgress
+from stratalog.manager.stray_partitions import ClaimOf, StrayPartitions
 from stratalog.segment.segment_resources import SegmentResources
 
 
@@ -64,6 +65,7 @@ class LogManager:
         """Use `open`."""
         self.filesystem = directories.filesystem
         """It notices where a disk fails, and refuses what is offline."""
+        self._ids = ids
         self._directories = directories
         self._settings = settings
         self.found = FoundPartitions(directories)
@@ -202,9 +204,13 @@ class LogManager:
         """By thread that opens logs, the segments of its log that it has not walked yet."""
         return self._progress.remaining_segment_counts
 
-    def end_start(self) -> None:
-        """All logs that somebody wants were opened: what remains belongs to nobody."""
+    def end_start(self, claim_of: ClaimOf) -> None:
+        """All logs that somebody wants were opened: what remains is told, see `StrayPartitions`."""
         with self._guard:
+            strays = StrayPartitions(
+                self.filesystem, self._ids, self._directories, claim_of, self.moves.is_wanted
+            )
+            strays.settle()
             for directory in self._directories:
                 directory.note_start_over()
         self.tasks.keep_spare_space()

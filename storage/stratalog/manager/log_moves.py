@@ -58,6 +58,10 @@ class LogMoves:
         """What the former process had begun and not finished, for the caller to begin again."""
         return self._wanted
 
+    def is_wanted(self, partition: TopicPartition) -> bool:
+        """The former process had begun to move the partition."""
+        return any(wanted.partition == partition for wanted in self._wanted)
+
     def progress(self) -> tuple[MoveProgress, ...]:
         """Of the last move of each partition that had one in this process, and of those that are wanted and
         have not begun again, in order."""
@@ -90,7 +94,7 @@ class LogMoves:
         """Nobody wants the partition's move any more that the former process had begun; False where there is
         none. What was copied is removed."""
         with self._lock:
-            is_wanted = any(wanted.partition == partition for wanted in self._wanted)
+            is_wanted = self.is_wanted(partition)
             self._discard(partition)
             return is_wanted
 

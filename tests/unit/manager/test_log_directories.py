@@ -20,6 +20,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.manager.import_mark import write_import_mark
 from stratalog.manager.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
+from stratalog.manager.stray_partitions import PartitionClaim
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -360,7 +361,7 @@ def test_the_start_says_how_much_is_left() -> None:
     assert [list(counts.values()) for counts in seen] == [[1]]
     assert list(manager.remaining_segment_counts.values()) == [0]
     assert [one.remaining_log_count for one in manager.directories()] == [2, 2]
-    manager.end_start()
+    manager.end_start(lambda _partition, _topic_id: PartitionClaim.WANTED)
     assert [one.remaining_log_count for one in manager.directories()] == [0, 0]
 
 
