@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 
 from stratalog.base.clock import Clock
+from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log import retention
 from stratalog.log.log_availability import LogAvailability
@@ -70,7 +71,13 @@ class LogRetention:
         self._availability.require_online()
         if count == len(self._local.segments):
             # There is always an active segment, and it is never dropped: begin a new one, empty, first.
-            self._roll()
+            try:
+                self._roll()
+            except DataDirectoryError:
+                if count == 1 or self._availability.refusal() is not None:
+                    raise
+                # A disk that is full has no room for it before the others have gone.
+                count -= 1
         snapshot_files = self._state.producers.snapshot_files
         start_offset = self._local.segments[count].base_offset
         if not config.remote_storage_enable:
