@@ -48,6 +48,7 @@ class LogAvailability:
         self._local = local_log
         self.health = health
         self._offline_reason: str | None = None
+        self._offline_advice = ""
         self.is_closed = False
 
     @property
@@ -82,6 +83,11 @@ class LogAvailability:
         """Take no more changes; returns the error to raise. The first reason is kept."""
         if self._offline_reason is None:
             self._offline_reason = str(failure)
+            self._offline_advice = (
+                "the log is offline because its disk was full; free space and restart the server"
+                if isinstance(failure, OSError) and failure.errno in FULL_DISK
+                else "the log is offline after its disk failed; repair the disk and restart the server"
+            )
         return self._offline_error(self._offline_reason)
 
     @contextmanager
@@ -110,7 +116,7 @@ class LogAvailability:
 
     def _offline_error(self, reason: str) -> DataDirectoryError:
         return DataDirectoryError(
-            "the log is offline after its disk failed; repair the disk and restart the server",
+            self._offline_advice,
             path=self._local.directory,
             reason=reason,
         )

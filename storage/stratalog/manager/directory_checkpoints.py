@@ -48,13 +48,17 @@ class _Entries:
     def save(self) -> None:
         """All of it is durable when it returns. Raises OSError: then nobody knows what the file says of what
         was set since the last time."""
-        self._spare.writing(lambda: self._write(self.offsets))
+        self._write(self.offsets)
         self._unsaved.clear()
 
-    def save_for(self, partition: TopicPartition) -> None:
-        """As `save`, where the file may say something else of this partition."""
+    def must_save(self) -> None:
+        """The same for somebody who cannot go on without: a full disk gets the space that is kept aside."""
+        self._spare.writing(self.save)
+
+    def must_save_for(self, partition: TopicPartition) -> None:
+        """As `must_save`, where the file may say something else of this partition."""
         if partition in self._unsaved:
-            self.save()
+            self.must_save()
 
 
 class DirectoryCheckpoints:
@@ -91,8 +95,8 @@ class DirectoryCheckpoints:
             )
             self._set(partition, log.recovery_point, log_start_offset)
             try:
-                self._recovery_points.save()
-                self._starts.save()
+                self._recovery_points.must_save()
+                self._starts.must_save()
             except OSError:
                 self._set(partition, *former)
                 raise
@@ -128,15 +132,15 @@ class DirectoryCheckpoints:
             if end_offset < self.recovery_point(partition):
                 self._recovery_points.set(partition, end_offset)
             # Also what an earlier try could not write.
-            self._recovery_points.save_for(partition)
+            self._recovery_points.must_save_for(partition)
 
     def forget(self, partition: TopicPartition) -> None:
         """What is known of the partition must not be believed of a later one of the same name. Durable when
         it returns. Raises OSError; no other log may take the name then, until another call has written it."""
         with self._lock:
             self._set(partition, None, None)
-            self._recovery_points.save_for(partition)
-            self._starts.save_for(partition)
+            self._recovery_points.must_save_for(partition)
+            self._starts.must_save_for(partition)
 
     def _set(
         self, partition: TopicPartition, recovery_point: int | None, log_start_offset: int | None

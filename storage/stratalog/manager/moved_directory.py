@@ -17,6 +17,7 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.log.log_copy import LogCopy, LogPlace
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import DELETE_REASON, FUTURE_REASON
+from stratalog.manager.disk_error import disk_error
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.move_mark import (
     MOVE_MARK_FILE,
@@ -146,11 +147,7 @@ class MovedDirectory:
         try:
             return work()
         except OSError as failure:
-            raise DataDirectoryError(
-                "the disk of a partition that was to move has failed; repair it and restart the server",
-                path=self._source_path,
-                reason=str(failure),
-            ) from failure
+            raise disk_error(failure, self._source_path) from failure
 
     def _at_target(self, work: Callable[[], Result]) -> Result:
         try:
