@@ -36,6 +36,7 @@ from stratalog.record.header import (
 )
 from stratalog.segment.batch_walk import LocatedBatch, walk
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.old_messages import require_no_old_message
 from stratalog.segment.open_files import OpenFiles
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
 
@@ -66,17 +67,22 @@ class AbortedWitness:
     def misses_entry(self, index: TransactionIndex, segment: LogSegment) -> bool:
         """The batches of the next segment have an abort marker that is not in its index, or may have one
         behind damage. Looks at every header. Raises DataDirectoryError where a batch has another leader epoch
-        than the file says, OSError."""
+        than the file says, UnsupportedOperationError where a message is of an older format, OSError."""
         known = {entry.last_offset for entry in index}
+        end_position, end_offset = 0, segment.base_offset
         try:
             with self._files.use(segment.path) as file:
                 for located in walk(file, 0, segment.size_bytes, epochs_ascend=False):
+                    end_position = located.position + located.header.size_in_bytes
+                    end_offset = located.header.next_offset
                     batch = read_batch(file, located)
                     self._require_epoch(segment, file, located)
                     if self._aborts(batch) and batch.header.last_offset not in known:
                         return True
         except CorruptRecordError:
             # Whoever reads the damage is told of it; what lies behind was not looked at.
+            with self._files.use(segment.path) as file:
+                require_no_old_message(file, end_position, segment.size_bytes, end_offset)
             self._opened = None
             return self._has_transactions and not known
         return False

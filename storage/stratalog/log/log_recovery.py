@@ -31,6 +31,7 @@ from stratalog.log.log_state import LogState
 from stratalog.log.producer_batch import read_batch
 from stratalog.segment.batch_walk import LocatedBatch, valid_rows
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.old_messages import require_no_old_message
 from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
 
@@ -121,7 +122,8 @@ class LogRecovery:
 
         `trusted_count`: so many of the first segments need no look at them if they are durable. What is
         returned instead is a segment that has to be split before. Raises DataDirectoryError where fsynced
-        bytes are damaged, CorruptRecordError, OSError.
+        bytes are damaged, UnsupportedOperationError where a broker's log goes on in an older format,
+        CorruptRecordError, OSError.
         """
         durable_count = sum(segment.end_offset <= self._recovery_point for segment in segments[:-1])
         durable_count = min(durable_count, trusted_count)
@@ -134,6 +136,9 @@ class LogRecovery:
         last = walked[-1]
         if last.overflows:
             return last.segment
+        if self._written_by_broker:
+            with self._resources.files.use(last.segment.path) as file:
+                require_no_old_message(file, last.valid_bytes, last.segment.size_bytes, last.end_offset)
         if last.end_offset < self._recovery_point:
             raise DataDirectoryError(
                 "log bytes that had been fsynced are damaged or missing; move the partition's directory away "
