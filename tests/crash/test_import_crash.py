@@ -64,7 +64,7 @@ class Machine:
 
     def run(self, topics: tuple[str, ...] = (), *, store: ObjectStore | None = None) -> ImportReport:
         settings = ImportSettings(
-            log_dir="/kafka", data_dir="/data", topics=topics, config={}, owner="somebody"
+            log_dirs=("/kafka",), data_dir="/data", topics=topics, config={}, owner="somebody"
         )
         scheduler = ManualScheduler(self.clock)
         return TopicImporter(

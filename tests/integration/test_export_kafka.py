@@ -174,6 +174,8 @@ async def test_transactions_that_are_open_are_counted_and_told(tmp_path: Path) -
     """Two are open at the end, a third one has been ended; and a fourth producer has none."""
     directory = tmp_path / "kafka" / "t-0"
     directory.mkdir(parents=True)
+    for name in ("recovery-point", "log-start"):
+        (tmp_path / "kafka" / f"{name}-offset-checkpoint").touch()
     data = b""
     for offset, producer_id in enumerate((1, 2, 3)):
         producer = BatchProducer(producer_id, 0, 0, is_transactional=True)

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.isolation_level import IsolationLevel
+from stratalog.log.checkpoint import format_checkpoint, parse_checkpoint
 from stratalog.manager.partition_metadata import parse_partition_metadata
 from stratalog.record.batch import batches
 from stratalog.record.header import LEADER_EPOCH_POSITION, parse_header
@@ -165,7 +167,7 @@ async def test_records_go_on_behind_the_last_one_under_a_higher_epoch(tmp_path: 
 async def test_what_a_killed_broker_left_is_recovered(tmp_path: Path, is_whole: bool) -> None:
     shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
     (tmp_path / "kafka" / ".kafka_cleanshutdown").unlink()
-    (tmp_path / "kafka" / "recovery-point-offset-checkpoint").unlink()
+    (tmp_path / "kafka" / "recovery-point-offset-checkpoint").write_text("")
     log = tmp_path / "kafka" / "g1-txn-0" / f"{258:020}.log"
     # A broker makes the indexes of the segment that it writes as large as they may become.
     os.truncate(log.with_suffix(".index"), 10_485_760)
@@ -194,7 +196,7 @@ async def test_what_a_killed_broker_left_is_recovered(tmp_path: Path, is_whole: 
 async def test_what_a_recovery_cut_off_is_told_with_where_it_is(tmp_path: Path, option: str) -> None:
     shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
     (tmp_path / "kafka" / ".kafka_cleanshutdown").unlink(missing_ok=True)
-    (tmp_path / "kafka" / "recovery-point-offset-checkpoint").unlink()
+    (tmp_path / "kafka" / "recovery-point-offset-checkpoint").write_text("")
     path = tmp_path / "kafka" / "g1-codecs-0" / f"{0:020}.log"
     data = bytearray(path.read_bytes())
     first = parse_header(data)
@@ -210,7 +212,8 @@ async def test_what_a_recovery_cut_off_is_told_with_where_it_is(tmp_path: Path, 
         remains = [partition["remains"] for topic in topics for partition in topic["partitions"]]
         assert remains == [[str(kept)], []]
     else:
-        [warning] = [line for line in result.stdout.splitlines() if line.startswith("warning: ")]
+        [loss, warning] = [line for line in result.stdout.splitlines() if line.startswith("warning: ")]
+        assert f"g1-codecs-0 ends at offset {first.next_offset}, and the broker's high watermark was" in loss
         assert "g1-codecs-0" in warning
         assert f"offset {first.next_offset}," in warning
         assert warning.endswith(str(kept))
@@ -350,10 +353,76 @@ def test_a_segment_that_did_not_come_along_is_told(tmp_path: Path, options: tupl
 def test_a_torn_end_that_was_cut_off_is_told(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
     (tmp_path / "kafka" / ".kafka_cleanshutdown").unlink()
-    (tmp_path / "kafka" / "recovery-point-offset-checkpoint").unlink()
+    (tmp_path / "kafka" / "recovery-point-offset-checkpoint").write_text("")
     log = tmp_path / "kafka" / "g1-txn-0" / f"{258:020}.log"
     size = log.stat().st_size
     os.truncate(log, size - 1)
     text, document = changed_import(tmp_path)
     assert [partition["truncated_bytes"] for partition in partitions_of(document)] == [0, size - 1]
     assert f"note: {size - 1} bytes behind offset 258 of g1-txn-0 were no sound batches" in text
+
+
+def two_disks(folder: Path) -> list[str]:
+    """The log directory as a broker has it on two disks; one topic, of which records were deleted, is on the
+    second."""
+    shutil.copytree(GOLDEN / "data", folder / "disk1")
+    (folder / "disk2").mkdir()
+    shutil.move(folder / "disk1" / "g1-recompressed-0", folder / "disk2")
+    for name in ("recovery-point", "log-start", "replication"):
+        path = folder / "disk1" / f"{name}-offset-checkpoint"
+        offsets = parse_checkpoint(path.read_text())
+        for disk in ("disk1", "disk2"):
+            own = {
+                partition: offset
+                for partition, offset in offsets.items()
+                if (folder / disk / str(partition)).exists()
+            }
+            (folder / disk / path.name).write_text(format_checkpoint(own))
+    shutil.copy(folder / "disk1" / ".kafka_cleanshutdown", folder / "disk2")
+    return [f"{folder}/disk1", f"{folder}/disk2"]
+
+
+async def test_a_broker_of_two_disks_is_imported_from_both(tmp_path: Path) -> None:
+    disks = two_disks(tmp_path)
+    arguments = ["import", "kafka", *disks, "--data-dir", f"{tmp_path}/data"]
+    result = CliRunner().invoke(stratalog, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "warning" not in result.stdout
+    async with service_bench(tmp_path) as bench:
+        await require_all_as_expected(bench)
+        await require_offsets_as_expected(bench)
+
+
+def test_what_was_brought_together_without_its_checkpoints_is_imported_only_if_told_so(
+    tmp_path: Path,
+) -> None:
+    two_disks(tmp_path)
+    shutil.move(tmp_path / "disk2" / "g1-recompressed-0", tmp_path / "disk1")
+    arguments = ["import", "kafka", f"{tmp_path}/disk1", "--data-dir", f"{tmp_path}/data"]
+    for option in ("--dry-run", "--json"):
+        with pytest.raises(DataDirectoryError, match="nobody can tell which of their records were deleted"):
+            CliRunner().invoke(stratalog, [*arguments, option], catch_exceptions=False)
+        assert not (tmp_path / "data").exists()
+    arguments += ["--allow-missing-checkpoints", "--json"]
+    warning = "warning: 1 partition of g1-recompressed (0) "
+    for options in (["--dry-run"], []):
+        result = CliRunner().invoke(stratalog, [*arguments, *options], catch_exceptions=False)
+        report = json.loads(result.stdout)
+        assert len([remark for remark in report["remarks"] if remark.startswith(warning)]) == 1
+        starts = {topic["topic"]: topic["partitions"][0]["log_start_offset"] for topic in report["topics"]}
+        # It was 37.
+        assert starts["g1-recompressed"] == 0
+
+
+async def test_a_broker_that_was_killed_before_its_first_checkpoint_is_imported(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
+    (tmp_path / "kafka" / ".kafka_cleanshutdown").unlink()
+    for name in ("recovery-point", "log-start", "replication"):
+        (tmp_path / "kafka" / f"{name}-offset-checkpoint").write_text("")
+    arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data"]
+    result = CliRunner().invoke(stratalog, [*arguments, "--topic", "g1-txn"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "warning" not in result.stdout
+    async with service_bench(tmp_path) as bench:
+        [records] = await bench.read_all("g1-txn")
+        assert records == expected_records("txn")

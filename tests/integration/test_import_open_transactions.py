@@ -25,10 +25,18 @@ from stratalog.v1 import log_pb2
 PARTITION = TopicPartition("t", 0)
 
 
-def write_log(folder: Path) -> Path:
-    """Producers 1, 2 and 3 begin a transaction at offsets 1, 2 and 3; that of 1 is ended at 4."""
+def partition_directory(folder: Path) -> Path:
+    """Of a broker that was killed before it wrote its checkpoints."""
     directory = folder / "kafka" / str(PARTITION)
     directory.mkdir(parents=True)
+    for name in ("recovery-point", "log-start"):
+        (folder / "kafka" / f"{name}-offset-checkpoint").touch()
+    return directory
+
+
+def write_log(folder: Path) -> Path:
+    """Producers 1, 2 and 3 begin a transaction at offsets 1, 2 and 3; that of 1 is ended at 4."""
+    directory = partition_directory(folder)
     data = encode_batch([Record(0, 1000, b"k", b"v")], base_offset=0, leader_epoch=0)
     for number in (1, 2, 3):
         producer = BatchProducer(number, 0, 0, is_transactional=True)
@@ -77,8 +85,7 @@ async def test_open_transactions_are_counted_and_told(
 
 async def test_one_whose_records_were_all_deleted_is_told(tmp_path: Path) -> None:
     """A snapshot alone knows of it."""
-    directory = tmp_path / "kafka" / str(PARTITION)
-    directory.mkdir(parents=True)
+    directory = partition_directory(tmp_path)
     batch = encode_batch([Record(0, 1000, b"k", b"v")], base_offset=9, leader_epoch=0)
     (directory / f"{9:020}.log").write_bytes(batch)
     entry = ProducerStateEntry(7, 0, current_txn_first_offset=5)

@@ -31,7 +31,9 @@ def import_() -> None:
 
 
 @import_.command()
-@click.argument("log_dir", type=click.Path(exists=True, file_okay=False))
+@click.argument(
+    "log_dirs", nargs=-1, required=True, metavar="LOG_DIR...", type=click.Path(exists=True, file_okay=False)
+)
 @data_dir_option
 @store_option
 @click.option(
@@ -49,19 +51,30 @@ def import_() -> None:
     help="Copy every file. Default: segments that nobody writes any more are linked, which takes no space,"
     " but a broker that goes on with LOG_DIR may truncate them.",
 )
+@click.option(
+    "--allow-missing-checkpoints",
+    "allows_missing_checkpoints",
+    is_flag=True,
+    help="Import partitions, too, that the checkpoint files beside them do not know. Default: refuse them,"
+    " because records that were deleted may come back.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be imported, and change nothing.")
 @json_option
 def kafka(
-    log_dir: str,
+    log_dirs: tuple[str, ...],
     data_dir: str,
     store_url: str,
     topics: tuple[str, ...],
     config: dict[str, str],
     copies_all: bool,
+    allows_missing_checkpoints: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Take topics over from LOG_DIR, the log directory of a stopped Kafka broker, which is not changed.
+    """Take topics over from LOG_DIR..., the log directories of a stopped Kafka broker, which are not changed.
+
+    Name all that the broker has: each knows by itself which of its records were deleted, so partitions are
+    best left where they are.
 
     Topics keep their names and ids, partitions their offsets, log starts, leader epochs and producers. A log
     directory holds no configuration of topics: give it with --config; without retention.ms records are kept
@@ -79,11 +92,12 @@ def kafka(
 
     filesystem, clock, ids = PosixFileSystem(), SystemClock(), SystemIdGenerator()
     settings = ImportSettings(
-        log_dir=os.path.realpath(log_dir),
+        log_dirs=tuple(dict.fromkeys(map(os.path.realpath, log_dirs))),
         data_dir=os.path.realpath(data_dir),
         topics=topics,
         config=config,
         shares_files=not copies_all,
+        allows_missing_checkpoints=allows_missing_checkpoints,
         owner=f"{socket.gethostname()}:{os.getpid()}",
     )
     store = open_store(store_url or default_store_url(data_dir), filesystem=filesystem, clock=clock, ids=ids)
@@ -178,6 +192,7 @@ def _source_document(topic: SourceTopic, links: bool) -> dict[str, object]:
                 "segments": partition.segment_count,
                 "size_bytes": partition.size_bytes,
                 "linked_bytes": partition.linked_bytes if links else 0,
+                "lacks_checkpoints": partition.lacks_checkpoints,
             }
             for partition in topic.partitions
         ],
@@ -202,6 +217,7 @@ def _imported_document(topic: ImportedTopic) -> dict[str, object]:
                 "epochs_raised_from": partition.log.recovery.epochs_raised_from,
                 "holes_before": partition.log.holes_before,
                 "uncertain_offsets": partition.uncertain_count,
+                "missing_offsets": partition.missing_count,
                 "open_transactions": len(partition.log.open_transactions),
             }
             for partition in topic.partitions

@@ -30,6 +30,14 @@ def plan_remarks(plan: ImportPlan) -> list[str]:
             "note: a log directory holds no configuration; these topics keep their records for ever"
             " (retention.ms=-1), and have defaults besides; --config says otherwise"
         )
+    for topic in plan.topics:
+        unknown = [partition for partition in topic.partitions if partition.lacks_checkpoints]
+        if unknown:
+            numbers = ",".join(str(partition.topic_partition.partition) for partition in unknown)
+            remarks.append(
+                f"warning: {counted(len(unknown), 'partition')} of {topic.name} ({numbers}) are not in the"
+                " checkpoint files beside them, so records that were deleted may be back"
+            )
     counts = ", ".join(
         f"{topic.name} has {counted(len(topic.partitions), 'partition')}" for topic in plan.topics
     )
@@ -53,7 +61,7 @@ def report_remarks(report: ImportReport) -> list[str]:
 def _passed_over(plan: ImportPlan) -> list[str]:
     """A line for all partitions of a topic, where the reason is the same."""
     names: dict[tuple[str, str], list[str]] = {}
-    for name, reason in plan.passed_over:
+    for name, reason, _ in plan.passed_over:
         partition = parse_partition_name(name)
         names.setdefault((name if partition is None else partition.topic, reason), []).append(name)
     return [
@@ -72,6 +80,12 @@ def _partition_remarks(partition: ImportedPartition, *, is_compacted: bool) -> l
         remarks.append(
             f"note: {name} has {counted(partition.uncertain_count, 'offset')} above the broker's high"
             " watermark; they were kept, and other brokers may not have had them"
+        )
+    if partition.missing_count:
+        remarks.append(
+            f"warning: {name} ends at offset {log.log_end_offset}, and the broker's high watermark was"
+            f" {partition.high_watermark}: {counted(partition.missing_count, 'offset')} that consumers may"
+            " have read are not in its files any more; another replica may have them"
         )
     if log.open_transactions:
         first_offset = log.open_transactions[0]

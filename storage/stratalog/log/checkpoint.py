@@ -76,3 +76,10 @@ def parse_checkpoint(text: str) -> dict[TopicPartition, int]:
             raise ValueError("a checkpoint entry is out of range")
         offsets[TopicPartition(topic, int(partition))] = int(offset)
     return offsets
+
+
+def parse_broker_checkpoint(text: str) -> dict[TopicPartition, int]:
+    """The same of a file that a broker wrote: it is empty from the broker's first start to its first
+    checkpoint. Of our own files that would be damage, because they are replaced as a whole.
+    """
+    return parse_checkpoint(text) if text else {}

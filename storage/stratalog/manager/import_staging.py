@@ -1,12 +1,13 @@
-"""Takes partitions of a broker's log directory into a data directory, so that a crash leaves them out or in.
+"""Takes partitions of a broker's log directories into a data directory: a crash leaves them out or in.
 
 Four steps, for all partitions of an import together:
 
-1. `stage`: in `DATA_DIR/import.UUID-staging`, a data directory of its own, put the broker's files, with its
-   checkpoints and its marker of a clean shutdown. Files that nobody writes any more are shared with the
-   broker's directory (another name for the same file), all others are copied: a server appends to the last
-   segment, and cuts what lies above the recovery point.
-2. `open`: let a log manager of the staging directory load them, which recovers what the broker did not close,
+1. `stage`: in `DATA_DIR/import.UUID-staging`, put the broker's files into a data directory of their own, with
+   its checkpoints and its marker of a clean shutdown: `closed`; or `killed`, without the marker, for those of
+   a directory that had none. Files that nobody writes any more are shared with the broker's directory
+   (another name for the same file), all others are copied: a server appends to the last segment, and cuts
+   what lies above the recovery point.
+2. `open`: let a log manager of each of these load them, which recovers what the broker did not close,
    and close them again. Leader epochs that are newer than those in their file are learnt from the batches
    then: a directory may have been copied one file after the other. What cannot be opened is found here, and
    not by a server that does not start.
@@ -29,9 +30,10 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, UnsupportedOperationError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
@@ -54,6 +56,13 @@ from stratalog.manager.start_checkpoint import StartCheckpoint
 _STAGING = re.compile(r"import\.[0-9a-f]{32}-staging")
 MAX_IMPORTED_EPOCH = 2**31 - 1 - 1_000_000
 """Each start of a server takes a higher epoch, for good and for all of a store."""
+
+
+class _Staged(NamedTuple):
+    """A partition that is to be opened as one of that topic."""
+
+    source: SourcePartition
+    topic_id: UUID
 
 
 class StagedLog(NamedTuple):
@@ -92,35 +101,39 @@ class ImportStaging:
         self._path = f"{directory.path}/import.{ids.uuid().hex}-staging"
         assert is_staging(posixpath.basename(self._path))
         self._shares_files = shares_files
+        self._homes: dict[str, list[_Staged]] = {}
 
-    def stage(self, topics: Sequence[SourceTopic], *, was_clean: bool) -> None:
-        """Link and copy the files. `was_clean`: the broker has closed all logs. Every topic has its id.
-
-        Durable when it returns. Raises OSError.
-        """
-        for name in filter(is_staging, self._filesystem.list_directory(self._directory.path)):
-            self._filesystem.remove_tree(f"{self._directory.path}/{name}")
+    def stage(self, topics: Sequence[SourceTopic]) -> None:
+        """Link and copy the files. Every topic has its id. Durable when it returns. Raises OSError."""
+        self.remove_unfinished()
         self._filesystem.make_directories(self._path)
-        recovery_points: dict[TopicPartition, int] = {}
-        start_offsets: dict[TopicPartition, int] = {}
         for topic in topics:
             assert topic.topic_id is not None
             for source in topic.partitions:
-                target = f"{self._path}/{source.topic_partition}"
-                self._filesystem.make_directories(target)
-                for file in source.files:
-                    self._take(f"{source.path}/{file.name}", f"{target}/{file.name}", share=file.is_settled)
-                write_partition_metadata(self._filesystem, target, topic.topic_id)
-                recovery_points[source.topic_partition] = source.recovery_point
-                if source.log_start_offset:
-                    start_offsets[source.topic_partition] = source.log_start_offset
-        recovery_checkpoint, start_checkpoint = self._checkpoints(self._path)
+                home = f"{self._path}/{'closed' if source.was_clean else 'killed'}"
+                self._homes.setdefault(home, []).append(_Staged(source, topic.topic_id))
+        for home, staged in self._homes.items():
+            self._stage_in(home, staged)
+
+    def _stage_in(self, home: str, staged: Sequence[_Staged]) -> None:
+        recovery_points: dict[TopicPartition, int] = {}
+        start_offsets: dict[TopicPartition, int] = {}
+        for source, topic_id in staged:
+            target = f"{home}/{source.topic_partition}"
+            self._filesystem.make_directories(target)
+            for file in source.files:
+                self._take(f"{source.path}/{file.name}", f"{target}/{file.name}", share=file.is_settled)
+            write_partition_metadata(self._filesystem, target, topic_id)
+            recovery_points[source.topic_partition] = source.recovery_point
+            if source.log_start_offset:
+                start_offsets[source.topic_partition] = source.log_start_offset
+        recovery_checkpoint, start_checkpoint = self._checkpoints(home)
         recovery_checkpoint.write(recovery_points)
         start_checkpoint.write(start_offsets)
-        if was_clean:
-            staging = DataDirectory(self._filesystem, self._path, self._ids.uuid())
-            staging.mark_clean_shutdown()
-            staging.release()
+        if staged[0].source.was_clean:
+            directory = DataDirectory(self._filesystem, home, self._ids.uuid())
+            directory.mark_clean_shutdown()
+            directory.release()
 
     def _take(self, source: str, target: str, *, share: bool) -> None:
         if share and self._shares_files:
@@ -139,51 +152,58 @@ class ImportStaging:
             file.close()
 
     def open(
-        self,
-        topics: Sequence[SourceTopic],
-        config: LogConfig,
-        on_opened: Callable[[TopicPartition], None] = lambda _: None,
+        self, config: LogConfig, on_opened: Callable[[TopicPartition], None] = lambda _: None
     ) -> dict[TopicPartition, StagedLog]:
         """Load all staged logs as a server would, and close them. Raises DataDirectoryError for the
-        partition of the broker that cannot be opened, or gone on with, OSError.
+        partition of the broker that cannot be opened, or gone on with, UnsupportedOperationError for one that
+        has messages of an older format, OSError.
         """
+        described: dict[TopicPartition, StagedLog] = {}
+        for home, staged in self._homes.items():
+            described |= self._open_in(home, staged, config, on_opened)
+        for partition, log in described.items():
+            if log.latest_epoch > MAX_IMPORTED_EPOCH:
+                raise DataDirectoryError(
+                    "the leader epochs of this partition leave no room for those of a server, which go above"
+                    " them; let a client copy the topic in Kafka, and import the copy",
+                    partition=str(partition),
+                    leader_epoch=log.latest_epoch,
+                    max_epoch=MAX_IMPORTED_EPOCH,
+                )
+        return described
+
+    def _open_in(
+        self,
+        home: str,
+        staged: Sequence[_Staged],
+        config: LogConfig,
+        on_opened: Callable[[TopicPartition], None],
+    ) -> dict[TopicPartition, StagedLog]:
         manager = LogManager.open(
             self._filesystem,
             self._clock,
             self._scheduler,
             self._ids,
             # Old producers are a part of what is imported: the server forgets them by its own setting.
-            LogManagerSettings(
-                data_dirs=(self._path,), producer_id_expiration_ms=LONG_MAX, written_by_broker=True
-            ),
+            LogManagerSettings(data_dirs=(home,), producer_id_expiration_ms=LONG_MAX, written_by_broker=True),
         )
         logs: list[tuple[UnifiedLog, tuple[int, ...], tuple[int, ...]]] = []
         try:
-            for topic in topics:
-                assert topic.topic_id is not None
-                for source in topic.partitions:
-                    try:
-                        log = manager.open_log(source.topic_partition, topic.topic_id, config)
-                    except (DataDirectoryError, CorruptRecordError) as failure:
-                        raise _refused(source, failure) from failure
-                    logs.append((log, _holes_before(log), _open_transactions(log)))
-                    on_opened(source.topic_partition)
+            for source, topic_id in staged:
+                try:
+                    log = manager.open_log(source.topic_partition, topic_id, config)
+                except (DataDirectoryError, CorruptRecordError) as failure:
+                    raise _refused(source, failure) from failure
+                except UnsupportedOperationError as failure:
+                    raise _of_source(source, failure) from failure
+                logs.append((log, _holes_before(log), _open_transactions(log)))
+                on_opened(source.topic_partition)
         finally:
             manager.close()
-        described = {
+        return {
             log.topic_partition: self._described(log, holes)._replace(open_transactions=begun)
             for log, holes, begun in logs
         }
-        for partition, staged in described.items():
-            if staged.latest_epoch > MAX_IMPORTED_EPOCH:
-                raise DataDirectoryError(
-                    "the leader epochs of this partition leave no room for those of a server, which go above"
-                    " them; let a client copy the topic in Kafka, and import the copy",
-                    partition=str(partition),
-                    leader_epoch=staged.latest_epoch,
-                    max_epoch=MAX_IMPORTED_EPOCH,
-                )
-        return described
 
     def _described(self, log: UnifiedLog, holes_before: tuple[int, ...]) -> StagedLog:
         # Closed, so that the file has them all.
@@ -207,6 +227,11 @@ class ImportStaging:
         if partitions:
             self._filesystem.sync_directory(self._directory.path)
 
+    def remove_unfinished(self) -> None:
+        """Remove what imports that were cut off have staged. Raises OSError."""
+        for name in filter(is_staging, self._filesystem.list_directory(self._directory.path)):
+            self._filesystem.remove_tree(f"{self._directory.path}/{name}")
+
     def discard(self) -> None:
         """Remove what was staged, as far as possible: the next import removes the rest."""
         try:
@@ -219,13 +244,16 @@ class ImportStaging:
         it returns. Raises OSError.
         """
         has_other_logs = bool(self._directory.partitions())
-        both = zip(self._checkpoints(self._directory.path), self._checkpoints(self._path), strict=True)
-        for checkpoint, staged_checkpoint in both:
+        homes = {staged.source.topic_partition: home for home in self._homes for staged in self._homes[home]}
+        both = zip(self._checkpoints(self._directory.path), *map(self._checkpoints, self._homes), strict=True)
+        for checkpoint, *staged_checkpoints in both:
             # What an older log of that name has left is not to be believed of this one.
-            kept = {key: offset for key, offset in checkpoint.read().items() if key not in epochs}
-            checkpoint.write(kept | staged_checkpoint.read())
+            offsets = {key: offset for key, offset in checkpoint.read().items() if key not in epochs}
+            for staged_checkpoint in staged_checkpoints:
+                offsets |= staged_checkpoint.read()
+            checkpoint.write(offsets)
         for partition, epoch in epochs.items():
-            staged = f"{self._path}/{partition}"
+            staged = f"{homes[partition]}/{partition}"
             write_import_mark(self._filesystem, staged, epoch)
             self._filesystem.rename(staged, self._directory.partition_path(partition))
         self._filesystem.sync_directory(self._directory.path)
@@ -269,3 +297,9 @@ def _refused(source: SourcePartition, failure: DataDirectoryError | CorruptRecor
     """The same of the broker's directory: nobody knows the staged one."""
     fields = {**failure.fields, "path": source.path}
     return DataDirectoryError(f"this partition of the broker cannot be opened: {failure.message}", **fields)
+
+
+def _of_source(source: SourcePartition, failure: UnsupportedOperationError) -> UnsupportedOperationError:
+    """The same of the broker's file."""
+    name = posixpath.basename(str(failure.fields["path"]))
+    return UnsupportedOperationError(failure.message, **{**failure.fields, "path": f"{source.path}/{name}"})

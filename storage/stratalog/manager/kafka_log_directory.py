@@ -13,41 +13,38 @@ What else a broker leaves is no partition of a topic and is passed over, with a 
 (deleted), `-stray` (of a topic that the broker does not host), `-future` (a copy on its way from another
 directory).
 
-A broker may have other log directories, and other brokers other partitions: how many a topic has is written
-nowhere. What is found must be 0 to some last one without a hole.
+A broker makes all three checkpoints when it first has a directory, empty, and writes a line for each of its
+logs into the first one, every minute and when it stops. So a partition without a line there was brought here
+from somewhere else, or is younger than that minute; and where it was brought without the line that says which
+of its records were deleted, these would be back, and nothing in its files would tell.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.base.errors import (
-    CorruptRecordError,
-    DataDirectoryError,
-    DataDirectoryInUseError,
-    UnsupportedOperationError,
-)
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, DataDirectoryInUseError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
-    OffsetCheckpoint,
-    parse_checkpoint,
+    parse_broker_checkpoint,
 )
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.log.producer_snapshot import parse_snapshot_name
 from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE, LOCK_FILE, parse_partition_name
 from stratalog.manager.meta_properties import META_FILE, STORE_ID, parse_meta_properties
-from stratalog.manager.partition_metadata import read_partition_metadata
-from stratalog.record.header import MAGIC, MAGIC_POSITION
 from stratalog.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, parse_segment_name
+from stratalog.segment.old_messages import require_no_old_message
+
+logger = logging.getLogger(__name__)
 
 INTERNAL_TOPICS = frozenset(
     {"__cluster_metadata", "__consumer_offsets", "__remote_log_metadata", "__share_group_state"}
@@ -83,6 +80,10 @@ class SourcePartition(NamedTuple):
     recovery_point: int
     """0 where the broker did not say."""
     high_watermark: int | None
+    was_clean: bool
+    """The broker has closed the log."""
+    lacks_checkpoints: bool
+    """The checkpoints beside it do not know it: whether records were deleted nobody can tell."""
 
     @property
     def segment_count(self) -> int:
@@ -112,6 +113,8 @@ class PassedOver(NamedTuple):
 
     name: str
     reason: str
+    log_dir: str
+    """Where it is."""
 
 
 class KafkaLogDirectory:
@@ -133,11 +136,11 @@ class KafkaLogDirectory:
         try:
             self._refuse_data_directory()
             self.was_clean = filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_FILE}")
-            self._recovery_points = self._offsets(RECOVERY_POINT_FILE)
             self._start_offsets = self._start_offsets_of_deletions()
-            self._high_watermarks = self._offsets(HIGH_WATERMARK_FILE)
-            self._partitions: defaultdict[str, list[int]] = defaultdict(list)
-            self.passed_over = self._find()
+            self._recovery_points = self._offsets(RECOVERY_POINT_FILE)
+            self._high_watermarks = self._offsets(HIGH_WATERMARK_FILE) or {}
+            self._is_young = not self.was_clean and self._is_empty(RECOVERY_POINT_FILE)
+            self.partitions, self.passed_over = self._find()
         except BaseException:
             self.release()
             raise
@@ -147,63 +150,33 @@ class KafkaLogDirectory:
             self._lock.release()
             self._lock = None
 
-    @property
-    def partitions_by_topic(self) -> Mapping[str, tuple[int, ...]]:
-        """The numbers of the partitions that are here, by topic, in the order of names."""
-        return {name: tuple(sorted(self._partitions[name])) for name in sorted(self._partitions)}
-
-    def topic(self, name: str) -> SourceTopic:
-        """One of those topics, with what an import has to know.
-
-        Raises DataDirectoryError where it is not whole, UnsupportedOperationError where it is older than
-        batches of version 2, OSError.
-        """
-        numbers = self.partitions_by_topic[name]
-        missing = sorted(set(range(numbers[-1])) - set(numbers))
-        if missing:
-            raise DataDirectoryError(
-                "partitions of the topic are not in this log directory; bring those of all brokers and"
-                " directories together in one, or leave the topic out",
-                topic=name,
-                missing_partitions=",".join(map(str, missing)),
-                path=self.path,
-            )
-        partitions = [self._partition(TopicPartition(name, number)) for number in numbers]
-        topic_ids = {read_partition_metadata(self._filesystem, partition.path) for partition in partitions}
-        if len(topic_ids) > 1:
-            raise DataDirectoryError(
-                "partitions of one name belong to different topics; move those of the older one away",
-                topic=name,
-                topic_ids=",".join(sorted(map(str, topic_ids))),
-                path=self.path,
-            )
-        return SourceTopic(name, topic_ids.pop(), tuple(partitions))
-
     def _refuse_data_directory(self) -> None:
         """What a server has tiered is not in its data directory any more."""
-        try:
-            text = self._filesystem.read_file(f"{self.path}/{META_FILE}").decode()
-            properties = parse_meta_properties(text)
-        except (FileNotFoundError, UnicodeDecodeError, CorruptRecordError):
-            # Directories that were put together by hand have none; a damaged one says nothing of the logs.
-            return
-        if STORE_ID in properties:
+        if is_of_server(self._filesystem, self.path):
             raise DataDirectoryError(
                 "this is the data directory of a stratalog server, not a broker's log directory; export its"
                 " topics, and import these",
                 path=self.path,
             )
 
-    def _offsets(self, name: str) -> dict[TopicPartition, int]:
-        return OffsetCheckpoint(self._filesystem, f"{self.path}/{name}").read()
+    def _offsets(self, name: str) -> dict[TopicPartition, int] | None:
+        """None where there is no such file, or a damaged one."""
+        path = f"{self.path}/{name}"
+        try:
+            return parse_broker_checkpoint(self._filesystem.read_file(path).decode())
+        except FileNotFoundError:
+            return None
+        except ValueError as failure:
+            logger.warning("a checkpoint of the broker is damaged, path=`%s` reason=`%s`", path, failure)
+            return None
 
-    def _start_offsets_of_deletions(self) -> dict[TopicPartition, int]:
+    def _start_offsets_of_deletions(self) -> dict[TopicPartition, int] | None:
         """Without these, records that were deleted would be back: so a damaged file is no empty one."""
         path = f"{self.path}/{LOG_START_OFFSET_FILE}"
         try:
-            return parse_checkpoint(self._filesystem.read_file(path).decode())
+            return parse_broker_checkpoint(self._filesystem.read_file(path).decode())
         except FileNotFoundError:
-            return {}
+            return None
         except ValueError:
             raise DataDirectoryError(
                 "the file that says which records were deleted is damaged; start the broker, stop it and"
@@ -211,25 +184,41 @@ class KafkaLogDirectory:
                 path=path,
             ) from None
 
-    def _find(self) -> tuple[PassedOver, ...]:
+    def _is_empty(self, name: str) -> bool:
+        """The broker has made the file, and not written it yet."""
+        path = f"{self.path}/{name}"
+        return self._filesystem.exists(path) and self._filesystem.file_size(path) == 0
+
+    def _find(self) -> tuple[tuple[TopicPartition, ...], tuple[PassedOver, ...]]:
+        partitions: list[TopicPartition] = []
         passed_over: list[PassedOver] = []
         for name in self._filesystem.list_directory(self.path):
             if not self._filesystem.is_directory(f"{self.path}/{name}"):
                 continue
             partition = parse_partition_name(name)
             if partition is not None:
-                self._partitions[partition.topic].append(partition.partition)
+                partitions.append(partition)
                 continue
             match = _NO_PARTITION.fullmatch(name)
             reason = "it is not a partition's" if match is None else _WHY_NO_PARTITION[match[1]]
-            passed_over.append(PassedOver(name, reason))
-        return tuple(passed_over)
+            passed_over.append(PassedOver(name, reason, self.path))
+        return tuple(partitions), tuple(passed_over)
 
-    def _partition(self, topic_partition: TopicPartition) -> SourcePartition:
+    def _lacks_checkpoints(self, partition: TopicPartition) -> bool:
+        if self._start_offsets is None:
+            return True
+        return not self._is_young and (
+            self._recovery_points is None or partition not in self._recovery_points
+        )
+
+    def partition(self, topic_partition: TopicPartition) -> SourcePartition:
+        """One of `partitions`, with what an import has to know. Raises UnsupportedOperationError where it is
+        older than batches of version 2, OSError.
+        """
         path = f"{self.path}/{topic_partition}"
         names = self._filesystem.list_directory(path)
         base_offsets = _base_offsets(names)
-        recovery_point = self._recovery_points.get(topic_partition, 0)
+        recovery_point = (self._recovery_points or {}).get(topic_partition, 0)
         # A segment ends where the next one begins.
         settled = {base for base, end_offset in pairwise(base_offsets) if end_offset <= recovery_point}
         files: list[SourceFile] = []
@@ -239,7 +228,7 @@ class KafkaLogDirectory:
                 continue
             size_bytes = self._filesystem.file_size(f"{path}/{name}")
             if segment is not None and segment[1] == LOG_SUFFIX:
-                self._require_format(f"{path}/{name}", size_bytes)
+                self._require_format(f"{path}/{name}", segment[0], size_bytes)
             is_settled = segment is not None and name.endswith(LOG_SUFFIX) and segment[0] in settled
             files.append(SourceFile(name, size_bytes, is_settled))
         return SourcePartition(
@@ -247,27 +236,31 @@ class KafkaLogDirectory:
             path,
             tuple(files),
             # A broker that was killed may not have written down yet that retention dropped segments.
-            max(self._start_offsets.get(topic_partition, 0), *_base_offsets(names, SWAP_SUFFIX)[:1], 0),
+            max(
+                (self._start_offsets or {}).get(topic_partition, 0), *_base_offsets(names, SWAP_SUFFIX)[:1], 0
+            ),
             recovery_point,
             self._high_watermarks.get(topic_partition),
+            self.was_clean,
+            self._lacks_checkpoints(topic_partition),
         )
 
-    def _require_format(self, path: str, size_bytes: int) -> None:
-        """The first batch tells: a broker never goes back to an older format."""
-        if size_bytes <= MAGIC_POSITION:
-            return
+    def _require_format(self, path: str, base_offset: int, size_bytes: int) -> None:
+        """A look at the first batch tells at once of most logs; each batch is looked at when it is opened."""
         file = self._filesystem.open_read(path)
         try:
-            [magic] = file.read_at(MAGIC_POSITION, 1)
+            require_no_old_message(file, 0, size_bytes, base_offset)
         finally:
             file.close()
-        if magic < MAGIC:
-            raise UnsupportedOperationError(
-                "the log holds messages of a format older than version 2; let a client copy the topic to a"
-                " new one, and import that",
-                path=path,
-                message_format=magic,
-            )
+
+
+def is_of_server(filesystem: FileSystem, path: str) -> bool:
+    """Whether the directory is one of ours, bound to a store. Raises OSError."""
+    try:
+        return STORE_ID in parse_meta_properties(filesystem.read_file(f"{path}/{META_FILE}").decode())
+    except (FileNotFoundError, UnicodeDecodeError, CorruptRecordError):
+        # Directories that were put together by hand have none; a damaged one says nothing of the logs.
+        return False
 
 
 def _unfinished_suffix(name: str) -> str:

@@ -72,7 +72,13 @@ class World:
             self.write("/kafka/recovery-point-offset-checkpoint", offsets.encode())
 
     def run(self) -> ImportReport:
-        settings = ImportSettings(log_dir="/kafka", data_dir="/data", config={}, owner="somebody")
+        settings = ImportSettings(
+            log_dirs=("/kafka",),
+            data_dir="/data",
+            config={},
+            owner="somebody",
+            allows_missing_checkpoints=True,
+        )
         scheduler = ManualScheduler(self.clock)
         return TopicImporter(
             self.disk, self.store, self.clock, scheduler, self.ids, random.Random(0), settings

@@ -17,7 +17,8 @@ from uuid import UUID
 from stratalog.base.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import UNLIMITED, LogConfig
-from stratalog.manager.kafka_log_directory import INTERNAL_TOPICS, KafkaLogDirectory, PassedOver, SourceTopic
+from stratalog.manager.kafka_log_directories import KafkaLogDirectories
+from stratalog.manager.kafka_log_directory import INTERNAL_TOPICS, PassedOver, SourceTopic
 from stratalog.remote.catalog_state import CatalogState
 from stratalog.remote.shard_state import ShardState
 from stratalog.remote.store_layout import shard_of
@@ -67,7 +68,7 @@ class ImportPlan(NamedTuple):
 
 
 def plan_import(
-    source: KafkaLogDirectory, wanted: Sequence[str], config: Mapping[str, str], target: ImportTarget
+    source: KafkaLogDirectories, wanted: Sequence[str], config: Mapping[str, str], target: ImportTarget
 ) -> ImportPlan:
     """Plan the import of the topics that are `wanted`; none: all but Kafka's own.
 
@@ -91,10 +92,14 @@ def plan_import(
     passed_over = list(source.passed_over)
     if not wanted:
         passed_over += [
-            PassedOver(f"{name}-{number}", "it is of a topic of Kafka's own; name the topic to import it")
+            PassedOver(
+                str(partition),
+                "it is of a topic of Kafka's own; name the topic to import it",
+                source.path_of(partition),
+            )
             for name in found
             if name in INTERNAL_TOPICS
-            for number in found[name]
+            for partition in (TopicPartition(name, number) for number in found[name])
         ]
     found_topics = [source.topic(name) for name in names]
     already_imported = tuple(topic.name for topic in found_topics if _is_imported(topic, target))

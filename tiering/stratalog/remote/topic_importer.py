@@ -1,8 +1,8 @@
-"""Makes topics of a stopped broker's log directory topics of a store and of a data directory.
+"""Makes topics of a stopped broker's log directories topics of a store and of a data directory.
 
 No server may run on the data directory: its lock is taken. In this order:
 
-1. Lock the broker's directory, plan, lock the data directory. What is refused is refused here or in 2, with
+1. Lock the broker's directories, plan, lock the data directory. What is refused is refused here or in 2, with
    nothing changed: a data directory that was made for it goes again.
 2. Stage the logs and open them, see `import_staging`. Then open the store, which is made where it is missing.
 3. Claim the shards concerned, with epochs above all that the broker gave. As with the start of a server, a
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import posixpath
 import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +45,8 @@ from stratalog.log.log_config import LogConfig
 from stratalog.manager.data_directory import DataDirectory, parse_partition_name, sibling_paths
 from stratalog.manager.import_mark import read_import_mark
 from stratalog.manager.import_staging import ImportStaging, StagedLog
-from stratalog.manager.kafka_log_directory import KafkaLogDirectory, SourceTopic
+from stratalog.manager.kafka_log_directories import KafkaLogDirectories
+from stratalog.manager.kafka_log_directory import SourceTopic
 from stratalog.manager.partition_metadata import read_partition_metadata
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectStore
@@ -66,12 +67,16 @@ from stratalog.remote.store_layout import IDENTITY_KEY, StoreLayout, shard_of
 class ImportSettings:
     """Immutable. Paths are absolute."""
 
-    log_dir: str
+    log_dirs: tuple[str, ...]
+    """All of one broker, that the topics are in."""
     data_dir: str
     topics: tuple[str, ...] = ()
     """None: all that are there, but Kafka's own."""
     config: Mapping[str, str]
     """Of each topic that is imported; a broker's log directory has none."""
+    allows_missing_checkpoints: bool = False
+    """Partitions are taken over, too, that the checkpoints beside them do not know: of these, records that
+    were deleted may be back."""
     shares_files: bool = True
     """Files that nobody writes any more get a second name instead of a copy."""
     owner: str
@@ -90,6 +95,11 @@ class ImportedPartition(NamedTuple):
     def uncertain_count(self) -> int:
         """Offsets that the broker had not shown to anybody yet, other brokers may not have had them."""
         return 0 if self.high_watermark is None else max(0, self.log.log_end_offset - self.high_watermark)
+
+    @property
+    def missing_count(self) -> int:
+        """Offsets that the broker had shown to everybody, and that are not in its files any more."""
+        return 0 if self.high_watermark is None else max(0, self.high_watermark - self.log.log_end_offset)
 
 
 class ImportedTopic(NamedTuple):
@@ -121,7 +131,8 @@ class TopicImporter:
         settings: ImportSettings,
     ) -> None:
         """Raises InvalidRequestError where one directory lies in the other."""
-        _require_apart(settings.log_dir, settings.data_dir)
+        for log_dir in settings.log_dirs:
+            _require_apart(log_dir, settings.data_dir)
         self._filesystem = filesystem
         self._store = store
         self._clock = clock
@@ -132,13 +143,12 @@ class TopicImporter:
         self._writer = Writer("import", settings.owner)
 
     def plan(self) -> ImportPlan:
-        """What `run` would do. Changes nothing, creates nothing, and locks only the broker's directory.
+        """What `run` would do. Changes nothing, creates nothing, and locks only the broker's directories.
 
         Raises what `plan_import` does, DataDirectoryInUseError where the broker runs, StoreError.
         """
         with self._disk_errors(), ExitStack() as undo:
-            source = KafkaLogDirectory(self._filesystem, self._settings.log_dir)
-            undo.callback(source.release)
+            source = self._lock_source(undo)
             return self._plan(source, self._read_target())
 
     def run(self, on_opened: Callable[[TopicPartition], None] = lambda _: None) -> ImportReport:
@@ -149,11 +159,10 @@ class TopicImporter:
         """
         settings = self._settings
         with self._disk_errors(), ExitStack() as undo:
-            source = KafkaLogDirectory(self._filesystem, settings.log_dir)
-            undo.callback(source.release)
+            source = self._lock_source(undo)
             # What is refused without a look into the logs is refused before anything is made.
             self._plan(source, self._read_target())
-            is_new = not self._filesystem.exists(settings.data_dir)
+            made = self._missing_directories()
             directory = DataDirectory(self._filesystem, settings.data_dir, self._ids.uuid())
             undo.callback(directory.release)
             staging = ImportStaging(
@@ -168,16 +177,16 @@ class TopicImporter:
                 self._require_store(directory)
                 plan = self._plan(source, self._read_target())
                 if not plan.topics:
-                    # An earlier import has brought them all.
+                    # An earlier import has brought them all; one that was cut off may have begun to.
+                    staging.remove_unfinished()
                     return ImportReport(plan, ())
                 topics = [_with_id(topic, self._ids) for topic in plan.topics]
-                staging.stage(topics, was_clean=plan.was_clean)
-                staged = staging.open(topics, LogConfig.from_overrides(plan.config), on_opened)
+                staging.stage(topics)
+                staged = staging.open(LogConfig.from_overrides(plan.config), on_opened)
                 catalog, shards = self._open_store(directory)
             except Exception:
                 staging.discard()
-                if is_new:
-                    self._discard_directory()
+                self._discard_directories(made)
                 raise
             staging.remove_leftovers(plan.leftovers)
             self._commit(plan, topics, staged, staging, catalog, shards)
@@ -204,10 +213,30 @@ class TopicImporter:
         ]
         return catalog, shards
 
-    def _discard_directory(self) -> None:
-        """The data directory was made for this, and its lock is held."""
+    def _lock_source(self, undo: ExitStack) -> KafkaLogDirectories:
+        source = KafkaLogDirectories(
+            self._filesystem,
+            self._settings.log_dirs,
+            allows_missing_checkpoints=self._settings.allows_missing_checkpoints,
+        )
+        undo.callback(source.release)
+        return source
+
+    def _missing_directories(self) -> list[str]:
+        """The data directory and those above it, as far as they will be made for this; innermost first."""
+        missing, path = list[str](), self._settings.data_dir
+        while not self._filesystem.exists(path):
+            missing.append(path)
+            path = posixpath.dirname(path)
+        return missing
+
+    def _discard_directories(self, made: Sequence[str]) -> None:
+        """These were made for this. The data directory's lock is held; of the others only what is empty by
+        now is ours alone."""
         try:
-            self._filesystem.remove_tree(self._settings.data_dir)
+            for path in made:
+                if path == self._settings.data_dir or not self._filesystem.list_directory(path):
+                    self._filesystem.remove_tree(path)
         except OSError:
             pass
 
@@ -267,7 +296,7 @@ class TopicImporter:
         except StoreUnavailableError:
             create()
 
-    def _plan(self, source: KafkaLogDirectory, target: ImportTarget) -> ImportPlan:
+    def _plan(self, source: KafkaLogDirectories, target: ImportTarget) -> ImportPlan:
         return plan_import(source, self._settings.topics, self._settings.config, target)
 
     def _read_target(self) -> ImportTarget:

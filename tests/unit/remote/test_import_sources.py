@@ -1,0 +1,181 @@
+"""What an import makes of what a broker's disks hold: several of them, logs that lost something, messages of
+older formats; and what it leaves where it does nothing.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError, UnsupportedOperationError
+from stratalog.base.types import TopicPartition
+from stratalog.cli.import_remarks import report_remarks
+from stratalog.log.checkpoint import format_checkpoint
+from stratalog.record.batch import batches
+from stratalog.segment.file_names import segment_path
+from stratalog.testing.import_world import ImportWorld
+from stratalog.testing.old_messages import old_message
+
+
+@pytest.fixture
+def world() -> ImportWorld:
+    return ImportWorld()
+
+
+def test_what_consumers_have_read_and_the_log_has_lost_is_told(world: ImportWorld) -> None:
+    """At the boundary of a batch nothing else shows it."""
+    world.disk.unlink("/kafka/.kafka_cleanshutdown")
+    for name, offset in (("recovery-point", 0), ("replication", 30)):
+        offsets = {TopicPartition("payments", 0): offset}
+        world.write(f"/kafka/{name}-offset-checkpoint", format_checkpoint(offsets).encode())
+    last = max(name for name in world.disk.list_directory("/kafka/payments-0") if name.endswith(".log"))
+    data = world.disk.read_file(f"/kafka/payments-0/{last}")
+    [*_, (position, _), _] = batches(data)
+    world.write(f"/kafka/payments-0/{last}", data[:position])
+    report = world.run("payments")
+    [partition] = report.topics[0].partitions
+    assert (partition.log.log_end_offset, partition.log.recovery.truncated_bytes) == (28, 0)
+    assert (partition.missing_count, partition.uncertain_count) == (2, 0)
+    told = "payments-0 ends at offset 28, and the broker's high watermark was 30: 2 offsets that consumers"
+    assert [remark for remark in report_remarks(report) if told in remark]
+
+
+def test_logs_of_several_directories_are_opened_each_as_its_own_was_left(world: ImportWorld) -> None:
+    """One disk's marker says nothing of the other: what was killed is recovered, with its own checkpoints."""
+    starts = {("orders", 0): 3, ("orders", 1): 12, ("payments", 0): 7}
+    for partition, path in (
+        (TopicPartition("orders", 1), "/other"),
+        (TopicPartition("payments", 0), "/other"),
+    ):
+        world.disk.make_directories(path)
+        world.disk.rename(f"/kafka/{partition}", f"{path}/{partition}")
+    for path, names in (("/kafka", {("orders", 0)}), ("/other", {("orders", 1), ("payments", 0)})):
+        for file, offsets in (
+            ("log-start", {TopicPartition(*name): starts[name] for name in names}),
+            ("recovery-point", {TopicPartition(*name): 30 if path == "/kafka" else 10 for name in names}),
+        ):
+            world.write(f"{path}/{file}-offset-checkpoint", format_checkpoint(offsets).encode())
+    last = max(name for name in world.disk.list_directory("/other/orders-1") if name.endswith(".log"))
+    torn = world.disk.read_file(f"/other/orders-1/{last}")[:-1]
+    world.write(f"/other/orders-1/{last}", torn)
+    before = world.disk.contents()
+    report = world.run(log_dirs=("/kafka", "/other"))
+    found = {
+        (partition.topic_partition.topic, partition.topic_partition.partition): partition.log
+        for topic in report.topics
+        for partition in topic.partitions
+    }
+    assert {name: log.recovery.was_clean for name, log in found.items()} == {
+        ("orders", 0): True,
+        ("orders", 1): False,
+        ("payments", 0): False,
+    }
+    assert {name: log.log_end_offset for name, log in found.items()} == {
+        ("orders", 0): 30,
+        ("orders", 1): 29,
+        ("payments", 0): 30,
+    }
+    assert not report.plan.was_clean
+    logs = world.server()
+    for topic in logs.catalog.topics().values():
+        for partition, opened in logs.open_topic(topic).items():
+            assert opened.log.log_start_offset == starts[(partition.topic, partition.partition)]
+    after = world.disk.contents()
+    assert {path: after[path] for path in before if not path.startswith("/data")} == before
+    # The same command again finds all of it.
+    logs.close()
+    assert world.run(log_dirs=("/kafka", "/other")).plan.already_imported == ("orders", "payments")
+
+
+def test_a_refused_import_leaves_no_directory_that_it_made(world: ImportWorld) -> None:
+    world.disk.make_directories("/machine")
+    last = max(name for name in world.disk.list_directory("/kafka/orders-1") if name.endswith(".log"))
+    world.write(f"/kafka/orders-1/{last}", b"damaged")
+    for number in range(2):
+        with pytest.raises(DataDirectoryError, match="cannot be opened"):
+            world.run("orders", data_dir="/machine/new/far/data")
+        # What was there, and what somebody else needs by now, stays.
+        assert [world.disk.exists(path) for path in ("/machine", "/machine/new")] == [True, bool(number)]
+        world.disk.make_directories("/machine/new/others")
+
+
+def test_a_repetition_with_nothing_to_do_removes_what_one_that_was_cut_off_had_staged(
+    world: ImportWorld,
+) -> None:
+    world.run("orders")
+    left = f"/data/import.{7:032x}-staging"
+    world.disk.make_directories(f"{left}/closed/orders-0")
+    world.write(f"{left}/closed/orders-0/{0:020}.log", b"copied")
+    assert world.run("orders").topics == ()
+    assert not world.disk.exists(left)
+
+
+def kill_broker(world: ImportWorld) -> None:
+    """It has never written down what is fsynced of `payments`."""
+    world.disk.unlink("/kafka/.kafka_cleanshutdown")
+    offsets = {TopicPartition("payments", 0): 0}
+    world.write("/kafka/recovery-point-offset-checkpoint", format_checkpoint(offsets).encode())
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("base_offset", [10, 25], ids=["sealed", "active"])
+def test_messages_of_an_older_format_behind_batches_are_refused(
+    world: ImportWorld, base_offset: int, version: int, *, is_killed: bool
+) -> None:
+    path = segment_path("/kafka/payments-0", base_offset, ".log")
+    data = world.disk.read_file(path)
+    [*_, (position, header)] = batches(data)
+    world.write(path, data[:position] + old_message(header.base_offset, version, b"k", b"v"))
+    if is_killed:
+        kill_broker(world)
+    before = world.disk.contents()
+    with pytest.raises(UnsupportedOperationError, match="older than version 2") as refusal:
+        world.run("payments")
+    assert refusal.value.fields == {
+        "path": path,
+        "position": position,
+        "offset": base_offset + 4,
+        "message_format": version,
+    }
+    assert world.disk.contents() == before
+    assert list(world.store.list("")) == []
+
+
+WHOLE = old_message(30, 1, b"k", b"v" * 100)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        WHOLE[:-1],
+        WHOLE[:-1] + b"w",
+        old_message(29, 1, b"k", b"v" * 100),
+        WHOLE[:8] + (13).to_bytes(4, "big") + WHOLE[12:],
+        WHOLE[:16],
+        bytes(100),
+    ],
+    ids=["torn", "altered", "below", "too-small", "no-magic", "zeros"],
+)
+def test_a_torn_end_that_only_looks_like_an_older_format_is_cut_off(world: ImportWorld, tail: bytes) -> None:
+    kill_broker(world)
+    path = segment_path("/kafka/payments-0", 25, ".log")
+    world.write(path, world.disk.read_file(path) + tail)
+    [partition] = world.run("payments").topics[0].partitions
+    assert (partition.log.log_end_offset, partition.log.recovery.truncated_bytes) == (30, len(tail))
+
+
+def test_a_segment_that_was_only_reserved_is_of_no_format(world: ImportWorld) -> None:
+    kill_broker(world)
+    world.write(segment_path("/kafka/payments-0", 25, ".log"), bytes(1024))
+    [partition] = world.run("payments").topics[0].partitions
+    assert partition.log.log_end_offset == 25
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_segment_that_begins_with_an_older_format_is_refused_at_once(
+    world: ImportWorld, *, is_whole: bool
+) -> None:
+    message = bytearray(old_message(10, 0, b"k", b"v"))
+    message[-1] ^= 0 if is_whole else 1
+    world.write(segment_path("/kafka/payments-0", 10, ".log"), bytes(message) + WHOLE)
+    world.refuse(UnsupportedOperationError, r"older than version 2.*position=`0` offset=`10`", "payments")
