@@ -5,7 +5,8 @@ And beside it, in the same form, when it is due again for what its last clean ha
 What lies below a partition's entry went through a clean, what lies above did not. An entry that is too low
 costs work. One that is too high is dangerous, because records below it are taken for compacted which are not:
 a tombstone among them would go before the record that it deletes. So an entry is raised after the segments
-were replaced, and lowered, durably, before anything of the log is cut off.
+were replaced, and lowered, durably, before anything of the log is cut off. So when a log is opened none is
+above its end, and one that is there all the same was not made for this log: it is dropped.
 
 A horizon says what is below the offset that it was written with. It is written before that, and forgotten
 when that is lowered. One that is wrong costs a clean, or lets tombstones wait for the next one; one that is
@@ -141,15 +142,21 @@ class CleanerCheckpoints:
             with found.lock:
                 found.lower(partition, offset)
 
-    def settle(self, partition: TopicPartition, directory: str, end_offset: int) -> None:
+    def settle(self, partition: TopicPartition, directory: str, end_offset: int) -> int | None:
         """The partition's log is in `directory` and ends there: no entry is above, and none in another
-        directory, when it returns, for good. Raises OSError."""
+        directory, when it returns, for good. Raises OSError.
+
+        One that is above is of another log than the one that was found, an older copy of it, say, and tells
+        nothing of this one. It goes, and is returned.
+        """
+        above_offset: int | None = None
         for name, found in self._directories.items():
             with found.lock:
-                if name == directory:
-                    found.lower(partition, end_offset)
-                else:
-                    found.put(partition, None, None)
+                offset = found.offsets.get(partition) if name == directory else None
+                if offset is not None and offset > end_offset:
+                    above_offset, offset = offset, None
+                found.put(partition, offset, None if offset is None else found.horizons.get(partition))
+        return above_offset
 
     def forget(self, partition: TopicPartition) -> None:
         """No directory has an entry of the partition when it returns, for good. Raises OSError."""

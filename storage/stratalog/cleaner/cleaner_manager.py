@@ -145,10 +145,19 @@ class CleanerManager:
     def opened(self, partition: TopicPartition, directory: str, end_offset: int) -> None:
         """The partition's log was loaded from this log directory, and ends there. Before it is handed out.
 
-        What a crash left of it in other directories, or above its end, must not be believed later. Durable
-        when it returns. Raises OSError; the log must not be used then.
+        What there is of it in other directories, or above its end, must not be believed later. Durable when
+        it returns. Raises OSError; the log must not be used then.
         """
-        self._checkpoints.settle(partition, directory, end_offset)
+        above_offset = self._checkpoints.settle(partition, directory, end_offset)
+        if above_offset is not None:
+            logger.warning(
+                "%s was cleaned up to an offset that the log which was found does not have, and is cleaned"
+                " from its start; an older copy may have been put in its place, checkpoint=`%d`"
+                " log_end_offset=`%d`",
+                partition,
+                above_offset,
+                end_offset,
+            )
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """The log will end at `offset`, so nothing above it counts as cleaned. Durable when it returns.

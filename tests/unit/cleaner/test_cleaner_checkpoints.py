@@ -85,10 +85,21 @@ def test_a_log_that_is_opened_has_one_entry_at_most() -> None:
     for directory in DIRECTORIES:
         checkpoints.put(FIRST, directory, 9)
         checkpoints.put(SECOND, directory, 9)
-    checkpoints.settle(FIRST, "/b", 7)
-    checkpoints.settle(SECOND, "/a", 11)
-    assert checkpoints.entries() == {"/a": {SECOND: 9}, "/b": {FIRST: 7}}
-    assert [on_disk(disk, directory) for directory in DIRECTORIES] == [{SECOND: 9}, {FIRST: 7}]
+    assert checkpoints.settle(FIRST, "/b", 9) is None
+    assert checkpoints.settle(SECOND, "/a", 11) is None
+    assert checkpoints.entries() == {"/a": {SECOND: 9}, "/b": {FIRST: 9}}
+    assert [on_disk(disk, directory) for directory in DIRECTORIES] == [{SECOND: 9}, {FIRST: 9}]
+
+
+def test_an_entry_above_the_end_of_a_log_that_is_opened_says_nothing_of_this_log() -> None:
+    disk = FaultyFileSystem()
+    checkpoints = opened(disk)
+    for directory in DIRECTORIES:
+        checkpoints.put(FIRST, directory, 9, 500)
+    assert checkpoints.settle(FIRST, "/b", 8) == 9
+    assert [on_disk(disk, directory) for directory in DIRECTORIES] == [{}, {}]
+    assert [on_disk(disk, name, CLEANER_HORIZON_FILE) for name in DIRECTORIES] == [{}, {}]
+    assert checkpoints.settle(FIRST, "/b", 8) is None
 
 
 def test_nothing_is_raised_by_a_lowering() -> None:
