@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from array import array
 from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -46,6 +47,8 @@ class Transaction(NamedTuple):
     marker_offset: int
     is_aborted: bool
     horizon_ms: int | None
+    producer: tuple[int, int]
+    """Its id and the marker's epoch."""
 
 
 def some_transactions(random: Random) -> tuple[bytes, dict[int, list[Transaction]]]:
@@ -62,13 +65,15 @@ def some_transactions(random: Random) -> tuple[bytes, dict[int, list[Transaction
             begun[producer_id].append(offset)
             continue
         kind, horizon_ms = random.choice(list(ControlType)), random.choice((None, 500, 5000))
-        marker = EndTransactionMarker(kind, 0).to_batch(producer_id, 0, 5, base_offset=offset)
+        epoch = random.choice((0, 1, 2**15 - 1))
+        marker = EndTransactionMarker(kind, 0).to_batch(producer_id, epoch, 5, base_offset=offset)
         if horizon_ms is not None:
             header = parse_header(marker)._replace(base_timestamp=horizon_ms)
             header = header._replace(attributes=header.attributes | DELETE_HORIZON_BIT)
             marker = rebuild_batch(header, marker[HEADER_SIZE:], records_count=1, max_timestamp=5)
         parts.append(marker)
-        ended = Transaction(begun[producer_id], offset, kind is ControlType.ABORT, horizon_ms)
+        is_aborted = kind is ControlType.ABORT
+        ended = Transaction(begun[producer_id], offset, is_aborted, horizon_ms, (producer_id, epoch))
         all_of[producer_id].append(ended)
         begun[producer_id] = []
     return b"".join(parts), all_of
@@ -89,7 +94,9 @@ def test_transactions_go_as_a_whole_and_their_markers_behind_them(kernels: Any, 
     offset_map, transactions = kernels.OffsetMap(bytes(16), 1000, 0.9), kernels.OpenTransactions()
     spans = AbortedSpans(aborted).values
     assert offset_map.put_batches(data, 0, 0, END, spans).end_position == len(data)
-    rule = CleanRule(now_ms=1000, horizon_ms=9000, stop_offset=END, aborted=spans)
+    told = {one.producer for ended in all_of.values() for one in ended if random.random() < 0.2}
+    flat = [number for producer in sorted(told | {(3, 7)}) for number in producer]
+    rule = CleanRule(1000, 9000, END, aborted=spans, kept_epochs=random.choice((flat, array("q", flat))))
     cleaned = kernels.clean_batches(data, 0, offset_map, rule, transactions)
     assert cleaned.end_position == len(data)
 
@@ -103,13 +110,14 @@ def test_transactions_go_as_a_whole_and_their_markers_behind_them(kernels: Any, 
     for offset, one in markers.items():
         horizon_ms = kept[offset].delete_horizon_ms if offset in kept else -1
         wanted_ms = 9000 if one.horizon_ms is None else one.horizon_ms if one.horizon_ms > 1000 else -1
-        assert horizon_ms == (one.horizon_ms if one.offsets else wanted_ms)
+        assert horizon_ms == (one.horizon_ms if one.offsets or one.producer in told else wanted_ms)
     dropped = [offset for offset in sorted(markers) if offset not in kept]
     assert cleaned.dropped_marker_count == len(dropped)
     assert cleaned.dropped_aborts == [offset for offset in dropped if markers[offset].is_aborted]
     assert cleaned.aborted_count == len(gone)
     assert cleaned.has_waiting_marker == any(
-        one.offsets and not set(one.offsets) & set(kept) for one in markers.values()
+        one.offsets and not set(one.offsets) & set(kept) and one.producer not in told
+        for one in markers.values()
     )
     assert len(transactions) == sum(
         any(

@@ -19,6 +19,7 @@ enum {
     BASE_TIMESTAMP_POSITION = 27,
     MAX_TIMESTAMP_POSITION = 35,
     PRODUCER_ID_POSITION = 43,
+    PRODUCER_EPOCH_POSITION = 51,
     RECORDS_COUNT_POSITION = 57,
     HEADER_BYTES = 61,
     /* Bytes before those that the length counts. */

@@ -51,6 +51,24 @@ static bool is_kept_empty(const clean_rule *rule, int64_t last_offset)
     return low < rule->kept_empty_count && rule->kept_empty[low] == last_offset;
 }
 
+/* The marker tells of its producer's epoch what nothing else in the log does. */
+static bool is_kept_epoch(const clean_rule *rule, const batch_frame *batch)
+{
+    const int64_t epoch = (int16_t)read_be16(batch->start + PRODUCER_EPOCH_POSITION);
+    size_t low = 0, high = rule->kept_epochs_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        const producer_epoch *kept = &rule->kept_epochs[middle];
+        if (kept->producer_id < batch->producer_id ||
+            (kept->producer_id == batch->producer_id && kept->epoch < epoch))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < rule->kept_epochs_count && rule->kept_epochs[low].producer_id == batch->producer_id &&
+           rule->kept_epochs[low].epoch == epoch;
+}
+
 static void add_row(cleaning *clean, const batch_frame *batch, size_t position, size_t size, int64_t max_timestamp)
 {
     clean_result *result = clean->result;
@@ -262,25 +280,28 @@ static bool drop_marker(cleaning *clean, const batch_frame *batch, const end_mar
     return true;
 }
 
-/* A marker stays while data of its transaction comes by, then until its horizon. */
+/* A marker stays while data of its transaction comes by, or nothing else tells of its producer's epoch; then until its
+ * horizon. */
 static bool clean_marker(cleaning *clean, const batch_frame *batch, const end_marker *marker)
 {
     const open_transaction *open = open_of(clean->memory->open, batch->producer_id);
     const bool has_horizon = batch->attributes & DELETE_HORIZON_BIT;
     const bool is_due = has_horizon && batch->base_timestamp <= clean->rule->now_ms;
-    if (open == NULL && !has_horizon) {
+    const bool tells_epoch = is_kept_epoch(clean->rule, batch);
+    const bool is_alone = open == NULL && !tells_epoch;
+    if (is_alone && !has_horizon) {
         if (!stamp_marker(clean, batch, marker))
             return false;
-    } else if (open == NULL && is_due) {
+    } else if (is_alone && is_due) {
         if (!drop_marker(clean, batch, marker))
             return false;
     } else {
         if (!has_room(clean, batch->size))
             return false;
         keep_batch(clean, batch);
-        if (open == NULL)
+        if (is_alone)
             note_horizon(clean->result, batch->base_timestamp);
-        else
+        else if (!tells_epoch)
             clean->result->has_waiting_marker |= !open->is_kept;
     }
     end_transaction(clean->memory->open, batch->producer_id);

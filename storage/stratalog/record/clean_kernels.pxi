@@ -23,6 +23,9 @@ cdef extern from "transactions.h" nogil:
         size_t count
         size_t room
 
+    ctypedef struct producer_epoch:
+        pass
+
     open_transaction *open_of(const open_transactions *open, int64_t producer_id)
     void note_data(open_transactions *open, int64_t producer_id, bint is_kept)
     void end_transaction(open_transactions *open, int64_t producer_id)
@@ -52,6 +55,8 @@ cdef extern from "offset_map.h" nogil:
         const int64_t *kept_empty
         size_t kept_empty_count
         aborted_spans aborted
+        const producer_epoch *kept_epochs
+        size_t kept_epochs_count
 
     ctypedef struct judged_record:
         pass
@@ -304,7 +309,7 @@ def clean_batches(
 ):
     """See ``offset_map.clean_batches``."""
     cdef Export source = export(data)
-    cdef Export last_offsets, spans
+    cdef Export last_offsets, spans, epochs
     cdef map_state *place = &offset_map.map
     cdef clean_rule cleaning
     cdef clean_room room
@@ -312,11 +317,14 @@ def clean_batches(
     cdef clean_memory memory
     cdef Scratch judged, rows, dropped
     assert position <= source.size, "positions lie in the data"
-    cleaning.now_ms, cleaning.horizon_ms, cleaning.stop_offset, kept_empty, aborted = <tuple> rule
-    last_offsets, spans = int64_values(kept_empty), int64_values(aborted)
+    cleaning.now_ms, cleaning.horizon_ms, cleaning.stop_offset, kept_empty, aborted, kept_epochs = <tuple> rule
+    last_offsets, spans, epochs = int64_values(kept_empty), int64_values(aborted), int64_values(kept_epochs)
+    assert epochs.size % sizeof(producer_epoch) == 0, "a producer's epoch has two numbers"
     cleaning.kept_empty = <const int64_t *> last_offsets.data
     cleaning.kept_empty_count = last_offsets.size // sizeof(int64_t)
     cleaning.aborted = spans_of(spans)
+    cleaning.kept_epochs = <const producer_epoch *> epochs.data
+    cleaning.kept_epochs_count = epochs.size // sizeof(producer_epoch)
     with nogil:
         kernel_measure_clean(source.data + position, source.size - position, &cleaning, &room)
     judged = scratch(room.judged_count * sizeof(judged_record))

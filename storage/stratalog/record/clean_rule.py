@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from stratalog.record.header import BatchHeader
 
 
 class CleanRule(NamedTuple):
@@ -21,3 +24,16 @@ class CleanRule(NamedTuple):
     with every call."""
     aborted: Sequence[int] = ()
     """`AbortedSpans.values` of all aborted transactions that may have data among the batches."""
+    kept_epochs: Sequence[int] = ()
+    """Two numbers each, ascending: a producer's id and epoch, of producers of whose epoch only markers tell.
+    Those markers stay, so that whoever opens the log later still knows it. As `kept_empty`."""
+
+
+def is_kept_epoch(kept_epochs: Sequence[int], header: BatchHeader) -> bool:
+    """The producer and the epoch of this batch are among them, see `CleanRule.kept_epochs`."""
+    wanted = header.producer_id, header.producer_epoch
+    count = len(kept_epochs) // 2
+    place = bisect_left(
+        range(count), wanted, key=lambda index: (kept_epochs[2 * index], kept_epochs[2 * index + 1])
+    )
+    return place < count and (kept_epochs[2 * place], kept_epochs[2 * place + 1]) == wanted

@@ -102,6 +102,8 @@ typedef struct {
     const int64_t *kept_empty; /* ascending */
     size_t kept_empty_count;
     aborted_spans aborted;
+    const producer_epoch *kept_epochs; /* ascending */
+    size_t kept_epochs_count;
 } clean_rule;
 
 /* What becomes of a record. */

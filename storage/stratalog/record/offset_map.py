@@ -45,8 +45,9 @@ clean_batches(data, position, offset_map, rule, transactions, output_position=0)
     its last offset, it gets `rule.horizon_ms`. (Not earlier: a tombstone above is kept together with what it
     deletes, and both would go at once, whoever is reading between them.) Data of aborted transactions
     (`rule.aborted`) loses all. A marker stays as it is where `transactions`, of which this is a part, have
-    met data of it, be it such as goes; otherwise it gets `rule.horizon_ms`, unless it has a horizon, and goes
-    when that has come. The result says between which times what has a horizon goes that stays for a while.
+    met data of it, be it such as goes, or where `rule.kept_epochs` has its producer and epoch; otherwise it
+    gets `rule.horizon_ms`, unless it has a horizon, and goes when that has come. The result says between
+    which times what has a horizon goes that stays for a while.
 clean_records(payload, records_count, base_offset, offset_map, *, drop_tombstones, timestamp_shift)
         -> CleanedRecords
     The same for the records of one batch. `drop_tombstones` says that the batch's horizon has come;

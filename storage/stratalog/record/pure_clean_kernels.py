@@ -12,7 +12,7 @@ from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch_row import MAX_ROW_COUNT, BatchRow
 from stratalog.record.builder import rebuild_batch
-from stratalog.record.clean_rule import CleanRule
+from stratalog.record.clean_rule import CleanRule, is_kept_epoch
 from stratalog.record.clean_walk import BatchKind, taken_batch
 from stratalog.record.cleaned_batches import NO_HORIZON, CleanedBatches, CleanedRecords
 from stratalog.record.compression import Codec
@@ -225,9 +225,10 @@ def _clean_marker(
         return False
     # Nothing is forgotten of a transaction of which nothing is known, should the rest fail.
     is_kept = transactions.on_marker(header.producer_id)
-    if is_kept is not None:
+    tells_epoch = is_kept_epoch(rule.kept_epochs, header)
+    if is_kept is not None or tells_epoch:
         cleaned.add(batch, header, header.max_timestamp)
-        cleaned.has_waiting_marker |= not is_kept
+        cleaned.has_waiting_marker |= is_kept is False and not tells_epoch
     elif horizon_ms is None:
         cleaned.add(_with_horizon(payload, header, frame, rule), header, header.max_timestamp)
         cleaned.note_horizon(rule.horizon_ms)

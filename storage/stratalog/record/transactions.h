@@ -35,6 +35,11 @@ static inline bool is_aborted(const aborted_spans *aborted, const batch_frame *b
            batch->base_offset < aborted->spans[low - 1].last_offset;
 }
 
+typedef struct {
+    int64_t producer_id;
+    int64_t epoch;
+} producer_epoch;
+
 /* A producer's transaction of which data came by. */
 typedef struct {
     int64_t producer_id;
