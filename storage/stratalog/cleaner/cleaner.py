@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from itertools import chain
 
 from stratalog.base.clock import Clock
 from stratalog.base.randomness import IdGenerator
@@ -35,12 +36,14 @@ from stratalog.cleaner.group_cleaner import CleanPlan, GroupCleaner
 from stratalog.cleaner.kept_horizons import MAX_HORIZON_MS
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.cleaner.map_builder import MapBuilder
+from stratalog.cleaner.open_behind import transactions_open_behind
 from stratalog.cleaner.segment_groups import SegmentGroup, group_segments
 from stratalog.log.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments
 from stratalog.log.producer_state_entry import ProducerStateEntry
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.offset_map import OffsetMap
+from stratalog.segment.log_segment import LogSegment
 
 _HASH_KEY_BYTES = 16
 _MIN_WINDOW_BYTES = 16 * 1024
@@ -72,6 +75,7 @@ class Cleaner:
             limits.throttle(size_bytes)
 
         window_bytes = max(_MIN_WINDOW_BYTES, limits.io_buffer_bytes)
+        config = log.config
         producers = log.producers()
         segments = log.local_segments
         assert to_clean.first_uncleanable_offset <= min(log.last_stable_offset, segments.active.base_offset)
@@ -80,12 +84,14 @@ class Cleaner:
             offset_map = self._filled_map(to_clean, segments, limits, stats, on_io, window_bytes)
             end_offset = offset_map.latest_offset + 1
             plan = self._plan(log, offset_map, end_offset, producers)
-            left = _groups(log, segments, plan)
+            deleted, wanted = _parts(segments, plan)
+            left = group_segments(wanted, config.segment_bytes, config.segment_index_bytes)
             cleaner = GroupCleaner(
                 log.segment_exchange.resources,
                 log.directory,
                 plan,
                 AbortedIndex(segments),
+                transactions_open_behind(deleted, on_io),
                 stats,
                 on_io,
                 window_bytes,
@@ -139,12 +145,18 @@ class Cleaner:
     ) -> CleanPlan:
         kept = {entry.batches[-1].last_offset for entry in producers if entry.batches}
         kept.add(log.high_watermark - 1)
+        start_offset = log.log_start_offset
+        without_data = (
+            entry for entry in producers if not entry.batches or entry.batches[-1].last_offset < start_offset
+        )
+        epochs = sorted((entry.producer_id, entry.epoch) for entry in without_data)
         return CleanPlan(
             offset_map,
-            start_offset=log.log_start_offset,
+            start_offset=start_offset,
             stop_offset=end_offset,
             now_ms=self._clock.now_ms(),
             kept_empty=array("q", sorted(kept)),
+            kept_epochs=array("q", chain.from_iterable(epochs)),
             config=log.config,
         )
 
@@ -157,14 +169,12 @@ class Cleaner:
             raise CleaningAbortedError("segments of the log were dropped while it was cleaned")
 
 
-def _groups(log: UnifiedLog, segments: LogSegments, plan: CleanPlan) -> list[SegmentGroup]:
-    """What there is to recopy. Segments that hold deleted records only go with the next look of retention."""
-    wanted = [
-        segment
-        for segment in segments.sealed
-        if segment.end_offset > plan.start_offset and segment.base_offset < plan.stop_offset
-    ]
-    return group_segments(wanted, log.config.segment_bytes, log.config.segment_index_bytes)
+def _parts(segments: LogSegments, plan: CleanPlan) -> tuple[list[LogSegment], list[LogSegment]]:
+    """Segments that hold deleted records only, which go with the next look of retention; and those to
+    recopy."""
+    reached = [segment for segment in segments.sealed if segment.base_offset < plan.stop_offset]
+    deleted = [segment for segment in reached if segment.end_offset <= plan.start_offset]
+    return deleted, reached[len(deleted) :]
 
 
 def _are_there(log: UnifiedLog, segments: LogSegments, left: Sequence[SegmentGroup]) -> bool:

@@ -11,10 +11,12 @@ in the order of offsets, so that a transaction and its marker may lie in differe
 
 These batches stay, emptied if need be:
 
-* the last one of each producer that is remembered, so that whoever opens the log later still knows its
-  sequence;
+* the last one with records of each producer that is remembered, so that whoever opens the log later still
+  knows its sequence;
 * the one before the high watermark, and the last one of the group: segments tile after a clean as before it,
   and nobody can take a hole between two of them for lost data.
+
+A marker stays whole where it alone tells the epoch of a producer that is remembered: one that fenced it, say.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.record.aborted_spans import AbortedSpans
 from stratalog.record.batch import require_crc
 from stratalog.record.batch_kernels import whole_batches
+from stratalog.record.clean_rule import is_kept_epoch
 from stratalog.record.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import BatchHeader, parse_header
@@ -66,6 +69,8 @@ class CleanPlan(NamedTuple):
     now_ms: int
     kept_empty: array[int]
     """Last offsets of batches that stay, ascending: 'q'."""
+    kept_epochs: array[int]
+    """See `CleanRule.kept_epochs`: 'q'."""
     config: LogConfig
 
 
@@ -78,10 +83,12 @@ class GroupCleaner:
         directory: str,
         plan: CleanPlan,
         aborted: AbortedIndex,
+        transactions: OpenTransactions,
         stats: CleanStats,
         on_io: OnRead,
         window_bytes: int,
     ) -> None:
+        """`transactions`: those that have data below the first group."""
         self._resources = resources
         self._directory = directory
         self._plan = plan
@@ -89,12 +96,12 @@ class GroupCleaner:
         self._stats = stats
         self._on_io = on_io
         self._buffer = bytearray(window_bytes)
-        self._transactions = OpenTransactions()
+        self._transactions = transactions
         # Of the segment that is being cleaned.
         self._dropped_aborts: set[int] = set()
         # Of the window that is being looked at.
         self._spans = AbortedSpans()
-        self._rule = CleanRule(plan.now_ms, 0, plan.stop_offset)
+        self._rule = CleanRule(plan.now_ms, 0, plan.stop_offset, kept_epochs=plan.kept_epochs)
         self._writers: list[SegmentWriter] = []
         self.horizons = KeptHorizons(plan.now_ms)
         """Of what the clean has kept so far."""
@@ -152,7 +159,9 @@ class GroupCleaner:
         return next(writer for writer in reversed(self._writers) if writer.base_offset <= offset)
 
     def _clean_segment(self, segment: LogSegment) -> None:
-        is_below_start = segment.base_offset < self._plan.start_offset
+        # What the map does not know is left as it is, wherever the log begins by now.
+        odd_offset = min(self._plan.start_offset, self._plan.stop_offset)
+        is_below_start = segment.base_offset < odd_offset
         with segment.lend() as file:
             window = BatchWindow(segment, file, 0, self._on_io, self._buffer)
             while window.has_batch():
@@ -163,7 +172,7 @@ class GroupCleaner:
                     self._rule = self._rule._replace(aborted=self._spans.values)
                 if is_below_start:
                     header = window.header()
-                    is_below_start = header.base_offset < self._plan.start_offset
+                    is_below_start = header.base_offset < odd_offset
                     if is_below_start:
                         self._clean_one(window, header)
                         continue
@@ -265,9 +274,10 @@ class GroupCleaner:
             self._write(batch)
             return
         is_data_kept = self._transactions.on_marker(header.producer_id)
-        if is_data_kept is not None:
+        tells_epoch = marker is not None and is_kept_epoch(self._rule.kept_epochs, header)
+        if is_data_kept is not None or tells_epoch:
             self._write(batch)
-            if not is_data_kept:
+            if is_data_kept is False and not tells_epoch:
                 self.horizons.note_waiting_marker()
         elif marker is not None and horizon_ms is None:
             self._write(with_horizon(batch, header, self._rule.horizon_ms))

@@ -16,6 +16,7 @@ from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import UNLIMITED, LogConfig
+from stratalog.log.producer_state_entry import ProducerStateEntry
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -72,6 +73,8 @@ class CleaningHistory:
         self._sequences: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
         self._open: set[int] = set()
+        # By producer and epoch: where its last marker is.
+        self._fences: dict[tuple[int, int], int] = {}
         self._number = 0
         # The segment that was begun because nothing was appended, and when.
         self._idle_roll: tuple[int, int] | None = None
@@ -96,7 +99,10 @@ class CleaningHistory:
         if producer_id in self._open:
             self._open.discard(producer_id)
             epoch = self._epochs.get(producer_id, 0)
-            self.log.append_end_transaction_marker(producer_id, epoch, 1, committed=committed, leader_epoch=1)
+            info = self.log.append_end_transaction_marker(
+                producer_id, epoch, 1, committed=committed, leader_epoch=1
+            )
+            self._fences[producer_id, epoch] = info.last_offset
             self.oracle.end_transaction(producer_id, committed=committed)
 
     def bump(self, producer_id: int) -> None:
@@ -318,9 +324,7 @@ class CleaningHistory:
         self._idle_roll = None
         self.log.check()
         assert read_local(self.log) == records
-        known = {producer_id for producer_id, *_ in producers}
-        # Of the others only a marker of a later epoch was known, which a clean may have dropped since.
-        assert [entry for entry in self._producers_since(start_offset) if entry[0] in known] == producers
+        assert self._producers_since(start_offset) == producers
         assert self.log.last_stable_offset == stable_offset
         for entry in self.log.producers():
             # Its batches lay below the log's start, and only a snapshot knew of them.
@@ -332,5 +336,11 @@ class CleaningHistory:
         return [
             (entry.producer_id, entry.epoch, entry.last_sequence, entry.current_txn_first_offset)
             for entry in self.log.producers()
-            if entry.batches and entry.batches[-1].last_offset >= offset
+            if self._last_offset_of(entry) >= offset
         ]
+
+    def _last_offset_of(self, entry: ProducerStateEntry) -> int:
+        """Of the batch that tells its epoch."""
+        if entry.batches:
+            return entry.batches[-1].last_offset
+        return self._fences.get((entry.producer_id, entry.epoch), -1)

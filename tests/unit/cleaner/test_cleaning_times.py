@@ -11,6 +11,7 @@ from stratalog.cleaner.cleaner import Cleaner
 from stratalog.cleaner.log_to_clean import LogToClean, first_ms_on, log_to_clean
 from stratalog.log.retention import newest_ms_on
 from stratalog.record.builder import encode_batch
+from stratalog.record.cleaned_batches import NO_HORIZON
 from stratalog.record.compression import Codec
 from stratalog.record.offset_map import OffsetMap
 from stratalog.record.record import Record
@@ -140,14 +141,24 @@ def test_a_tombstone_whose_time_has_passed_waits_for_the_next_clean_of_its_log()
     assert cleaned.left() == [(2, b"x", b"1")]
 
 
-def test_a_marker_whose_time_has_passed_leaves_nothing_behind() -> None:
-    """Of its producer the log remembers no batch, only the epoch; an empty marker would not say that."""
+def test_a_marker_that_alone_tells_the_epoch_of_its_producer_stays_whole_until_that_is_forgotten() -> None:
     cleaned = Cleaned()
     cleaned.put_as(1, 0, (b"a", b"1"))
     cleaned.log.append_end_transaction_marker(1, 1, 1, committed=True, leader_epoch=1)
     cleaned.put((b"a", b"2"))
     assert [entry.batches for entry in cleaned.log.producers()] == [()]
     for _ in range(4):
+        cleaned.clean(all_dirty=True)
+        cleaned.machine.clock.advance(2000)
+        # It has no time to go, and is waited for by no clean.
+        assert cleaned.result.horizon_ms == NO_HORIZON
+    found = [
+        (header.base_offset, header.records_count, header.delete_horizon_ms) for header in cleaned.headers()
+    ]
+    assert found == [(1, 1, None), (2, 1, None)]
+    cleaned.log.set_producer_id_expiration_ms(1000)
+    cleaned.log.remove_expired_producers()
+    for _ in range(2):
         cleaned.clean(all_dirty=True)
         cleaned.machine.clock.advance(2000)
     assert [(header.base_offset, header.records_count) for header in cleaned.headers()] == [(2, 1)]

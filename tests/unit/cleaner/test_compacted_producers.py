@@ -12,6 +12,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
 from stratalog.record.record import Record
 from stratalog.testing.compacted_log import CONFIG, CompactedLog
+from stratalog.testing.log_machine import PARTITION
 
 SMALL = dataclasses.replace(CONFIG, segment_bytes=300)
 RETENTION_MS = CONFIG.delete_retention_ms
@@ -30,10 +31,16 @@ def end(history: CompactedLog, how: str) -> None:
 
 
 def request(
-    history: CompactedLog, sequence: int, key: bytes = b"k", *, epoch: int = 0, count: int = 1
+    history: CompactedLog,
+    sequence: int,
+    key: bytes = b"k",
+    *,
+    epoch: int = 0,
+    count: int = 1,
+    is_transactional: bool = False,
 ) -> bytes:
     records = [Record(0, history.now_ms, key, b"%d" % (sequence + delta)) for delta in range(count)]
-    return encode_batch(records, producer=BatchProducer(1, epoch, sequence, False))
+    return encode_batch(records, producer=BatchProducer(1, epoch, sequence, is_transactional))
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -98,6 +105,74 @@ def test_an_older_epoch_is_fenced_after_cleans(how: str) -> None:
     with pytest.raises(ProducerFencedError):
         history.log.append_as_leader(request(history, 1, epoch=2), 1)
     assert history.log.append_as_leader(request(history, 0, epoch=4), 1).base_offset == 2
+
+
+@pytest.mark.parametrize("how", [*ENDS, "truncation"])
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_producer_whose_last_batch_is_a_marker_of_a_later_epoch_stays_fenced(
+    how: str, *, committed: bool
+) -> None:
+    """As a coordinator writes it that fences the producer, or any that raises the epoch with each one."""
+    history = CompactedLog(SMALL)
+    history.log.append_as_leader(request(history, 0, epoch=3, is_transactional=True), 1)
+    history.log.append_end_transaction_marker(1, 4, 1, committed=committed, leader_epoch=1)
+    for _ in range(4):
+        history.put("k=other")
+        history.clean_all()
+        history.machine.clock.advance(RETENTION_MS + 1)
+    if how == "truncation":
+        history.put("x=1")
+        history.put("x=2")
+        assert history.machine.manager is not None
+        history.machine.manager.truncate_to(PARTITION, history.log.log_end_offset - 3)
+    else:
+        end(history, how)
+    assert [(entry.producer_id, entry.epoch) for entry in history.log.producers()] == [(1, 4)]
+    with pytest.raises(ProducerFencedError):
+        history.log.append_as_leader(request(history, 1, epoch=3), 1)
+    assert not history.log.append_as_leader(request(history, 0, epoch=4), 1).is_duplicate
+    # Now data tells of the epoch.
+    for _ in range(3):
+        history.put("k=other")
+        history.clean_all()
+        history.machine.clock.advance(RETENTION_MS + 1)
+    assert not [header for header in history.headers() if header.is_control]
+    end(history, "kill without snapshots")
+    assert [(entry.producer_id, entry.epoch) for entry in history.log.producers()] == [(1, 4)]
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_marker_tells_the_epoch_where_all_the_data_of_its_producer_was_deleted(how: str) -> None:
+    history = CompactedLog(SMALL)
+    history.log.append_as_leader(request(history, 0, epoch=3, is_transactional=True), 1)
+    history.log.roll()
+    history.log.append_end_transaction_marker(1, 3, 1, committed=True, leader_epoch=1)
+    history.log.increment_log_start_offset(1)
+    history.log.delete_old_segments()
+    for _ in range(3):
+        history.put("k=other")
+        history.clean_all()
+        history.machine.clock.advance(RETENTION_MS + 1)
+    end(history, how)
+    with pytest.raises(ProducerFencedError):
+        history.log.append_as_leader(request(history, 1, epoch=2), 1)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_marker_below_the_log_start_tells_the_epoch_as_long_as_it_is_there(how: str) -> None:
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=5000))
+    history.log.append_as_leader(request(history, 0, epoch=3, is_transactional=True), 1)
+    history.log.append_end_transaction_marker(1, 4, 1, committed=False, leader_epoch=1)
+    history.put("k=1", "x=1")
+    history.log.increment_log_start_offset(3)
+    for _ in range(3):
+        history.put("k=other")
+        history.clean_all()
+        history.machine.clock.advance(RETENTION_MS + 1)
+    end(history, how)
+    with pytest.raises(ProducerFencedError):
+        history.log.append_as_leader(request(history, 1, epoch=3), 1)
+    assert history.read_table() == {b"x": b"1", b"k": b"other"}
 
 
 @pytest.mark.parametrize("how", ENDS)

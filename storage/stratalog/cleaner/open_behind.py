@@ -1,0 +1,41 @@
+"""Transactions that began in segments which are not cleaned any more, because their records are deleted.
+
+Until retention drops these segments their data is there, so the markers further up have to stay: whoever
+opens the log makes its producers anew from the first batch on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stratalog.log.cleaned_segment import OnRead
+from stratalog.record.offset_map import OpenTransactions
+from stratalog.segment.log_segment import LogSegment
+
+_LOOK_BYTES = 16 * 1024
+"""What is read for a header, at most."""
+_STEP_BYTES = 1 << 20
+
+
+def transactions_open_behind(segments: Iterable[LogSegment], on_read: OnRead) -> OpenTransactions:
+    """Those that have data in the segments, which are the log's first ones, and no marker; as such of which
+    nothing stays. Only headers are looked at. `on_read` is told how many bytes were read, about, and may
+    raise.
+
+    Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped meanwhile).
+    """
+    found = OpenTransactions()
+    read_bytes = 0
+    for segment in segments:
+        for _, header in segment.batches():
+            read_bytes += min(header.size_in_bytes, _LOOK_BYTES)
+            if read_bytes >= _STEP_BYTES:
+                on_read(read_bytes)
+                read_bytes = 0
+            if header.is_control:
+                found.on_marker(header.producer_id)
+            elif header.is_transactional:
+                found.on_data(header.producer_id, is_kept=False)
+    if read_bytes:
+        on_read(read_bytes)
+    return found
