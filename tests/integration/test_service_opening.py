@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import threading
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class WatchedDisk(PosixFileSystem):
         super().__init__()
         self.meeting: threading.Barrier | None = None
         self.broken: tuple[str, ...] = ()
+        self.number = errno.EIO
 
     def list_directory(self, path: str) -> list[str]:
         if path[-1].isdigit():
@@ -30,7 +32,7 @@ class WatchedDisk(PosixFileSystem):
             if self.meeting is not None and (is_broken or not self.broken):
                 self.meeting.wait(20)
             if is_broken:
-                raise OSError(errno.EIO, "input/output error", path)
+                raise OSError(self.number, os.strerror(self.number).lower(), path)
         return super().list_directory(path)
 
 
@@ -98,6 +100,22 @@ async def test_a_disk_that_refuses_every_partition_is_no_start_and_leaves_nothin
     assert "input/output error" in str(failure.value.fields["reason"])
     async with service_bench(tmp_path) as bench:
         assert await bench.append("t", [b"x"], 1) == 0
+
+
+async def test_a_start_on_a_full_disk_is_one_and_lets_topics_be_deleted(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        for topic in ("t", "u"):
+            await bench.client.admin.create_topic(topic, 1)
+    disk = WatchedDisk()
+    disk.broken, disk.number = ("/t-0", "/u-0"), errno.ENOSPC
+    async with service_bench(tmp_path, filesystem=disk) as bench:
+        with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
+            await bench.append("t", [b"x"])
+        await bench.client.admin.delete_topic("t")
+    disk.broken = ()
+    async with service_bench(tmp_path, filesystem=disk) as bench:
+        assert [topic.name for topic in await bench.client.admin.list_topics()] == ["u"]
+        assert not Path(tmp_path, "data", "t-0").exists()
 
 
 async def test_a_topic_that_is_created_is_opened_whole_or_not_at_all(

@@ -25,6 +25,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.directory_health import FULL_DISK
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
@@ -84,7 +85,8 @@ class PartitionOpener:
     def open_what_can_be(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition | OfflinePartition]:
         """As `open`, but a partition that cannot be opened is logged, and offline in what is returned.
 
-        Raises DataDirectoryError where the disk refuses every one of them: then it is not about partitions.
+        Raises DataDirectoryError where the disk refuses every one of them, and is not only full: then it is
+        not about partitions.
         """
         opened = self._open_beside_each_other(wanted, self._open_or_leave)
         offline = [one for one in opened if isinstance(one, OfflinePartition)]
@@ -214,8 +216,10 @@ def _tell(log: UnifiedLog) -> None:
 
 
 def _is_refused_by_disk(offline: OfflinePartition) -> bool:
-    """The directory cannot be read; what is in it need not be damaged."""
-    return isinstance(offline.failure.__cause__, OSError)
+    """The directory cannot be read; what is in it need not be damaged. A full one can: whoever is to free it
+    by deleting topics needs a server for that."""
+    cause = offline.failure.__cause__
+    return isinstance(cause, OSError) and cause.errno not in FULL_DISK
 
 
 def _raise_first(wanted: Sequence[WantedPartition], futures: Sequence[Future[T]]) -> None:

@@ -24,9 +24,12 @@ class ServerProcess(DemoServer):
     # Whoever ends a test run by its process group ends its servers with it.
     _process_group = None
 
-    def __init__(self, data_dir: str, *, store_url: str = "", options: Sequence[str] = ()) -> None:
-        """`options` are further options of the command. Starts with `start`, or as a context manager."""
-        super().__init__(Path(data_dir), store_url, Path(f"{data_dir}.log"))
+    def __init__(
+        self, data_dir: str, *, store_url: str = "", options: Sequence[str] = (), log_path: str = ""
+    ) -> None:
+        """`options` are further options of the command. `log_path`: of what it writes, beside the data
+        directory otherwise. Starts with `start`, or as a context manager."""
+        super().__init__(Path(data_dir), store_url, Path(log_path or f"{data_dir}.log"))
         self.add_options(*options)
 
     @property
