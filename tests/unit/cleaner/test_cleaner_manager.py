@@ -19,6 +19,7 @@ from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
 from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine, Paused
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.log_machine import DATA_DIR
@@ -63,6 +64,33 @@ def test_the_filthiest_log_is_first_and_a_log_has_one_worker() -> None:
     assert 0.5 < second.cleanable_ratio < 0.7
     assert machine.manager.take_filthiest() is None
     machine.manager.check()
+
+
+def test_a_log_is_looked_at_again_once_nobody_else_can_change_it() -> None:
+    """What was seen of it before, others may have altered meanwhile."""
+    machine = started()
+    manager = machine.manager
+
+    def fill(log: UnifiedLog) -> bool:
+        machine.fill(log, 3)
+        return True
+
+    found = manager.take_filthiest(fill)
+    assert found is not None
+    assert (found.first_uncleanable_offset, found.log.log_end_offset) == (5, 5)
+    manager.release(found.partition)
+
+    def clean(log: UnifiedLog) -> bool:
+        other = taken(manager)
+        assert other.log is log
+        manager.done(other, 5)
+        return True
+
+    assert manager.take_filthiest(clean) is None
+    # Nobody has it then.
+    machine.fill(found.log, 9)
+    assert taken(manager).first_dirty_offset == 5
+    manager.check()
 
 
 def test_a_clean_that_has_ended_is_known_to_the_next_process() -> None:
