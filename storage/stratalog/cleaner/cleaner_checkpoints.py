@@ -20,42 +20,15 @@ there once the partition came back.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import OffsetCheckpoint
+from stratalog.log.checkpoint_entries import CheckpointEntries
 
 CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 CLEANER_HORIZON_FILE = "cleaner-horizon-checkpoint"
-
-
-class _CheckpointFile:
-    """A file and what it shall hold. Guarded by the lock of its directory."""
-
-    __slots__ = ("_file", "_is_unsaved", "entries")
-
-    def __init__(self, filesystem: FileSystem, path: str) -> None:
-        """Raises OSError where the file cannot be read."""
-        self._file = OffsetCheckpoint(filesystem, path)
-        self.entries = self._file.read()
-        self._is_unsaved = False
-
-    def set(self, partition: TopicPartition, value: int | None) -> None:
-        """The entry, or none, until `save` in this process only."""
-        if self.entries.get(partition) == value:
-            return
-        self._is_unsaved = True
-        if value is None:
-            del self.entries[partition]
-        else:
-            self.entries[partition] = value
-
-    def save(self) -> None:
-        """What was set is durable when it returns. Raises OSError."""
-        if self._is_unsaved:
-            self._file.write(self.entries)
-            self._is_unsaved = False
 
 
 class _DirectoryCheckpoint:
@@ -65,25 +38,27 @@ class _DirectoryCheckpoint:
 
     def __init__(self, filesystem: FileSystem, directory: str) -> None:
         """Raises OSError where a file cannot be read."""
-        self._offsets = _CheckpointFile(filesystem, f"{directory}/{CLEANER_OFFSET_FILE}")
-        self._horizons = _CheckpointFile(filesystem, f"{directory}/{CLEANER_HORIZON_FILE}")
+        offset_file = OffsetCheckpoint(filesystem, f"{directory}/{CLEANER_OFFSET_FILE}")
+        horizon_file = OffsetCheckpoint(filesystem, f"{directory}/{CLEANER_HORIZON_FILE}")
+        self._offsets = CheckpointEntries(offset_file.read(), offset_file.write)
+        self._horizons = CheckpointEntries(horizon_file.read(), horizon_file.write)
         self.lock = threading.Lock()
 
     @property
     def offsets(self) -> Mapping[TopicPartition, int]:
-        return self._offsets.entries
+        return self._offsets.offsets
 
     @property
     def horizons(self) -> Mapping[TopicPartition, int]:
-        return self._horizons.entries
+        return self._horizons.offsets
 
     def put(self, partition: TopicPartition, offset: int | None, horizon_ms: int | None) -> None:
         """The entries, or none, durable when it returns. Guarded by `lock`. Raises OSError; the entries count
         in this process all the same, and are written with the next ones."""
         self._horizons.set(partition, horizon_ms)
         self._offsets.set(partition, offset)
-        self._horizons.save()
-        self._offsets.save()
+        self._horizons.save_for(partition)
+        self._offsets.save_for(partition)
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """The entry is not above `offset`. As `put`."""
@@ -138,9 +113,7 @@ class CleanerCheckpoints:
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """No entry of the partition is above `offset` when it returns, for good. Raises OSError."""
-        for found in self._directories.values():
-            with found.lock:
-                found.lower(partition, offset)
+        self._in_each(lambda _, found: found.lower(partition, offset))
 
     def settle(self, partition: TopicPartition, directory: str, end_offset: int) -> int | None:
         """The partition's log is in `directory` and ends there: no entry is above, and none in another
@@ -150,19 +123,20 @@ class CleanerCheckpoints:
         nothing of this one. It goes, and is returned.
         """
         above_offset: int | None = None
-        for name, found in self._directories.items():
-            with found.lock:
-                offset = found.offsets.get(partition) if name == directory else None
-                if offset is not None and offset > end_offset:
-                    above_offset, offset = offset, None
-                found.put(partition, offset, None if offset is None else found.horizons.get(partition))
+
+        def settle(name: str, found: _DirectoryCheckpoint) -> None:
+            nonlocal above_offset
+            offset = found.offsets.get(partition) if name == directory else None
+            if offset is not None and offset > end_offset:
+                above_offset, offset = offset, None
+            found.put(partition, offset, None if offset is None else found.horizons.get(partition))
+
+        self._in_each(settle)
         return above_offset
 
     def forget(self, partition: TopicPartition) -> None:
         """No directory has an entry of the partition when it returns, for good. Raises OSError."""
-        for found in self._directories.values():
-            with found.lock:
-                found.put(partition, None, None)
+        self._in_each(lambda _, found: found.put(partition, None, None))
 
     def move(self, partition: TopicPartition, source: str, target: str) -> None:
         """The partition is in `target` now. Durable when it returns. Raises OSError."""
@@ -174,6 +148,19 @@ class CleanerCheckpoints:
             if found is not None:
                 with found.lock:
                     found.put(partition, *entry)
+
+    def _in_each(self, change: Callable[[str, _DirectoryCheckpoint], None]) -> None:
+        """Change every directory's. One that cannot be written keeps no other from it: the first error is
+        raised in the end."""
+        failures: list[OSError] = []
+        for name, found in self._directories.items():
+            with found.lock:
+                try:
+                    change(name, found)
+                except OSError as failure:
+                    failures.append(failure)
+        if failures:
+            raise failures[0]
 
     def entries(self) -> dict[str, dict[TopicPartition, int]]:
         """All offsets by directory."""

@@ -15,6 +15,7 @@ from stratalog.cleaner.cleaner_checkpoints import (
 )
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.full_filesystem import FullFileSystem
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 DIRECTORIES = ("/a", "/b")
@@ -238,3 +239,23 @@ def test_a_change_that_dies_leaves_no_horizon_that_is_not_of_its_offset(
         if disk.operation_count < begun + operation:
             assert met == states
             return
+
+
+def test_a_full_disk_keeps_no_other_one_and_no_other_partition_from_going_on() -> None:
+    disk = FullFileSystem()
+    checkpoints = opened(disk)
+    for directory in DIRECTORIES:
+        checkpoints.put(FIRST, directory, 10)
+    disk.fill("/a")
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.forget(FIRST)
+    assert [on_disk(disk, directory) for directory in DIRECTORIES] == [{FIRST: 10}, {}]
+    # Of the other partition the file says what it should.
+    assert checkpoints.settle(SECOND, "/b", 5) is None
+    checkpoints.lower(SECOND, 1)
+    checkpoints.forget(SECOND)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.forget(FIRST)
+    disk.fill(None)
+    checkpoints.forget(FIRST)
+    assert on_disk(disk, "/a") == {}
