@@ -65,6 +65,7 @@ from stratalog.server.partition_host import PartitionHost
 from stratalog.server.partition_opener import PartitionOpener
 from stratalog.server.partition_registry import PartitionRegistry
 from stratalog.server.runtime_config import RuntimeConfig
+from stratalog.server.scratch_space import ScratchSpace
 from stratalog.server.settings import ServerSettings
 from stratalog.server.shard_set import ShardSet
 from stratalog.server.store_wait import tell_of_waiting
@@ -231,7 +232,7 @@ class StorageEngineBuilder:
         opening: Callable[[str], Executor],
         on_fenced: Callable[[], None],
     ) -> StorageEngine:
-        witness = HeadWitness(self._filesystem, self._data_dir)
+        witness = HeadWitness(logs.filesystem, logs.data_dirs)
         catalog = self._open_catalog(identity, witness)
         tiers = self._claim_shards(logs, identity, catalog, witness, on_fenced)
         readers = {tier.shard: RemoteReader(self._store, tier.shard.metadata) for tier in tiers}
@@ -301,16 +302,16 @@ class StorageEngineBuilder:
         for number in range(identity.shard_count):
             metadata = self._open_metadata(identity, number, witness.of_shard(number, catalog))
             claimed = claim_shard(
-                self._filesystem,
+                logs.filesystem,
                 self._ids,
                 metadata,
-                self._data_dir,
+                logs.data_dirs,
                 shard=number,
                 owner=self._owner,
                 at_least=local_epochs.get(number, -1) + 1,
             )
             shard = HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
-            tiers.append(self._tier(shard, identity, catalog))
+            tiers.append(self._tier(logs, shard, identity, catalog))
         return tiers
 
     def _open_metadata(self, identity: StoreIdentity, number: int, witness: str) -> MetadataLog:
@@ -326,30 +327,35 @@ class StorageEngineBuilder:
             witness=witness,
         )
 
-    def _tier(self, shard: HostedShard, identity: StoreIdentity, catalog: Catalog) -> ShardTier:
-        # No topic can have this name for a directory: a partition's ends with a hyphen and a number.
-        scratch = f"{self._data_dir}/scratch/{shard.metadata.layout.shard:04d}"
+    def _tier(
+        self, logs: LogManager, shard: HostedShard, identity: StoreIdentity, catalog: Catalog
+    ) -> ShardTier:
+        number = f"{shard.metadata.layout.shard:04d}"
+        scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
+        in_data_dir = f"{self._data_dir}/scratch/{number}"
         store = StoppableObjectStore(self._store, self._stop)
-        writer = ObjectWriterSettings(spool_directory=f"{scratch}/upload")
+        writer = ObjectWriterSettings(spool_directory=f"{in_data_dir}/upload")
         uploader = RemoteLogManager(
-            self._filesystem,
+            logs.filesystem,
             store,
             self._clock,
             shard.metadata,
             identity.store_id,
             self._stop,
             RemoteLogManagerSettings(writer=writer),
+            lambda: scratch.place(f"{number}/upload"),
         )
         compactor = Compactor(
-            self._filesystem,
+            logs.filesystem,
             store,
             self._clock,
             self._ids,
             shard.metadata,
             catalog,
             identity.store_id,
-            CompactionSettings(spool_directory=f"{scratch}/compaction"),
+            CompactionSettings(spool_directory=f"{in_data_dir}/compaction"),
             lambda: self._runtime.topic_defaults,
+            lambda: scratch.place(f"{number}/compaction"),
         )
         return ShardTier(
             shard,

@@ -41,6 +41,7 @@ from stratalog.server.hosted_partition import HostedPartition
 from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.partition_registry import PartitionRegistry
 from stratalog.server.repeated_failures import RepeatedFailures
+from stratalog.server.scratch_space import scratch_error
 from stratalog.server.topic_manager import TopicManager
 
 logger = logging.getLogger(__name__)
@@ -257,7 +258,7 @@ class TierManager:
 
     def compact(self, topics: Collection[str]) -> list[CompactionReport]:
         """Plan and run compaction of the named topics (none: all). Raises UnknownTopicOrPartitionError,
-        FencedError, StoreError; jobs that were refused say so in their reports.
+        FencedError, StoreError, DataDirectoryError; jobs that were refused say so in their reports.
         """
         for name in topics:
             self._registry.topic(name)
@@ -268,7 +269,10 @@ class TierManager:
         reports: list[CompactionReport] = []
         for tier in self._tiers:
             tier.shard.leader_epoch()
-            reports += tier.compactor.run_once(topics or None, left_alone=left_alone)
+            try:
+                reports += tier.compactor.run_once(topics or None, left_alone=left_alone)
+            except OSError as failure:
+                raise scratch_error(failure) from failure
         return reports
 
     def delete_records(self, partition: HostedPartition, before_offset: int) -> int:
@@ -339,6 +343,10 @@ class TierManager:
             for tier in self._tiers:
                 tier.shard.refresh()
             raise
+        except OSError as failure:
+            error = scratch_error(failure)
+            self._note(uploaded, error)
+            raise error from failure
         except Exception as error:
             self._note(uploaded, error)
             raise

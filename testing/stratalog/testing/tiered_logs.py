@@ -80,7 +80,7 @@ class TieredLogs:
         )
         settings = LogManagerSettings(data_dirs=("/data",))
         self.manager = LogManager.open(filesystem, clock, ManualScheduler(clock), ids, settings)
-        self.claimed = claim_shard(filesystem, ids, self.metadata, "/data", shard=0, owner=owner)
+        self.claimed = claim_shard(filesystem, ids, self.metadata, ("/data",), shard=0, owner=owner)
         stop = stop or StopSignal()
         self.uploader = RemoteLogManager(
             filesystem,

@@ -16,6 +16,7 @@ again without it: one damaged slice must not keep a shard from being compacted.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -80,8 +81,10 @@ class Compactor:
         store_id: UUID,
         settings: CompactionSettings,
         defaults: Callable[[], LogConfig] = LogConfig,
+        spool_directory: Callable[[], str] | None = None,
     ) -> None:
-        """`defaults`: what topics go by, at that time, where they set nothing."""
+        """`defaults`: what topics go by, at that time, where they set nothing. `spool_directory`: asked at
+        the beginning of each run, in place of the settings' own one."""
         self._filesystem = filesystem
         self._store = store
         self._clock = clock
@@ -91,6 +94,7 @@ class Compactor:
         self._store_id = store_id
         self._settings = settings
         self._defaults = defaults
+        self._spool_directory = spool_directory
         self._lock = threading.Lock()
         self._excluded: dict[TopicIdPartition, _Exclusion] = {}
 
@@ -110,6 +114,8 @@ class Compactor:
         so: jobs that were committed stay, the one that was running has not happened.
         """
         with self._lock:
+            if self._spool_directory is not None:
+                self._settings = dataclasses.replace(self._settings, spool_directory=self._spool_directory())
             clear_spool_directory(self._filesystem, self._settings.spool_directory)
             reports: list[CompactionReport] = []
             for _ in range(MAX_ROUNDS):

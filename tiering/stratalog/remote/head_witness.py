@@ -7,7 +7,7 @@ head which is missing was lost, and is not to be made anew:
     what is there                                    which heads were there
     anything in the head's own prefix but probes     this one               (`head_log` looks)
     anything of a shard but probes                   the catalog's          (`head_log` looks)
-    a claim that was made from the data directory    the catalog's, and that of the shard
+    a claim that was made from a log directory       the catalog's, and that of the shard
     a commit of the catalog                          every shard's
 
 A first start that a crash cut off leaves less than that, so the next one goes on where it ended. A store
@@ -16,17 +16,34 @@ without any of these has nothing to lose.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.remote.catalog import Catalog
-from stratalog.remote.ownership import ClaimsFile
+from stratalog.remote.claims import ClaimsFile
 
 
 class HeadWitness:
-    """What a data directory knows. Not thread-safe: the directory's lock makes it one process's own."""
+    """What the log directories of a server know. Not thread-safe: their locks make them one process's own."""
 
-    def __init__(self, filesystem: FileSystem, data_directory: str) -> None:
-        """The directory is there, and bound to the store."""
-        self._claims = tuple(ClaimsFile.find_all(filesystem, data_directory))
+    def __init__(self, filesystem: FileSystem, directories: Sequence[str]) -> None:
+        """The directories are there, and bound to the store. Raises DataDirectoryError where none of them can
+        be read."""
+        claims: list[ClaimsFile] = []
+        failures: list[OSError] = []
+        for directory in directories:
+            try:
+                claims += ClaimsFile.find_all(filesystem, directory)
+            except OSError as failure:
+                failures.append(failure)
+        if len(failures) == len(directories):
+            raise DataDirectoryError(
+                "no log directory can be read; repair a disk, and start again",
+                path=directories[0],
+                reason=str(failures[0]),
+            ) from failures[0]
+        self._claims = tuple(claims)
 
     @property
     def of_catalog(self) -> str:

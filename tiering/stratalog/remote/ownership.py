@@ -1,8 +1,8 @@
 """Taking a shard over, and deciding what the local logs are still worth.
 
-The data directory keeps the uuids of the claims that were made from it, one a line, in `claims-NNNN` (NNNN
-is the shard). A uuid is written and fsynced before its claim is committed, so that a claim of one's own is
-always known; one that never landed does no harm.
+The log directories keep the uuids of the claims that were made from them, see `claims`. A uuid is written
+and fsynced before its claim is committed, so that a claim of one's own is always known; one that never landed
+does no harm.
 
 The claims in the shard's state tell since when nobody else has owned it: `trusted_epoch` is that of the
 first own claim behind the last foreign one, 0 where there was no foreign one. A directory that was copied
@@ -32,8 +32,7 @@ still say so.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -43,61 +42,12 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
+from stratalog.remote.claims import Claims
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.partition_state import PartitionState
 from stratalog.remote.shard_state import ShardClaim
 
 FENCED_SUFFIX = "fenced"
-
-_CLAIMS_NAME = re.compile(r"claims-([0-9]{4})")
-
-
-class ClaimsFile:
-    """The claims that were made from a data directory. Not thread-safe: the directory's lock makes it one
-    process's own.
-    """
-
-    def __init__(self, filesystem: FileSystem, data_directory: str, shard: int) -> None:
-        self.shard = shard
-        self.path = f"{data_directory}/claims-{shard:04d}"
-        self._filesystem = filesystem
-        self._directory = data_directory
-
-    @staticmethod
-    def find_all(filesystem: FileSystem, data_directory: str) -> Iterator[ClaimsFile]:
-        """Those that are there, by shard. Raises OSError."""
-        for name in sorted(filesystem.list_directory(data_directory)):
-            found = _CLAIMS_NAME.fullmatch(name)
-            if found is not None:
-                yield ClaimsFile(filesystem, data_directory, int(found.group(1)))
-
-    def read(self) -> frozenset[UUID]:
-        """Raises DataDirectoryError where the file holds anything else."""
-        if not self._filesystem.exists(self.path):
-            return frozenset()
-        try:
-            lines = self._filesystem.read_file(self.path).decode("ascii").splitlines()
-            return frozenset(UUID(line) for line in lines)
-        except ValueError as error:
-            raise DataDirectoryError(
-                "the file of claims is damaged; move it away, and local logs will be set aside",
-                path=self.path,
-            ) from error
-
-    def add(self, claim: UUID) -> None:
-        """The claim is on disk when this returns: whole or, after a crash, not at all."""
-        claims = sorted(self.read() | {claim})
-        new_path = self.path + ".new"
-        if self._filesystem.exists(new_path):
-            self._filesystem.unlink(new_path)
-        file = self._filesystem.open_append(new_path)
-        try:
-            file.append(["".join(f"{uuid}\n" for uuid in claims).encode("ascii")])
-            file.sync()
-        finally:
-            file.close()
-        self._filesystem.rename(new_path, self.path)
-        self._filesystem.sync_directory(self._directory)
 
 
 class ClaimedShard(NamedTuple):
@@ -128,22 +78,21 @@ def claim_shard(
     filesystem: FileSystem,
     ids: IdGenerator,
     metadata: MetadataLog,
-    data_directory: str,
+    directories: Sequence[str],
     *,
     shard: int,
     owner: str,
     at_least: int = 0,
 ) -> ClaimedShard:
-    """Become the owner of the shard; whoever was it finds out at its next commit.
+    """Become the owner of the shard; whoever was it finds out at its next commit. `directories`: the log
+    directories of the server, those that work.
 
     `at_least` keeps the leader epochs of local logs growing, where these know higher ones than the store:
     those of a broker, or those of a head that was lost and came back older. Raises StoreError,
-    DataDirectoryError, OSError.
+    DataDirectoryError.
     """
-    claims = ClaimsFile(filesystem, data_directory, shard)
-    own_claims = claims.read()
     claim = ids.uuid()
-    claims.add(claim)
+    own_claims = Claims(filesystem, directories, shard).add(claim)
     epoch = metadata.claim(owner, claim, at_least)
     earlier = [other for other in metadata.state().claims if other.epoch < epoch]
     return ClaimedShard(epoch, _trusted_epoch(epoch, earlier, own_claims))

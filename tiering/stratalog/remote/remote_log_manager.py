@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from stratalog.base.clock import Clock
@@ -63,8 +63,11 @@ class RemoteLogManager:
         store_id: UUID,
         stop: StopSignal,
         settings: RemoteLogManagerSettings,
+        spool_directory: Callable[[], str] | None = None,
     ) -> None:
-        """`stop` ends a pass before its next read of a log; `store` may look at it, too."""
+        """`stop` ends a pass before its next read of a log; `store` may look at it, too. `spool_directory`:
+        asked before each object, in place of the settings' own one, for a directory that is there and empty.
+        """
         self._filesystem = filesystem
         self._store = store
         self._clock = clock
@@ -77,16 +80,18 @@ class RemoteLogManager:
         self._settings = settings
         self._lock = threading.Lock()
         self._is_settled = True
-        # What an earlier process left there belongs to no object that could still be committed.
-        clear_spool_directory(filesystem, settings.writer.spool_directory)
+        self._spool_directory = spool_directory
+        if spool_directory is None:
+            # What an earlier process left there belongs to no object that could still be committed.
+            clear_spool_directory(filesystem, settings.writer.spool_directory)
 
     def upload(self, candidates: Sequence[UploadCandidate], *, epoch: int) -> UploadReport:
         """Upload all that is ready, under the epoch that this process has claimed.
 
         When it returns, what the report counts is committed and the logs know it. A partition that cannot
         be read is reported and does not hold up the others. Raises FencedError where the shard has another
-        owner, StoreError (a later pass goes on where this one stopped), OSError where the spool's disk is
-        full, StoppingError where it was stopped: objects that were committed stay.
+        owner, StoreError (a later pass goes on where this one stopped), OSError where the spool's disk
+        refuses, StoppingError where it was stopped: objects that were committed stay.
         """
         with self._lock:
             report = _Report()
@@ -126,7 +131,10 @@ class RemoteLogManager:
             kind=ObjectKind.UPLOAD,
             name=self._metadata.next_object_name(),
         )
-        with ObjectWriter(self._filesystem, header, settings.writer) as writer:
+        writer_settings = settings.writer
+        if self._spool_directory is not None:
+            writer_settings = dataclasses.replace(writer_settings, spool_directory=self._spool_directory())
+        with ObjectWriter(self._filesystem, header, writer_settings) as writer:
             for run in runs:
                 if writer.data_bytes >= settings.max_object_bytes:
                     break

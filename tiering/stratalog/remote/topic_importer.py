@@ -205,7 +205,7 @@ class TopicImporter:
         identity = StoreIdentity.open_or_create(self._store, self._ids)
         require_conditional_writes(self._store, self._ids)
         directory.bind_store(str(identity.store_id))
-        witness = HeadWitness(self._filesystem, self._settings.data_dir)
+        witness = HeadWitness(self._filesystem, (self._settings.data_dir,))
         catalog = self._open_catalog(identity, witness.of_catalog)
         shards = [
             self._open_shard(identity, shard, witness.of_shard(shard, catalog))
@@ -273,7 +273,7 @@ class TopicImporter:
                 self._filesystem,
                 self._ids,
                 shards[shard],
-                self._settings.data_dir,
+                (self._settings.data_dir,),
                 shard=shard,
                 owner=self._settings.owner,
                 at_least=1 + max(log.latest_epoch for log in logs.values()),

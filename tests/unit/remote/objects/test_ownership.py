@@ -15,7 +15,8 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote.ownership import ClaimsFile, ReconciledLog
+from stratalog.remote.claims import Claims, ClaimsFile
+from stratalog.remote.ownership import ReconciledLog
 from stratalog.remote.topic_entry import TopicEntry
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.manual_clock import ManualClock
@@ -289,7 +290,7 @@ def one_batch(value: bytes = b"v", count: int = 1) -> bytes:
 def test_claims_come_back_and_accumulate() -> None:
     filesystem = MemoryFileSystem()
     filesystem.make_directories("/data")
-    claims = ClaimsFile(filesystem, "/data", 3)
+    claims = Claims(filesystem, ("/data",), 3)
     assert claims.read() == frozenset()
     for number in (5, 3, 3):
         claims.add(UUID(int=number))
@@ -316,15 +317,15 @@ def test_a_claim_survives_a_crash_at_any_operation_whole_or_not_at_all(kept: Kep
         disk = MemoryFileSystem()
         disk.make_directories("/data")
         disk.sync_directory("/")
-        ClaimsFile(disk, "/data", 0).add(UUID(int=1))
+        Claims(disk, ("/data",), 0).add(UUID(int=1))
         faulty = FaultyFileSystem(disk)
         faulty.crash_at(operation, part=0.5)
         try:
-            ClaimsFile(faulty, "/data", 0).add(UUID(int=2))
+            Claims(faulty, ("/data",), 0).add(UUID(int=2))
         except SimulatedCrash:
             assert ClaimsFile(disk.after_crash(Survival(kept, names)), "/data", 0).read() in (before, after)
             # The next process adds its own, whatever the last one left.
-            ClaimsFile(disk, "/data", 0).add(UUID(int=2))
+            Claims(disk, ("/data",), 0).add(UUID(int=2))
             assert ClaimsFile(disk, "/data", 0).read() == after
         else:
             break
