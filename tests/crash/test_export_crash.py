@@ -10,8 +10,9 @@ import pytest
 from stratalog.base.errors import CorruptRecordError, LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.log_export import ExportedLog, LogExport
+from stratalog.manager.log_export import ExportedLog, ExportTargetError, LogExport
 from stratalog.record.batch import batches
+from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
@@ -100,6 +101,23 @@ def test_a_log_of_which_nothing_is_left_begins_at_its_end() -> None:
     }
 
 
+def test_one_that_begins_anew_is_as_if_it_had_not_begun_before() -> None:
+    disk, clock = FaultyFileSystem(), ManualClock()
+    disk.make_directories("/out")
+    with LogExport(disk, clock, ManualScheduler(clock), SequentialIds(), "/out/kafka") as target:
+        early = target.begin(NAME, TOPIC_ID, CONFIG, base_offset=3, log_start_offset=5, log_end_offset=60)
+        producer = BatchProducer(7, 0, 0)
+        early.append(batch(3, 5) + batch(8, 5) + batch(13, 20))
+        early.append(
+            encode_batch([Record(0, 5, b"k", b"v")], base_offset=33, leader_epoch=3, producer=producer)
+        )
+        writer = target.begin(NAME, TOPIC_ID, CONFIG, base_offset=30, log_start_offset=32, log_end_offset=70)
+        writer.append(LOG)
+        target.end(writer)
+        target.publish()
+    assert disk.inner.contents() == whole()
+
+
 def test_a_failure_leaves_nothing() -> None:
     disk = FaultyFileSystem()
     with pytest.raises(CorruptRecordError):
@@ -132,12 +150,23 @@ def test_a_disk_that_fails_leaves_nothing_of_the_target() -> None:
     for number in range(1, disk.operation_count + 1):
         failing = FaultyFileSystem()
         failing.fail_at(number)
-        with contextlib.suppress(LogStoreError, OSError):
+        operation = disk.trace[number - 1]
+        told: Exception | None = None
+        try:
             export(failing, LOG)
+        except (LogStoreError, OSError) as failure:
+            told = failure
+        if told is None:
             continue
+        # It says where the directory was to be, not where it was until then.
+        assert number <= 2 or (
+            isinstance(told, ExportTargetError)
+            and told.fields["path"] == "/out/kafka"
+            and "export again" in told.message
+        ), f"{operation}: {told!r}"
         directories = {path for path in failing.inner.contents() if path.startswith("/out/kafka/")}
         # Only the very last sync fails after the directory has got its name.
-        assert not directories or "sync_directory /out" in disk.trace[number - 1]
+        assert not directories or "sync_directory /out" in operation
 
 
 def test_the_log_of_these_tests_is_valid() -> None:

@@ -10,14 +10,15 @@ from uuid import UUID
 import click
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import CorruptRecordError
+from stratalog.base.errors import CorruptRecordError, LogStoreError, OffsetOutOfRangeError
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
 from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.output import Cell, counted, print_json, print_table
 from stratalog.client.client import Client
-from stratalog.client.errors import error_of_info
+from stratalog.client.errors import ServerUnavailableError, error_of_info
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.partition_metadata import format_topic_id, parse_topic_id
 from stratalog.record.header import parse_header
@@ -27,17 +28,27 @@ if TYPE_CHECKING:
     from stratalog.manager.log_export import ExportedLog, LogExport, PartitionExport
 
 _FETCH_BYTES = 8 << 20
+_MAX_BEGINNINGS = 5
+"""Of one partition whose first records are deleted while it is read."""
+_RESERVED_IDS = frozenset({0, 1})
+"""No topic, and the topic of Kafka's own metadata."""
 
 
 def _parse_id(_context: click.Context, _parameter: click.Parameter, value: str | None) -> UUID | None:
     if value is None:
         return None
     try:
-        return UUID(value) if len(value) > 22 else parse_topic_id(value)
+        topic_id = UUID(value) if len(value) > 22 else parse_topic_id(value)
     except ValueError:
         raise click.BadParameter(
             "use the id as `kafka-topics.sh --describe` shows it, or a UUID in hexadecimal"
         ) from None
+    if topic_id.int in _RESERVED_IDS:
+        raise click.BadParameter(
+            "no topic has this id, which Kafka uses itself, and a broker would not start on it; use the one"
+            " that `kafka-topics.sh --describe` shows"
+        )
+    return topic_id
 
 
 @click.group()
@@ -85,14 +96,17 @@ def kafka(
 
     scheduler = ThreadScheduler(1)
     try:
-        with LogExport(
-            PosixFileSystem(),
-            SystemClock(),
-            scheduler,
-            SystemIdGenerator(),
-            os.path.abspath(log_dir),
-            keeps_producer_ids=keeps_producer_ids,
-        ) as target:
+        with (
+            interrupted_by_signals(),
+            LogExport(
+                PosixFileSystem(),
+                SystemClock(),
+                scheduler,
+                SystemIdGenerator(),
+                os.path.abspath(log_dir),
+                keeps_producer_ids=keeps_producer_ids,
+            ) as target,
+        ):
             failures = with_client(server, lambda client: _export(client, topics, topic_id, target))
             for failure in failures:
                 click.echo(f"left out: {failure}", err=True)
@@ -109,31 +123,57 @@ def kafka(
         raise _left_out(failures)
 
 
-def _left_out(failures: Sequence[CorruptRecordError]) -> CorruptRecordError:
-    return CorruptRecordError(
-        "topics were left out for what is said of them above; see to their logs, and export them again",
+def _left_out(failures: Sequence[LogStoreError]) -> LogStoreError:
+    return LogStoreError(
+        "topics were left out for what is said of them above; see to that, and export them again",
         topics=",".join(str(failure.fields["topic"]) for failure in failures),
     )
 
 
 async def _export(
     client: Client, topics: Sequence[str], topic_id: UUID | None, target: LogExport
-) -> list[CorruptRecordError]:
-    """What was found damaged; the topics that have it are left out."""
-    failures: list[CorruptRecordError] = []
+) -> list[LogStoreError]:
+    """What was wrong with topics; these are left out."""
+    from stratalog.manager.log_export import ExportTargetError
+
+    failures: list[LogStoreError] = []
+    gone: ServerUnavailableError | None = None
     for topic in await client.admin.describe_topics(list(dict.fromkeys(topics))):
-        for partition in await client.partitions(topic.name):
-            try:
-                target.end(await _export_partition(client, topic, topic_id, partition, target))
-            except CorruptRecordError as failure:
-                fields = {"topic": partition.topic, "partition": partition.partition, **failure.fields}
-                failures.append(CorruptRecordError(failure.message, **fields))
-                target.leave_out(topic.name)
-                break
+        partition = 0
+        try:
+            if gone is not None:
+                # Each question more would wait for it in vain.
+                raise gone
+            for partition in range(topic.partition_count):
+                named = TopicPartition(topic.name, partition)
+                target.end(await _export_partition(client, topic, topic_id, named, target))
+        except ExportTargetError:
+            raise
+        except LogStoreError as failure:
+            gone = failure if isinstance(failure, ServerUnavailableError) else None
+            fields = {"topic": topic.name, "partition": partition, **failure.fields}
+            failures.append(LogStoreError(failure.message, **fields))
+            target.leave_out(topic.name)
     return failures
 
 
 async def _export_partition(
+    client: Client,
+    topic: admin_pb2.Topic,
+    topic_id: UUID | None,
+    partition: TopicPartition,
+    target: LogExport,
+) -> PartitionExport:
+    """Where records are deleted that were not read yet, it begins anew behind them."""
+    for _ in range(_MAX_BEGINNINGS - 1):
+        try:
+            return await _export_range(client, topic, topic_id, partition, target)
+        except OffsetOutOfRangeError:
+            continue
+    return await _export_range(client, topic, topic_id, partition, target)
+
+
+async def _export_range(
     client: Client,
     topic: admin_pb2.Topic,
     topic_id: UUID | None,

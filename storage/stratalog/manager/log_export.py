@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import NamedTuple, Self
 from uuid import UUID
@@ -64,14 +66,25 @@ class ExportedLog(NamedTuple):
     """Batches have other producer ids than they had."""
 
 
+class ExportTargetError(DataDirectoryError):
+    """The directory cannot be written, so nothing more can be exported to it. Fields: path, reason."""
+
+
 class PartitionExport:
     """One partition in the making. Belongs to one thread."""
 
     def __init__(
-        self, log: UnifiedLog, log_start_offset: int, log_end_offset: int, *, keeps_producer_ids: bool
+        self,
+        log: UnifiedLog,
+        target: str,
+        log_start_offset: int,
+        log_end_offset: int,
+        *,
+        keeps_producer_ids: bool,
     ) -> None:
         """Use `LogExport.begin`."""
         self._log = log
+        self._target = target
         self._log_start_offset = log_start_offset
         self._log_end_offset = log_end_offset
         self._keeps_producer_ids = keeps_producer_ids
@@ -85,9 +98,13 @@ class PartitionExport:
         """Take whole batches, the next ones. Those that were taken before, and those that do not end below
         the partition's end, are left out.
 
-        Raises CorruptRecordError, DataDirectoryError, InvalidRequestError for a producer id that is too high.
+        Raises CorruptRecordError, ExportTargetError, InvalidRequestError for a producer id that is too high.
         """
         written = broker_batches(data, keeps_producer_ids=self._keeps_producer_ids)
+        with _target_errors(self._target):
+            self._append(written)
+
+    def _append(self, written: bytearray) -> None:
         view = memoryview(written)
         first_offset = self._log.log_end_offset
         begin = end = 0
@@ -108,12 +125,13 @@ class PartitionExport:
             self._log.append_as_follower(view[begin:end])
 
     def finish(self) -> ExportedLog:
-        """Nothing follows. Raises DataDirectoryError."""
+        """Nothing follows. Raises ExportTargetError."""
         log = self._log
-        if log.log_end_offset <= self._log_start_offset:
-            # Nothing that can be read is left of it.
-            log.truncate_fully_and_start_at(self._log_end_offset)
-        log.increment_log_start_offset(min(self._log_start_offset, log.log_end_offset))
+        with _target_errors(self._target):
+            if log.log_end_offset <= self._log_start_offset:
+                # Nothing that can be read is left of it.
+                log.truncate_fully_and_start_at(self._log_end_offset)
+            log.increment_log_start_offset(min(self._log_start_offset, log.log_end_offset))
         open_count = sum(producer.current_txn_first_offset is not None for producer in log.producers())
         return ExportedLog(
             log.topic_partition,
@@ -141,22 +159,24 @@ class LogExport:
         keeps_producer_ids: bool = False,
     ) -> None:
         """`target`: an absolute path where nothing is, or an empty directory. `keeps_producer_ids`: it goes
-        to the cluster that has handed these out. Raises DataDirectoryError."""
+        to the cluster that has handed these out. Raises DataDirectoryError where something is there,
+        ExportTargetError."""
         self._filesystem = filesystem
         self._keeps_producer_ids = keeps_producer_ids
         self._target = target
         self._require_room()
         self._path = f"{target}.{ids.uuid().hex}-export"
         self._exported: list[ExportedLog] = []
-        self._begun: list[TopicPartition] = []
-        self._manager: LogManager | None = LogManager.open(
-            filesystem,
-            clock,
-            scheduler,
-            ids,
-            # Old producers are a part of what is exported: a broker forgets them by its own clock.
-            LogManagerSettings(data_dirs=(self._path,), producer_id_expiration_ms=LONG_MAX),
-        )
+        self._begun: dict[TopicPartition, UnifiedLog] = {}
+        with _target_errors(target):
+            self._manager: LogManager | None = LogManager.open(
+                filesystem,
+                clock,
+                scheduler,
+                ids,
+                # Old producers are a part of what is exported: a broker forgets them by its own clock.
+                LogManagerSettings(data_dirs=(self._path,), producer_id_expiration_ms=LONG_MAX),
+            )
 
     def begin(
         self,
@@ -169,19 +189,23 @@ class LogExport:
         log_end_offset: int,
     ) -> PartitionExport:
         """Begin a partition that has the given range, the first batch of which begins at `base_offset` or
-        above. Raises DataDirectoryError."""
+        above. One that was begun before, and not ended, begins anew. Raises ExportTargetError."""
         assert self._manager is not None
         assert base_offset <= log_start_offset <= log_end_offset
-        self._begun.append(topic_partition)
-        log = self._manager.open_log(
-            topic_partition, topic_id, _without_a_will(config), start_offset=base_offset
-        )
+        with _target_errors(self._target):
+            log = self._begun.get(topic_partition)
+            if log is None:
+                log = self._begun[topic_partition] = self._manager.open_log(
+                    topic_partition, topic_id, _without_a_will(config), start_offset=base_offset
+                )
+            else:
+                self._manager.truncate_fully_and_start_at(topic_partition, base_offset)
         return PartitionExport(
-            log, log_start_offset, log_end_offset, keeps_producer_ids=self._keeps_producer_ids
+            log, self._target, log_start_offset, log_end_offset, keeps_producer_ids=self._keeps_producer_ids
         )
 
     def end(self, export: PartitionExport) -> ExportedLog:
-        """Finish the partition. Raises DataDirectoryError."""
+        """Finish the partition. Raises ExportTargetError."""
         exported = export.finish()
         self._exported.append(exported)
         return exported
@@ -191,21 +215,17 @@ class LogExport:
         self._exported = [exported for exported in self._exported if exported.topic_partition.topic != topic]
 
     def publish(self) -> tuple[ExportedLog, ...]:
-        """Give the directory its name. Durable when it returns. Raises DataDirectoryError."""
+        """Give the directory its name. Durable when it returns. Raises DataDirectoryError where something is
+        there by now, ExportTargetError."""
         assert self._manager is not None
-        self._manager.close()
-        self._manager = None
-        try:
+        with _target_errors(self._target):
+            self._manager.close()
+            self._manager = None
             self._complete()
-            self._require_room()
+        self._require_room()
+        with _target_errors(self._target):
             self._filesystem.rename(self._path, self._target)
             self._filesystem.sync_directory(posixpath.dirname(self._target))
-        except OSError as failure:
-            raise DataDirectoryError(
-                "the log directory cannot be written; see to the disk and export again",
-                path=self._target,
-                reason=str(failure),
-            ) from failure
         return tuple(self._exported)
 
     def _complete(self) -> None:
@@ -237,9 +257,12 @@ class LogExport:
         return checkpoint.read()[partition]
 
     def _require_room(self) -> None:
-        if not self._filesystem.exists(self._target):
-            return
-        if not self._filesystem.is_directory(self._target) or self._filesystem.list_directory(self._target):
+        with _target_errors(self._target):
+            is_taken = self._filesystem.exists(self._target) and not (
+                self._filesystem.is_directory(self._target)
+                and not self._filesystem.list_directory(self._target)
+            )
+        if is_taken:
             raise DataDirectoryError(
                 "there is something already, and nothing is overwritten; choose another log directory",
                 path=self._target,
@@ -261,6 +284,23 @@ class LogExport:
             self._filesystem.remove_tree(self._path)
         except OSError:
             pass
+
+
+@contextmanager
+def _target_errors(target: str) -> Generator[None]:
+    """Of a disk that is full or fails the caller is told where it is that he wants to have the logs: what is
+    written until then has a name that nobody knows, and goes again."""
+    try:
+        yield
+    except (DataDirectoryError, OSError) as failure:
+        reason = str(failure)
+        if isinstance(failure, DataDirectoryError):
+            reason = str(failure.fields.get("reason", failure.message))
+        raise ExportTargetError(
+            "the log directory cannot be written; free space or see to the disk, and export again",
+            path=target,
+            reason=reason,
+        ) from failure
 
 
 def _without_a_will(config: LogConfig) -> LogConfig:

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from stratalog.cli.demo import flights
-from stratalog.cli.demo.interrupts import interrupts_held_back
+from stratalog.cli.interrupts import interrupts_held_back
 
 
 def test_a_parser_that_turns_an_interrupt_into_its_own_error_is_not_believed(

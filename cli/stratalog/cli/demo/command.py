@@ -11,10 +11,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from stratalog.base.clock import SystemClock
 from stratalog.cli.demo import flights
 from stratalog.cli.demo.demo_server import DemoServer
-from stratalog.cli.demo.interrupts import interrupt_on_signals
 from stratalog.cli.demo.places import DemoPlaces
 from stratalog.cli.demo.report import DemoReport
 from stratalog.cli.demo.story import Story, fail_unless_ok, next_commands
+from stratalog.cli.interrupts import interrupt_on_signals
 from stratalog.cli.place_options import require_unicode
 
 

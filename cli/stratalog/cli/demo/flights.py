@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from stratalog.cli.demo.interrupts import interrupts_held_back
+from stratalog.cli.interrupts import interrupts_held_back
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,8 +1,9 @@
-"""Ctrl-C, SIGTERM and SIGHUP all end the demonstration by KeyboardInterrupt, so that it cleans up."""
+"""Ctrl-C, SIGTERM and SIGHUP all end a command by KeyboardInterrupt, so that it cleans up."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
@@ -14,6 +15,20 @@ def interrupt_on_signals() -> None:
     """SIGTERM and SIGHUP become interrupts, as SIGINT is one."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
+
+
+@contextmanager
+def interrupted_by_signals() -> Generator[None]:
+    """The same while the block lasts; no more than a block where it is not on the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
