@@ -31,7 +31,8 @@ CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 
 _MAX_OFFSET = 2**63 - 1
 _OFFSET_NAME = re.compile(r"([0-9]{20})(\.[a-z]+)(\.deleted|\.swap|\.cleaned)?", re.ASCII)
-# Of Kafka's metadata log: where the snapshot ends, and in which epoch.
+# Of Kafka's metadata log: what a cluster begins with; and where a snapshot ends, and in which epoch.
+_BOOTSTRAP_SNAPSHOT_NAME = "bootstrap.checkpoint"
 _METADATA_SNAPSHOT_NAME = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint(\.part|\.deleted)?", re.ASCII)
 
 
@@ -108,6 +109,8 @@ def log_file_of(path: str) -> LogFile | None:
     name = os.path.basename(path)
     if name in _KINDS_BY_NAME:
         return LogFile(path, _KINDS_BY_NAME[name])
+    if name == _BOOTSTRAP_SNAPSHOT_NAME:
+        return LogFile(path, FileKind.METADATA_SNAPSHOT)
     match = _METADATA_SNAPSHOT_NAME.fullmatch(name)
     if match is not None and int(match[1]) <= _MAX_OFFSET:
         return LogFile(path, FileKind.METADATA_SNAPSHOT, int(match[1]))

@@ -6,6 +6,7 @@ Their decoders take all of a file or nothing of it, as the server does when it o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 from stratalog.base.errors import CorruptRecordError
@@ -17,11 +18,15 @@ from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.leader_epoch_cache import parse_epochs
 from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.producer_state_entry import ProducerStateEntry
+from stratalog.manager.kafka_log_directory import is_of_server
 from stratalog.manager.meta_properties import parse_meta_properties
 from stratalog.manager.partition_metadata import parse_partition_metadata
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """A snapshot of five million producers."""
+
+_EMPTY_AT_FIRST = frozenset({FileKind.CHECKPOINT, FileKind.LEADER_EPOCHS})
+"""A broker makes these, and writes them later; a server's are replaced as a whole."""
 
 _Fields = dict[str, JsonValue]
 
@@ -32,6 +37,8 @@ def dump_small_file(filesystem: FileSystem, log: LogFile) -> Iterator[DumpItem]:
     if size_bytes > MAX_FILE_BYTES:
         yield CorruptPlace(None, f"larger than {MAX_FILE_BYTES} bytes, as no such file is", size_bytes)
         return
+    if size_bytes == 0 and log.kind in _EMPTY_AT_FIRST and not _is_of_server(filesystem, log):
+        return
     entry_type, decode = _DECODERS[log.kind]
     try:
         found = decode(log, filesystem.read_file(log.path))
@@ -39,6 +46,13 @@ def dump_small_file(filesystem: FileSystem, log: LogFile) -> Iterator[DumpItem]:
         yield CorruptPlace(None, str(failure), size_bytes)
         return
     yield from (DumpEntry(entry_type, fields) for fields in found)
+
+
+def _is_of_server(filesystem: FileSystem, log: LogFile) -> bool:
+    directory = os.path.dirname(log.path)
+    return is_of_server(
+        filesystem, os.path.dirname(directory) if log.kind is FileKind.LEADER_EPOCHS else directory
+    )
 
 
 def _producers(log: LogFile, data: bytes) -> list[_Fields]:

@@ -21,6 +21,14 @@ from stratalog.cli.log_dump_files import FileKind, log_file_of
 from stratalog.cli.log_dump_indexes import dump_index
 from stratalog.cli.log_dump_segment import dump_segment
 from stratalog.cli.log_dump_small_files import dump_small_file
+from stratalog.manager.meta_properties import (
+    DIRECTORY_ID,
+    META_FILE,
+    META_VERSION,
+    STORE_ID,
+    VERSION,
+    format_meta_properties,
+)
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
@@ -311,7 +319,10 @@ def test_text_files_with_flipped_bits_are_read_or_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_file_has_nothing_or_is_not_one_of_its_kind(name: str) -> None:
-    assert bool(corrupt(dump_bytes(name, b""))) == (name in NAMES[4:])
+    found = dump_bytes(name, b"")
+    assert bool(corrupt(found)) == (name in {f"{FIRST}.snapshot", "partition.metadata", "meta.properties"}), (
+        "a broker makes the others before it has anything to write"
+    )
 
 
 # --- as the command ----------------------------------------------------------------------------------------
@@ -364,3 +375,27 @@ def test_an_offset_that_no_log_has_is_marked(offset: int) -> None:
     [place] = corrupt(items)
     assert "out of range" in place.reason
     assert not corrupt(dump_bytes("replication-offset-checkpoint", f"0\n1\nt 0 {2**63 - 1}\n".encode()))
+
+
+EMPTY_AT_FIRST = [
+    *("cleaner-offset-checkpoint", "log-start-offset-checkpoint", "recovery-point-offset-checkpoint"),
+    *("replication-offset-checkpoint", "t-0/leader-epoch-checkpoint"),
+]
+
+
+@pytest.mark.parametrize("name", EMPTY_AT_FIRST)
+def test_what_a_broker_has_not_written_yet_is_no_damage_and_in_a_server_s_directory_it_is(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / name).touch()
+
+    def exit_code() -> int:
+        return CliRunner().invoke(log, ["dump", str(tmp_path / name), "--json"]).exit_code
+
+    assert exit_code() == 0
+    properties = {VERSION: META_VERSION, DIRECTORY_ID: "d"}
+    (tmp_path / META_FILE).write_text(format_meta_properties({**properties, "cluster.id": "x"}))
+    assert exit_code() == 0
+    (tmp_path / META_FILE).write_text(format_meta_properties({**properties, STORE_ID: "x"}))
+    assert exit_code() == 1

@@ -25,6 +25,7 @@ NAMES = [
 ]
 SEGMENT = f"{0:020}.log"
 SNAPSHOT = f"{70:020}-{3:010}.checkpoint"
+BOOTSTRAP = "bootstrap.checkpoint"
 
 
 def control_batch(base_offset: int, *types: int) -> bytes:
@@ -41,7 +42,9 @@ def dumped(path: Path, *options: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    "name", [SEGMENT, SNAPSHOT, SNAPSHOT + ".part", SNAPSHOT + ".deleted"], ids=lambda name: name[20:]
+    "name",
+    [SEGMENT, SNAPSHOT, SNAPSHOT + ".part", SNAPSHOT + ".deleted", BOOTSTRAP],
+    ids=lambda name: name[-20:],
 )
 def test_what_control_records_are_about_is_said_by_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(EVERY_TYPE + SEVERAL)
