@@ -1,0 +1,116 @@
+"""A machine whose disk is full while a topic is deleted, and which dies at every operation.
+
+Records of the topic are deleted, and the topic, on the full disk; room is made, and the next topic of the
+name gets records. Whenever the machine dies, what was deleted stays deleted, what was acknowledged is there,
+and nothing that was known of the one topic is believed of the other.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.crash_moments import SURVIVALS, deaths
+from stratalog.testing.faulty_filesystem import SimulatedCrash
+from stratalog.testing.full_filesystem import FullFileSystem
+from stratalog.testing.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
+from stratalog.testing.memory_filesystem import MemoryFileSystem, Survival
+from stratalog.testing.sampling import Sampling
+from stratalog.testing.sequential_ids import SequentialIds
+
+CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
+OTHER = TopicPartition("others", 0)
+NEW_ID = UUID(int=8)
+OLD, NEW = b"old" * 50, b"new" * 50
+
+
+class Work:
+    """What is done, and what of it was acknowledged."""
+
+    def __init__(self, disk: FullFileSystem) -> None:
+        self.disk = disk
+        self.topic_id: UUID | None = TOPIC_ID
+        """Of the topic that has the name, as the catalog says; None while it is about to be another one."""
+        self.start_offset = 0
+        self.wanted_start_offset = 0
+        """Where the log starts if what was under way has happened."""
+        self.end_offset = 0
+
+    def run(self) -> None:
+        manager = LogMachine(self.disk, ids=SequentialIds()).open()
+        log = manager.open_log(PARTITION, TOPIC_ID, CONFIG, is_first_opening=True)
+        manager.open_log(OTHER, TOPIC_ID, CONFIG, is_first_opening=True)
+        manager.tasks.keep_spare_space()
+        self._fill(log, OLD, 12)
+        self._delete_records(log, 5)
+        self.disk.fill(DATA_DIR)
+        self._delete_records(log, 9)
+        log.delete_old_segments()
+        # The space that was kept aside is in use by now.
+        self.disk.room_bytes = 0
+        try:
+            self._delete_records(log, 11)
+        except DataDirectoryError:
+            self.wanted_start_offset = self.start_offset
+        self.topic_id = None
+        self.start_offset = self.wanted_start_offset = self.end_offset = 0
+        manager.delete_log(PARTITION)
+        self.disk.fill(None)
+        self.topic_id = NEW_ID
+        self._fill(manager.open_log(PARTITION, NEW_ID, CONFIG, is_first_opening=True), NEW, 14)
+        manager.checkpoint()
+
+    def _fill(self, log: UnifiedLog, value: bytes, count: int) -> None:
+        for _ in range(count):
+            log.append_as_leader(encode_batch([Record(0, 1000, b"key", value)]), 1)
+        log.flush()
+        self.end_offset = count
+
+    def _delete_records(self, log: UnifiedLog, offset: int) -> None:
+        self.wanted_start_offset = offset
+        log.increment_log_start_offset(offset)
+        self.start_offset = offset
+
+    def verify(self, survival: Survival) -> None:
+        """On the disk that another process finds, with room again."""
+        disk = self.disk.reopened(survival)
+        disk.fill(None)
+        manager = LogMachine(disk, ids=SequentialIds(1000)).open()
+        topic_id = self.topic_id or NEW_ID
+        log = manager.open_log(PARTITION, topic_id, CONFIG, is_first_opening=True)
+        assert self.start_offset <= log.log_start_offset <= self.wanted_start_offset
+        assert log.log_end_offset >= self.end_offset
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            found = log.read(offset, 1)
+            assert (OLD if topic_id == TOPIC_ID else NEW) in found.batches
+            assert found.next_offset == offset + 1
+            offset = found.next_offset
+        log.check()
+
+
+def test_whenever_the_machine_dies_no_topic_is_taken_for_the_other() -> None:
+    disk = FullFileSystem()
+    work = Work(disk)
+    work.run()
+    for survival in SURVIVALS:
+        work.verify(survival)
+    moments = [*deaths(disk.trace)]
+    assert len(moments) > 150
+    for operation, part in Sampling().some(moments, 3):
+        disk = FullFileSystem(MemoryFileSystem())
+        disk.crash_at(operation, part=part)
+        work = Work(disk)
+        try:
+            work.run()
+        except SimulatedCrash:
+            pass
+        else:
+            raise AssertionError("it died")
+        for survival in SURVIVALS:
+            work.verify(survival)
