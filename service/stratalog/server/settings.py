@@ -35,7 +35,7 @@ class ServerSettings:
 
     log_dirs: tuple[str, ...] = ()
     """More directories of local logs, each on a disk of its own. New partitions go where the fewest are; a
-    disk that fails takes its own partitions offline and no others. What is not a log lies in `data_dir`."""
+    disk that fails takes its own partitions offline and no others."""
 
     metrics_listen: str = ""
     """HOST:PORT of an HTTP endpoint with metrics for Prometheus; empty: none. Port 0 takes a free one. There
