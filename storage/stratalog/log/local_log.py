@@ -276,7 +276,7 @@ class LocalLog:
             first_offset = offset
             if hinted is not segment:
                 first_offset = segment.base_offset
-                found = segment.position_of(offset)
+                found = segment.proven_position_of(offset)
                 if found is None:
                     continue
                 position = found

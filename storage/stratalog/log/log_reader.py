@@ -140,9 +140,15 @@ class LogReader:
 
         return self._availability.reading(find)
 
-    def segments(self) -> tuple[SegmentInfo, ...]:
-        """The local segments, oldest first. Raises CorruptRecordError, DataDirectoryError."""
-        return self._availability.reading(lambda: tuple(map(describe_segment, self._local.segments)))
+    def segments(self, proven_end_offset: int = 0) -> tuple[SegmentInfo, ...]:
+        """The local segments, oldest first; of those that begin below `proven_end_offset` checksums tell how
+        old they are. Raises DataDirectoryError."""
+        return self._availability.reading(
+            lambda: tuple(
+                describe_segment(segment, is_proven=segment.base_offset < proven_end_offset)
+                for segment in self._local.segments
+            )
+        )
 
     def upload_candidates(self, from_offset: int) -> tuple[SegmentSource, ...]:
         """What may be copied to the object store at or above `from_offset`: sealed, fsynced, below the last

@@ -5,7 +5,8 @@ unlinked later, by the caller: readers that hold a segment finish. The log start
 other tier, and with it what is known of epochs and producers.
 
 A segment whose newest record claims to be of the future is never old enough, and keeps all behind it from
-going by age. The log of the process says so once for each, and they are counted.
+going by age. The log of the process says so once for each, and they are counted. So it is with one whose age
+is not known because a batch is damaged that it follows from: checksums are compared before a segment goes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 from collections.abc import Callable
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import DataDirectoryError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log import retention
 from stratalog.log.log_availability import LogAvailability
@@ -46,8 +47,9 @@ class LogRetention:
         self._offsets = offsets
         self._availability = availability
         self._roll = roll
-        self._newest_ms_of = retention.newest_ms_on(loaded.local_log.resources.filesystem)
-        self._reported_base_offset = -1
+        self._filesystem = loaded.local_log.resources.filesystem
+        self._newest_ms_of = retention.newest_ms_on(self._filesystem)
+        self._reported_base_offset = self._damaged_base_offset = -1
         self.future_segment_count = 0
         """Segments that claimed to be of the future when they were to be judged by their age."""
 
@@ -59,7 +61,7 @@ class LogRetention:
         """Drop what the rule lets go. Raises CorruptRecordError, DataDirectoryError."""
         now_ms = self._clock.now_ms()
         count = self._availability.reading(
-            lambda: rule(self._local.segments, self._offsets, config, self._newest_ms, now_ms)
+            lambda: rule(self._local.segments, self._offsets, config, self._is_older, now_ms)
         )
         return self._drop(count, config)
 
@@ -98,6 +100,33 @@ class LogRetention:
         self._state.epochs.truncate_from_start(self._offsets.log_start_offset)
         self._state.producers.on_log_start_offset_incremented(self._offsets.log_start_offset)
         self._state.publish(self._offsets.high_watermark)
+
+    def _is_older(self, segment: LogSegment, before_ms: int) -> bool:
+        is_tiered = segment.end_offset <= self._offsets.tiered_end_offset
+        try:
+            if self._newest_ms(segment) >= before_ms:
+                return False
+            if not is_tiered:
+                segment.prove_max_timestamp()
+        except CorruptRecordError as damage:
+            if is_tiered:
+                # There is nothing to lose.
+                return self._filesystem.modified_ms(segment.path) < before_ms
+            self._report_damage(segment, damage)
+            return False
+        return True
+
+    def _report_damage(self, segment: LogSegment, damage: CorruptRecordError) -> None:
+        if segment.base_offset > self._damaged_base_offset:
+            self._damaged_base_offset = segment.base_offset
+            logger.warning(
+                "%s has a segment whose age is not known, which is not dropped by age, nor is what"
+                " follows it; restore its file from a copy, or delete the records, base_offset=`%d`"
+                " reason=`%s`",
+                self._topic_partition,
+                segment.base_offset,
+                damage,
+            )
 
     def _newest_ms(self, segment: LogSegment) -> int:
         newest_ms, now_ms = self._newest_ms_of(segment), self._clock.now_ms()

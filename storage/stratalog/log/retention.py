@@ -19,7 +19,9 @@ from stratalog.segment.log_segment import LogSegment
 
 NewestMs = Callable[[LogSegment], int]
 """When the newest record of a segment was written."""
-RetentionRule = Callable[[LogSegments, LogOffsets, LogConfig, NewestMs, int], int]
+IsOlder = Callable[[LogSegment, int], bool]
+"""All records of a segment are known to have been written before that."""
+RetentionRule = Callable[[LogSegments, LogOffsets, LogConfig, IsOlder, int], int]
 """How many of the oldest segments a configuration lets go now."""
 
 
@@ -47,33 +49,33 @@ def tiered(segments: LogSegments, offsets: LogOffsets) -> int:
 
 
 def beyond_local_retention(
-    segments: LogSegments, offsets: LogOffsets, config: LogConfig, newest_ms: NewestMs, now_ms: int
+    segments: LogSegments, offsets: LogOffsets, config: LogConfig, is_older: IsOlder, now_ms: int
 ) -> int:
     """Segments of a tiered log that are in the object store, and too old or too much for this disk.
 
     The size that counts is that of everything here, what is not in the object store yet included. Raises what
-    `newest_ms` does.
+    `is_older` does.
     """
     count = tiered(segments, offsets)
     by_size = beyond_size(segments, config.effective_local_retention_bytes)
     gone = max(below_log_start(segments, offsets), min(count, by_size))
     retention_ms = config.effective_local_retention_ms
-    return gone + beyond_age(segments[gone:count], retention_ms, newest_ms, now_ms)
+    return gone + beyond_age(segments[gone:count], retention_ms, is_older, now_ms)
 
 
 def beyond_retention(
-    segments: LogSegments, offsets: LogOffsets, config: LogConfig, newest_ms: NewestMs, now_ms: int
+    segments: LogSegments, offsets: LogOffsets, config: LogConfig, is_older: IsOlder, now_ms: int
 ) -> int:
     """Segments that are too old or too much for a log that has no other tier; none of any other log.
 
-    Raises what `newest_ms` does.
+    Raises what `is_older` does.
     """
     if not config.is_deleted or config.remote_storage_enable:
         return 0
     count = below_offset(segments, offsets.high_watermark)
     by_size = beyond_size(segments, config.retention_bytes)
     gone = max(below_log_start(segments, offsets), min(count, by_size))
-    return gone + beyond_age(segments[gone:count], config.retention_ms, newest_ms, now_ms)
+    return gone + beyond_age(segments[gone:count], config.retention_ms, is_older, now_ms)
 
 
 def run_length(segments: Sequence[LogSegment], is_dropped: Callable[[LogSegment], bool]) -> int:
@@ -105,9 +107,9 @@ def beyond_size(segments: Sequence[LogSegment], retention_bytes: int) -> int:
     return count
 
 
-def beyond_age(segments: Sequence[LogSegment], retention_ms: int, newest_ms: NewestMs, now_ms: int) -> int:
+def beyond_age(segments: Sequence[LogSegment], retention_ms: int, is_older: IsOlder, now_ms: int) -> int:
     """Segments whose newest record is older than `retention_ms`. One that claims to be of the future
     stays."""
     if retention_ms == UNLIMITED:
         return 0
-    return run_length(segments, lambda segment: now_ms - newest_ms(segment) > retention_ms)
+    return run_length(segments, lambda segment: is_older(segment, now_ms - retention_ms))

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from stratalog.base.errors import CorruptRecordError
+from stratalog.record.header import NO_TIMESTAMP
 from stratalog.segment.log_segment import LogSegment
 
 
 class SegmentInfo(NamedTuple):
-    """A local segment. Offsets in [base_offset, end_offset); `max_timestamp_ms` is -1 where it has none."""
+    """A local segment. Offsets in [base_offset, end_offset); `max_timestamp_ms` is -1 where it has none, or
+    where nobody knows because of `damage`."""
 
     base_offset: int
     end_offset: int
     size_bytes: int
     max_timestamp_ms: int
     is_active: bool
+    damage: CorruptRecordError | None = None
 
 
 class SegmentSource(NamedTuple):
@@ -33,14 +37,22 @@ class SegmentSource(NamedTuple):
     segment_base_offset: int
 
 
-def describe_segment(segment: LogSegment) -> SegmentInfo:
-    """Raises CorruptRecordError, OSError."""
+def describe_segment(segment: LogSegment, *, is_proven: bool) -> SegmentInfo:
+    """`is_proven`: its highest timestamp is that of batches whose checksums are true. Raises OSError."""
+    max_timestamp_ms, damage = NO_TIMESTAMP, None
+    try:
+        if is_proven:
+            segment.prove_max_timestamp()
+        max_timestamp_ms = segment.max_timestamp().timestamp_ms
+    except CorruptRecordError as found:
+        damage = found
     return SegmentInfo(
         segment.base_offset,
         segment.end_offset,
         segment.size_bytes,
-        segment.max_timestamp().timestamp_ms,
+        max_timestamp_ms,
         segment.is_active,
+        damage,
     )
 
 

@@ -4,6 +4,10 @@ The time index narrows a search down to a few batches, a batch's header tells wh
 is new enough, and only the records of that batch are decoded. Records are not ordered by time: "the first at
 or behind T" is the first in offset order, however old its neighbours are. As in Kafka, a marker of a
 transaction is a record like any other.
+
+A segment is passed over where its time index and the headers agree that it is too old; within one, no batch
+is passed over but by a header whose checksum was compared, and what is found was read as a fetch reads it:
+its offset, which the checksum leaves out, is held against what lies behind.
 """
 
 from __future__ import annotations
@@ -11,8 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stratalog.record.batch import decode
+from stratalog.record.batch_row import BatchRow
+from stratalog.record.builder import NO_LEADER_EPOCH
+from stratalog.record.header import MAX_OFFSET
 from stratalog.record.record import Record
-from stratalog.segment.batch_walk import LocatedBatch
+from stratalog.segment.batch_read import EpochSpan, ReadBounds
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset
 
@@ -29,15 +36,11 @@ def first_at_or_after(
             continue
         if segment.base_offset >= end_offset:
             return None
-        for located in segment.batches_since(timestamp_ms):
-            header = located.header
-            if header.base_offset >= end_offset:
-                return None
-            if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
-                continue
-            for record in _records(segment, located):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                    return _within(record, end_offset)
+        for row in segment.rows_since(timestamp_ms):
+            if row.max_timestamp_ms >= timestamp_ms and row.last_offset >= start_offset:
+                for record in _records(segment, row):
+                    if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+                        return _within(record, end_offset)
     return None
 
 
@@ -56,30 +59,40 @@ def newest(segments: Sequence[LogSegment], start_offset: int, end_offset: int) -
         # asked.
         highest_ms = segment.max_timestamp().timestamp_ms
         for since_ms in (highest_ms, best.timestamp_ms + 1) if highest_ms > best.timestamp_ms else ():
-            better = _newest_since(segment, since_ms, start_offset, end_offset)
+            better = _newest_since(segment, since_ms, highest_ms, start_offset, end_offset)
             if better.timestamp_ms >= since_ms:
                 best = better
                 break
     return None if best == NO_TIMESTAMP_OFFSET else best
 
 
-def _newest_since(segment: LogSegment, since_ms: int, start_offset: int, end_offset: int) -> TimestampOffset:
-    """The first record in the range with the highest timestamp of `since_ms` or more."""
+def _newest_since(
+    segment: LogSegment, since_ms: int, highest_ms: int, start_offset: int, end_offset: int
+) -> TimestampOffset:
+    """The first record in the range with the highest timestamp of `since_ms` or more; none in the segment has
+    one above `highest_ms`."""
     best = NO_TIMESTAMP_OFFSET
-    for located in segment.batches_since(since_ms):
-        header = located.header
-        if header.base_offset >= end_offset:
+    for row in segment.rows_since(since_ms):
+        if row.max_timestamp_ms >= max(since_ms, best.timestamp_ms + 1) and row.last_offset >= start_offset:
+            for record in _records(segment, row):
+                if start_offset <= record.offset < end_offset and record.timestamp_ms > best.timestamp_ms:
+                    best = TimestampOffset(record.timestamp_ms, record.offset)
+        if best.timestamp_ms == highest_ms:
             break
-        if header.max_timestamp < max(since_ms, best.timestamp_ms + 1) or header.last_offset < start_offset:
-            continue
-        for record in _records(segment, located):
-            if start_offset <= record.offset < end_offset and record.timestamp_ms > best.timestamp_ms:
-                best = TimestampOffset(record.timestamp_ms, record.offset)
     return best
 
 
-def _records(segment: LogSegment, located: LocatedBatch) -> list[Record]:
-    return decode(segment.read_bytes(located.position, located.header.size_in_bytes))
+def _records(segment: LogSegment, row: BatchRow) -> list[Record]:
+    """None of a batch that is just being appended, and belongs to nobody yet."""
+    limit_offset = segment.end_offset
+    if row.last_offset >= limit_offset:
+        return []
+    bounds = ReadBounds(segment.base_offset, limit_offset, limit_offset, _any_epoch)
+    return decode(segment.read(row.position, row.size_bytes, bounds, min_one=True).data)
+
+
+def _any_epoch(_: int) -> EpochSpan:
+    return EpochSpan(NO_LEADER_EPOCH, MAX_OFFSET)
 
 
 def _within(record: Record, end_offset: int) -> TimestampOffset | None:

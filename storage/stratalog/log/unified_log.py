@@ -284,8 +284,8 @@ class UnifiedLog:
     def end_without(self, offset: int) -> int:
         return self._reader.end_without(offset)
 
-    def segments(self) -> tuple[SegmentInfo, ...]:
-        return self._reader.segments()
+    def segments(self, proven_end_offset: int = 0) -> tuple[SegmentInfo, ...]:
+        return self._reader.segments(proven_end_offset)
 
     def upload_candidates(self, from_offset: int) -> tuple[SegmentSource, ...]:
         return self._reader.upload_candidates(from_offset)

@@ -22,6 +22,7 @@ from crc32c import crc32c
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
+from stratalog.record.batch import crc_matches
 from stratalog.record.batch_kernels import skip_batches, sound_batches, walk_batches
 from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import NO_LEADER_EPOCH
@@ -115,13 +116,15 @@ def seek(
     indexed_offset: int | None = None,
     first_offset: int = 0,
     limit_offset: int = MAX_OFFSET,
+    proves_hole: bool = False,
 ) -> int | None:
     """Where a walk finds the first batch that ends at or above `offset`; None where it ends without.
-    `indexed_offset` is the last offset of the batch at `position`, if an index says so.
+    `indexed_offset` is the last offset of the batch at `position`, if an index says so. `proves_hole`: where
+    the offset lies in a hole behind a batch, that one's checksum is compared, which covers how far it goes.
 
     Raises CorruptRecordError where the index is wrong, or where `walk` does, OSError.
     """
-    next_offset, leader_epoch = first_offset, NO_LEADER_EPOCH
+    begin_position, next_offset, leader_epoch = position, first_offset, NO_LEADER_EPOCH
     while position < end_position:
         chunk = file.read_at(position, min(_HEADER_CHUNK_BYTES, end_position - position))
         if indexed_offset is not None and _last_offset(chunk) != indexed_offset:
@@ -145,10 +148,36 @@ def seek(
                 or header.leader_epoch < leader_epoch
             ):
                 raise _contradiction(file, position, header, next_offset, limit_offset)
+            if proves_hole and header.base_offset > offset:
+                _require_sound_before(file, begin_position, position, next_offset - 1)
             return position
     if position > end_position:
         raise CorruptRecordError("the last batch ends behind its file", path=file.path, position=position)
+    if proves_hole:
+        _require_sound_before(file, begin_position, position, next_offset - 1)
     return None
+
+
+def _require_sound_before(file: AppendFile, begin_position: int, end_position: int, last_offset: int) -> None:
+    """The batch before `end_position`, which a seek from `begin_position` has passed and which ends with
+    `last_offset`, is what its checksum says. Raises CorruptRecordError."""
+    if begin_position == end_position:
+        return
+    position = seek(file, begin_position, end_position, last_offset)
+    assert position is not None, "it was passed"
+    data = file.read_at(position, end_position - position)
+    header = parse_header(data)
+    if header.size_in_bytes > len(data) or not crc_matches(data, 0, header):
+        raise damaged_batch(file.path, position)
+
+
+def damaged_batch(path: str, position: int) -> CorruptRecordError:
+    """The error of whoever cannot go by a batch that lies there."""
+    return CorruptRecordError(
+        "a stored batch that decides what is found does not match its checksum; restore the file from a copy",
+        path=path,
+        position=position,
+    )
 
 
 def _last_offset(chunk: bytes) -> int | None:
@@ -167,15 +196,23 @@ def _header_or_none(chunk: bytes, position: int) -> BatchHeader | None:
 
 
 def valid_rows(
-    file: AppendFile, end_position: int, first_offset: int, leader_epoch: int
+    file: AppendFile,
+    end_position: int,
+    first_offset: int,
+    leader_epoch: int,
+    position: int = 0,
+    *,
+    is_search: bool = False,
 ) -> Iterator[ValidRows]:
-    """The batches from the beginning up to the first that is not valid: torn, nonsense, altered, or with an
+    """The batches from `position` up to the first that is not valid: torn, nonsense, altered, or with an
     offset or leader epoch below that of the batch before it; `leader_epoch` is that of the log so far.
+    `is_search`: the first ones may be enough, so no more than a few are read at once.
 
     Raises OSError where the file cannot be read: that is no statement about its contents.
     """
-    chunk, chunk_position = b"", 0
-    position, next_offset = 0, first_offset
+    chunk, chunk_position = b"", position
+    next_offset = first_offset
+    chunk_bytes = _HEADER_CHUNK_BYTES if is_search else _BODY_CHUNK_BYTES
     while True:
         rows = walk_batches(chunk, position - chunk_position, chunk_position, next_offset, leader_epoch)
         if rows:
@@ -193,8 +230,9 @@ def valid_rows(
         needed_bytes = _bytes_of_batch(chunk, position - chunk_position)
         if needed_bytes <= chunk_position + len(chunk) - position or position + needed_bytes > end_position:
             return
-        size = min(max(_BODY_CHUNK_BYTES, needed_bytes), end_position - position)
+        size = min(max(chunk_bytes, needed_bytes), end_position - position)
         chunk, chunk_position = file.read_at(position, size), position
+        chunk_bytes = min(4 * chunk_bytes, _BODY_CHUNK_BYTES)
         if len(chunk) < needed_bytes:
             return
 

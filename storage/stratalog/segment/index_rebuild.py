@@ -7,6 +7,7 @@ from typing import NamedTuple
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
+from stratalog.segment.batch_walk import damaged_batch
 from stratalog.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -29,8 +30,24 @@ class IndexedBatches(NamedTuple):
 
 
 def index_batches(file: AppendFile, extent: SegmentExtent, interval_bytes: int) -> IndexedBatches:
-    """Index all batches, in memory and without transactions. Raises CorruptRecordError,
-    OSError."""
+    """Index all batches, in memory and without transactions. Where one is damaged the offsets are those of
+    the headers, and no time is to be looked up.
+
+    Raises CorruptRecordError where the headers contradict each other, OSError.
+    """
+    indexes, end_offset, end_position = SegmentIndexes.empty(extent.base_offset), extent.base_offset, 0
+    try:
+        for rows in extent.rows(file):
+            indexes.add_rows(rows, interval_bytes)
+            end_offset, end_position = rows[-1].last_offset + 1, rows[-1].end_position
+    except CorruptRecordError:
+        indexes, end_offset = _index_headers(file, extent, interval_bytes)
+        indexes.damaged_position = end_position
+    return IndexedBatches(indexes, end_offset)
+
+
+def _index_headers(file: AppendFile, extent: SegmentExtent, interval_bytes: int) -> IndexedBatches:
+    """The same without a look at any checksum. Raises CorruptRecordError, OSError."""
     indexes, end_offset = SegmentIndexes.empty(extent.base_offset), extent.base_offset
     for position, header in extent.walk(file):
         indexes.add(
@@ -52,8 +69,8 @@ def rebuild_indexes(
     interval_bytes: int,
     replaces_files: bool,
 ) -> SegmentIndexes:
-    """Make the indexes of a sealed segment from its data, and replace the files. That of aborted transactions
-    cannot be made so, and stays.
+    """Make the indexes of a sealed segment from its data, and replace the files, but for where the data is
+    damaged. That of aborted transactions cannot be made so, and stays.
 
     Raises CorruptRecordError, OSError.
     """
@@ -62,7 +79,7 @@ def rebuild_indexes(
         indexes, _ = index_batches(file, extent, interval_bytes)
     indexes.time_index.maybe_append(indexes.max_timestamp)
     indexes.transaction_index = TransactionIndex.load(resources.filesystem, directory, base_offset)
-    if not replaces_files:
+    if not replaces_files or indexes.damaged_position is not None:
         return indexes
     try:
         for index, suffix in (
@@ -106,11 +123,38 @@ def resume_indexes(known: SegmentIndexes, file: AppendFile, extent: SegmentExten
 def indexes_until(
     known: SegmentIndexes, file: AppendFile, extent: SegmentExtent, interval_bytes: int
 ) -> IndexedBatches:
-    """The same, made again from the batches where what is known is wrong. Raises CorruptRecordError,
-    OSError."""
+    """The same, made again from the batches where what is known is wrong. Raises CorruptRecordError, too
+    where the highest timestamp is not known for damage, OSError."""
     try:
-        return resume_indexes(known, file, extent)
+        resumed = resume_indexes(known, file, extent)
+        if resumed.indexes.max_timestamp != known.max_timestamp:
+            _prove_tail(resumed.indexes, file, extent)
+        return resumed
     except (CorruptRecordError, FileNotFoundError):
         made = index_batches(file, extent, interval_bytes)
+        if made.indexes.damaged_position is not None:
+            raise damaged_batch(file.path, made.indexes.damaged_position) from None
         made.indexes.transaction_index = known.transaction_index.below(made.end_offset)
         return made
+
+
+def resume_closed(opened: SegmentIndexes, file: AppendFile, extent: SegmentExtent) -> IndexedBatches:
+    """The same out of the files of a log that was closed: these end with the highest timestamp of all.
+
+    Where the headers have another one, and one of them is damaged, the files are right. Raises as
+    `resume_indexes` does.
+    """
+    resumed = resume_indexes(opened, file, extent)
+    if resumed.indexes.max_timestamp != opened.max_timestamp:
+        try:
+            _prove_tail(resumed.indexes, file, extent)
+        except CorruptRecordError:
+            resumed.indexes.max_timestamp = opened.max_timestamp
+    return resumed
+
+
+def _prove_tail(indexes: SegmentIndexes, file: AppendFile, extent: SegmentExtent) -> None:
+    """Compare the checksums of what was walked behind the last entry. Raises CorruptRecordError, OSError."""
+    last = indexes.offset_index.last
+    for _ in extent.rows(file, 0 if last is None else last.position):
+        pass

@@ -16,6 +16,7 @@ again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from errno import ENOENT
 from typing import TypeVar
@@ -26,7 +27,7 @@ from stratalog.record.batch_row import BatchRow
 from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, NO_TIMESTAMP, parse_header
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import FIRST_READ_BYTES, BatchRead, ReadBounds, read_batches
-from stratalog.segment.batch_walk import LocatedBatch
+from stratalog.segment.batch_walk import LocatedBatch, damaged_batch
 from stratalog.segment.file_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
@@ -34,15 +35,15 @@ from stratalog.segment.file_names import (
     SEGMENT_SUFFIXES,
     segment_path,
 )
-from stratalog.segment.index_rebuild import indexes_until, rebuild_indexes, resume_indexes
+from stratalog.segment.index_rebuild import indexes_until, rebuild_indexes, resume_closed
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.open_files import LentFile
 from stratalog.segment.proven_batches import ProvenBatches
 from stratalog.segment.segment_extent import SegmentExtent
-from stratalog.segment.segment_files import rename_segment, take_back_file, unlink_segment
+from stratalog.segment.segment_files import make_data_file, rename_segment, unlink_segment
 from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
-from stratalog.segment.segment_search import position_of, position_since
+from stratalog.segment.segment_search import position_of, position_since, proven_position_of
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.segment.transaction_index import AbortedInRange, AbortedTransaction
 
@@ -129,14 +130,7 @@ class LogSegment:
             index_interval_bytes=index_interval_bytes,
             indexes=SegmentIndexes.empty(base_offset),
         )
-        try:
-            with resources.files.use(segment.path, for_writing=True) as file:
-                # A file of this name may be left from an attempt that failed half-way.
-                file.truncate(0)
-                resources.preallocation.reserve(file, reserved_bytes)
-        except OSError as failure:
-            take_back_file(resources.files, segment.path, failure)
-            raise
+        make_data_file(resources, segment.path, reserved_bytes)
         return segment
 
     def fits(self, last_offset: int) -> bool:
@@ -239,7 +233,7 @@ class LogSegment:
         """
         opened = self._open_indexes()
         with self.lend() as file:
-            indexes, end_offset = resume_indexes(opened, file, self._extent)
+            indexes, end_offset = resume_closed(opened, file, self._extent)
         opened.check_last(end_offset=end_offset, log_size_bytes=self.size_bytes)
         indexes.note_saved(opened)
         self.activate(indexes, end_offset)
@@ -310,6 +304,10 @@ class LogSegment:
         """
         return self._search(position_of, offset)
 
+    def proven_position_of(self, offset: int) -> int | None:
+        """The same; if the offset lies in a hole, the batch before it was proven not to reach there."""
+        return self._search(proven_position_of, offset)
+
     def _search(
         self, search: Callable[[AppendFile, SegmentExtent, SegmentIndexes | None, int], Result], wanted: int
     ) -> Result:
@@ -362,33 +360,41 @@ class LogSegment:
         limit_offset = self.end_offset if is_settled else MAX_OFFSET
         return SegmentExtent(self.base_offset, limit_offset, self.size_bytes)
 
-    def batches_since(self, timestamp_ms: int) -> Iterator[LocatedBatch]:
-        """The batches from some point on, before which no record is as new as `timestamp_ms`."""
-        return self.batches(self._search(position_since, timestamp_ms))
+    def rows_since(self, timestamp_ms: int) -> Iterator[BatchRow]:
+        """The batches from some point on, before which no record is as new as `timestamp_ms`. Checksums are
+        compared: raises CorruptRecordError at the first batch that is damaged, OSError."""
+        position = self._search(position_since, timestamp_ms)
+        with self.lend() as file:
+            for rows in self._extent.rows(file, position, is_search=True):
+                yield from rows
 
     def max_timestamp(self) -> TimestampOffset:
-        """The highest timestamp with the last offset of the first batch that has it.
-
-        Retention deletes by it, so what an index file says is compared with the data once. Raises
-        CorruptRecordError, OSError.
-        """
+        """The highest timestamp with the last offset of the first batch that has it: as the index file and
+        the headers agree, or else as checksums prove. Raises CorruptRecordError, OSError."""
         indexes = self.indexes()
         if self.is_active:
             return indexes.max_timestamp
         if self._max_timestamp is None:
             if not self._is_max_timestamp(indexes.max_timestamp):
                 indexes = self.rebuild_indexes(indexes)
+                if indexes.damaged_position is not None:
+                    raise damaged_batch(self.path, indexes.damaged_position)
             self._max_timestamp = indexes.max_timestamp
         return self._max_timestamp
 
     def _is_max_timestamp(self, claimed: TimestampOffset) -> bool:
         """The batch is there, and none behind it is newer; the index vouches for those before it."""
         try:
-            since = self.batches_since(claimed.timestamp_ms + 1)
+            since = self.batches(self._search(position_since, claimed.timestamp_ms + 1))
             newest = max((located.header.max_timestamp for located in since), default=NO_TIMESTAMP)
         except CorruptRecordError:
             return False
         return newest == claimed.timestamp_ms
+
+    def prove_max_timestamp(self) -> None:
+        """Compare the checksums of the batch that has it and of all behind: who deletes by it needs more than
+        two files that agree. Raises CorruptRecordError, OSError."""
+        deque(self.rows_since(self.max_timestamp().timestamp_ms + 1), maxlen=0)
 
     def indexes(self) -> SegmentIndexes:
         """Those of the active segment, which grow; of a sealed one those of its files. Raises
@@ -415,7 +421,7 @@ class LogSegment:
         assert not self.is_active
         with self._resources.index_pages.rebuild_lock:
             indexes = self._indexes
-            if indexes is None or indexes is damaged:
+            if indexes is None or (indexes is damaged and indexes.damaged_position is None):
                 self._indexes = indexes = rebuild_indexes(
                     self._resources,
                     self.directory,
@@ -423,7 +429,6 @@ class LogSegment:
                     interval_bytes=self.index_interval_bytes,
                     replaces_files=not self._is_superseded,
                 )
-                self._max_timestamp = indexes.max_timestamp
             return indexes
 
     def before(self, offset: int) -> LogSegment:
@@ -483,16 +488,12 @@ class LogSegment:
         assert self.base_offset <= self.end_offset
         with self.lend() as file:
             assert file.size() >= self.size_bytes
-        proven = ProvenBatches.of(self.batches(), self.base_offset)
+        with self.lend() as file:
+            proven = ProvenBatches.of(self._extent.rows(file), self.base_offset)
         assert proven.size_bytes == self.size_bytes
         assert proven.end_offset <= self.end_offset
         assert self.fits(proven.end_offset - 1)
-        indexes = self.indexes()
-        try:
-            proven.check_indexes(indexes, self.end_offset)
-        except CorruptRecordError:
-            if self.is_active:
-                raise
-            # The file of an index may be damaged; whoever meets that makes it again, and so does this.
-            proven.check_indexes(self.rebuild_indexes(indexes), self.end_offset)
+        # The file of an index may be damaged; whoever meets that makes it again, and so does this.
+        make_again = None if self.is_active else self.rebuild_indexes
+        proven.check_indexes(self.indexes(), self.end_offset, make_again)
         assert self.max_timestamp() == proven.max_timestamp

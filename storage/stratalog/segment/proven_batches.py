@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.segment.batch_walk import LocatedBatch
+from stratalog.record.batch_row import BatchRow
 from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset
 
@@ -21,21 +22,34 @@ class ProvenBatches(NamedTuple):
     max_timestamp: TimestampOffset
 
     @staticmethod
-    def of(batches: Iterable[LocatedBatch], base_offset: int) -> ProvenBatches:
-        """Raises what the iterable does."""
+    def of(runs: Iterable[list[BatchRow]], base_offset: int) -> ProvenBatches:
+        """`runs` of batches whose checksums were compared. Raises what the iterable does."""
         size_bytes, end_offset, max_timestamp = 0, base_offset, NO_TIMESTAMP_OFFSET
         last_offsets: dict[int, int] = {}
-        for position, header in batches:
-            assert header.base_offset >= end_offset, "offsets ascend"
-            size_bytes, end_offset = position + header.size_in_bytes, header.next_offset
-            last_offsets[position] = header.last_offset
-            if header.max_timestamp > max_timestamp.timestamp_ms:
-                max_timestamp = TimestampOffset(header.max_timestamp, header.last_offset)
+        for row in chain.from_iterable(runs):
+            assert row.last_offset >= end_offset, "offsets ascend"
+            size_bytes, end_offset = row.end_position, row.last_offset + 1
+            last_offsets[row.position] = row.last_offset
+            if row.max_timestamp_ms > max_timestamp.timestamp_ms:
+                max_timestamp = TimestampOffset(row.max_timestamp_ms, row.last_offset)
         return ProvenBatches(last_offsets, size_bytes, end_offset, max_timestamp)
 
-    def check_indexes(self, indexes: SegmentIndexes, end_offset: int) -> None:
+    def check_indexes(
+        self,
+        indexes: SegmentIndexes,
+        end_offset: int,
+        make_again: Callable[[SegmentIndexes], SegmentIndexes] | None,
+    ) -> None:
         """`end_offset`: of the segment. Raises CorruptRecordError where an entry is not of these batches, or
-        an index does not ascend, OSError."""
+        an index does not ascend, also once they were made again, if they can be; OSError."""
+        try:
+            self._check_indexes(indexes, end_offset)
+        except CorruptRecordError:
+            if make_again is None:
+                raise
+            self._check_indexes(make_again(indexes), end_offset)
+
+    def _check_indexes(self, indexes: SegmentIndexes, end_offset: int) -> None:
         indexes.check(end_offset=end_offset, log_size_bytes=self.size_bytes)
         for entry in indexes.offset_index:
             if self.last_offsets.get(entry.position) != entry.offset:

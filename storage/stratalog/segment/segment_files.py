@@ -12,6 +12,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.segment.file_names import SEGMENT_SUFFIXES, segment_path
 from stratalog.segment.open_files import OpenFiles
+from stratalog.segment.segment_resources import SegmentResources
 
 
 def rename_segment(filesystem: FileSystem, directory: str, base_offset: int, old: str, new: str) -> None:
@@ -30,7 +31,22 @@ def unlink_segment(filesystem: FileSystem, directory: str, base_offset: int, sta
             filesystem.unlink(segment_path(directory, base_offset, suffix) + state)
 
 
-def take_back_file(files: OpenFiles, path: str, failure: OSError) -> None:
+def make_data_file(resources: SegmentResources, path: str, reserved_bytes: int) -> None:
+    """Make the empty data file of a new segment, with disk space for so many bytes. Not synced.
+
+    Raises OSError without a trace of it, and DataDirectoryError where that could not be achieved.
+    """
+    try:
+        with resources.files.use(path, for_writing=True) as file:
+            # A file of this name may be left from an attempt that failed half-way.
+            file.truncate(0)
+            resources.preallocation.reserve(file, reserved_bytes)
+    except OSError as failure:
+        _take_back_file(resources.files, path, failure)
+        raise
+
+
+def _take_back_file(files: OpenFiles, path: str, failure: OSError) -> None:
     """Remove the data file of a segment that could not be created. Raises DataDirectoryError where that could
     not be done either."""
     files.forget(path)

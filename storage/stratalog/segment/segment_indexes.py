@@ -39,6 +39,7 @@ class SegmentIndexes:
     __slots__ = (
         "_saved",
         "bytes_since_entry",
+        "damaged_position",
         "max_timestamp",
         "offset_index",
         "time_index",
@@ -52,6 +53,8 @@ class SegmentIndexes:
         self.time_index = time_index
         self.transaction_index = transaction_index
         self.bytes_since_entry = 0
+        # Where a batch is damaged that these were made of: its offsets are believed, times are not.
+        self.damaged_position: int | None = None
         self.max_timestamp = time_index.last or NO_TIMESTAMP_OFFSET
         # What the files hold is all that was known when this was `_extent`.
         self._saved: tuple[int, int, int, TimestampOffset] | None = None

@@ -6,24 +6,37 @@ the file, which is slow, and right.
 
 from __future__ import annotations
 
+from functools import partial
+
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
 from stratalog.record.header import HEADER_SIZE, parse_header
+from stratalog.segment.batch_walk import damaged_batch
 from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_indexes import SegmentIndexes
 
 
 def position_of(
-    file: AppendFile, extent: SegmentExtent, indexes: SegmentIndexes | None, offset: int
+    file: AppendFile,
+    extent: SegmentExtent,
+    indexes: SegmentIndexes | None,
+    offset: int,
+    *,
+    proves_hole: bool = False,
 ) -> int | None:
-    """Where the first batch that ends at or above `offset` begins; None where there is none.
+    """Where the first batch that ends at or above `offset` begins; None where there is none. `proves_hole`:
+    see `batch_walk.seek`.
 
     Raises CorruptRecordError where an index or the file is wrong, OSError.
     """
     entry = None if indexes is None else indexes.offset_index.floor(offset)
     if entry is None:
-        return extent.seek(file, offset)
-    return extent.seek(file, offset, entry.position, entry.offset)
+        return extent.seek(file, offset, proves_hole=proves_hole)
+    return extent.seek(file, offset, entry.position, entry.offset, proves_hole=proves_hole)
+
+
+proven_position_of = partial(position_of, proves_hole=True)
+"""The same for whoever takes what is found for the first record at or above the offset."""
 
 
 def position_since(
@@ -33,6 +46,8 @@ def position_since(
 
     Raises CorruptRecordError where an index or the file is wrong, OSError.
     """
+    if indexes is not None and indexes.damaged_position is not None:
+        raise damaged_batch(file.path, indexes.damaged_position)
     entry = None if indexes is None else indexes.time_index.before(timestamp_ms)
     if entry is None:
         return 0

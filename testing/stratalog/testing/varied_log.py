@@ -1,7 +1,8 @@
 """A log in which everything occurs that a log can hold, and copies of its disk with single bits turned over.
 
-Three segments; all codecs; a batch of several records and a hole as compaction leaves it, within a segment
-and between two; producers with and without transactions, one committed, one aborted, one open; four leader
+Five segments; all codecs; a batch of several records and holes as compaction leaves them, within a batch,
+within a segment and between two; producers with and without transactions, one committed, one open, and three
+aborted, of which two have several batches, overlap each other and end in different segments; five leader
 epochs, of which one has a single batch. All of it is durable, and the process has ended in order.
 """
 
@@ -12,10 +13,11 @@ from typing import NamedTuple
 from stratalog.log.log_config import LogConfig
 from stratalog.record.batch import batches
 from stratalog.record.batch_producer import BatchProducer
-from stratalog.record.builder import encode_batch
+from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
-from stratalog.record.header import BatchHeader
+from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
+from stratalog.record.kernels import copy_records
 from stratalog.record.record import Record
 from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -42,7 +44,7 @@ class VariedLog:
         now_ms = machine.clock.now_ms()
         for data in _batches(now_ms):
             log.append_as_follower(data)
-        log.append_as_leader(encode_batch([Record(0, now_ms + 30, b"last", b"one")]), 9)
+        log.append_as_leader(encode_batch([Record(0, now_ms + 60, b"last", b"one")]), 9)
         self.end_offset = log.log_end_offset
         machine.stop()
         self.contents = disk.contents()
@@ -111,8 +113,27 @@ def _batches(now_ms: int) -> list[bytes]:
         )
 
     def marker(base_offset: int, leader_epoch: int, producer_id: int, kind: ControlType) -> bytes:
+        # As old as the batch before it: a snapshot has one time of a producer, whichever that is.
+        ended_ms = now_ms + base_offset - 1
         made = EndTransactionMarker(kind, 0)
-        return made.to_batch(producer_id, 0, now_ms, base_offset=base_offset, leader_epoch=leader_epoch)
+        return made.to_batch(producer_id, 0, ended_ms, base_offset=base_offset, leader_epoch=leader_epoch)
+
+    def holed(base_offset: int, leader_epoch: int) -> bytes:
+        # Eight offsets; a clean has left the first and the last but one.
+        full = batch(base_offset, leader_epoch, 8)
+        survivors = bytes([0b01000001])
+        kept = copy_records(
+            full[HEADER_SIZE:],
+            8,
+            survivors,
+            0,
+            first_offset_delta=0,
+            end_offset_delta=8,
+            drop_tombstones=False,
+            timestamp_shift=0,
+        )
+        newest_ms = now_ms + base_offset + 6
+        return rebuild_batch(parse_header(full), kept.payload, records_count=2, max_timestamp=newest_ms)
 
     return [
         batch(0, 0, 2),
@@ -126,5 +147,17 @@ def _batches(now_ms: int) -> list[bytes]:
         marker(15, 5, 1, ControlType.COMMIT),
         batch(20, 5, 1, producer_id=2, sequence=1),
         batch(21, 5, 2, producer_id=1, sequence=3, txn=True),
-        batch(23, 9),
+        holed(24, 5),
+        batch(32, 5),
+        batch(33, 5, producer_id=1, sequence=5, txn=True),
+        batch(34, 5, producer_id=3, txn=True),
+        batch(35, 5, 2, producer_id=3, sequence=1, txn=True),
+        batch(37, 5, producer_id=1, sequence=6, txn=True),
+        marker(38, 5, 1, ControlType.ABORT),
+        batch(39, 5, producer_id=3, sequence=3, txn=True),
+        holed(40, 5),
+        batch(50, 5, producer_id=3, sequence=4, txn=True),
+        marker(51, 5, 3, ControlType.ABORT),
+        batch(52, 5, 2, producer_id=1, sequence=7, txn=True),
+        batch(54, 9),
     ]

@@ -4,8 +4,8 @@ What is served afterwards is byte for byte what was appended, in its place, or t
 categories that no check can see are those of docs/operating.md, "Damage"; a flip that is unseen and in none
 of them fails, and so does a category that nothing falls into any more.
 
-Every byte that the checksum leaves out is flipped; of those that it covers, and of other files, some, but in
-a long run (see `Sampling`).
+Every byte that the checksum leaves out is flipped, and every bit of the headers of batches with holes inside;
+of what else it covers, and of other files, some, but in a long run (see `Sampling`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,24 @@ from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.log.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.partition_metadata import format_topic_id
-from stratalog.record.header import ATTRIBUTES_POSITION, BATCH_LENGTH_POSITION, LEADER_EPOCH_POSITION
+from stratalog.record.header import (
+    ATTRIBUTES_POSITION,
+    BATCH_LENGTH_POSITION,
+    HEADER_SIZE,
+    LEADER_EPOCH_POSITION,
+)
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.testing.log_machine import DATA_DIR, PARTITION_DIR, TOPIC_ID, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from stratalog.testing.sampling import Sampling
+from stratalog.testing.sampling import IS_WHOLE, Sampling
 from stratalog.testing.varied_log import CONFIG, PlacedBatch, VariedLog
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "operating.md"
 IN_A_HOLE = "within a hole"
 LAST_UPWARD = "last batch upward"
 SEED = 20260
+# Of base offset, length and leader epoch: what is likely to make something that can be.
+LOW_BYTES = frozenset({6, 7, LEADER_EPOCH_POSITION - 1, LEADER_EPOCH_POSITION + 2, LEADER_EPOCH_POSITION + 3})
 
 CLOSED_MARK = f"{DATA_DIR}/.kafka_cleanshutdown"
 RECOVERY_POINTS = f"{DATA_DIR}/recovery-point-offset-checkpoint"
@@ -55,8 +62,20 @@ def start(changed: dict[str, bytes | None]) -> UnifiedLog | None:
         return None
 
 
-def is_true(log: UnifiedLog) -> bool:
-    """Every read, from each offset, gives the batches that were appended from there on, or an error."""
+@cache
+def whole_log() -> UnifiedLog:
+    log = start(CLOSED)
+    assert log is not None
+    return log
+
+
+def is_true(log: UnifiedLog, near: PlacedBatch | None = None) -> bool:
+    """Every read, from each offset, gives the batches that were appended from there on, or an error; so does
+    every look-up by time, if the log was not cut. `near`: only look-ups of times around that batch's."""
+    if log.log_end_offset == varied().end_offset:
+        pairs = zip(times_of(log, near), times_of(whole_log(), near), strict=True)
+        if any(found not in (expected, "refused") for found, expected in pairs):
+            return False
     for max_bytes, step in ((1, 1), (400, 3), (1 << 20, 5)):
         for offset in range(log.local_log_start_offset, log.log_end_offset, step):
             behind = b"".join(one.data for one in varied().batches if one.header.last_offset >= offset)
@@ -86,14 +105,17 @@ def unseen(flipped: PlacedBatch, position: int, bit: int) -> str | None:
     )
 
 
-def flips(*, every_bit_below: int) -> Iterator[tuple[PlacedBatch, int, int]]:
-    """All bits of the first bytes, one of every other byte; of what the checksum covers some bytes."""
+def flips(*, every_bit_of: frozenset[int]) -> Iterator[tuple[PlacedBatch, int, int]]:
+    """All bits of some bytes of each header, one of every other byte; of what the checksum covers some bytes,
+    but all bits of a header that a reader believes whose batch has holes inside."""
     chosen, sampling = random.Random(SEED), Sampling()
     for placed in varied().batches:
+        has_holes = placed.header.records_count <= placed.header.last_offset_delta
         for position in range(len(placed.data)):
-            if position >= ATTRIBUTES_POSITION and not sampling.one_in(3):
+            is_whole = position in every_bit_of or (every_bit_of and has_holes and position < HEADER_SIZE)
+            if not is_whole and position >= ATTRIBUTES_POSITION and not sampling.one_in(3):
                 continue
-            bits = range(8) if position < every_bit_below else (chosen.randrange(8),)
+            bits = range(8) if is_whole or IS_WHOLE else (chosen.randrange(8),)
             yield from ((placed, position, bit) for bit in bits)
 
 
@@ -108,20 +130,23 @@ def test_the_log_is_varied_and_whole() -> None:
     assert is_true(log)
     headers = [placed.header for placed in varied().batches]
     assert {header.codec for header in headers} == set(range(5))
-    assert len({placed.path for placed in varied().batches}) == 3
+    assert len({placed.path for placed in varied().batches}) == 5
     assert len({header.leader_epoch for header in headers}) == 5
     assert any(header.is_control for header in headers)
     assert any(header.is_transactional for header in headers)
-    flipped = {(placed.path, placed.position + position) for placed, position, _ in flips(every_bit_below=0)}
+    assert any(header.records_count <= header.last_offset_delta for header in headers)
+    flipped = {
+        (placed.path, placed.position + position) for placed, position, _ in flips(every_bit_of=frozenset())
+    }
     assert len(flipped) > ATTRIBUTES_POSITION * len(headers)
 
 
 def test_reads_of_a_closed_log_serve_no_flipped_bit() -> None:
     found: set[str] = set()
-    for placed, position, bit in flips(every_bit_below=LEADER_EPOCH_POSITION + 4):
+    for placed, position, bit in flips(every_bit_of=LOW_BYTES):
         log = start(changed_by(placed, position, bit))
         category = unseen(placed, position, bit)
-        if log is None or is_true(log):
+        if log is None or is_true(log, placed):
             continue
         assert category is not None, (placed.header, position, bit, SEED)
         found.add(category)
@@ -132,12 +157,12 @@ def test_reads_of_a_closed_log_serve_no_flipped_bit() -> None:
 @pytest.mark.parametrize("state", [KILLED, KILLED_UNKNOWN], ids=["durable", "unknown"])
 def test_a_recovery_cuts_before_a_flipped_bit_or_refuses_the_log(state: dict[str, bytes | None]) -> None:
     found: set[str] = set()
-    for placed, position, bit in flips(every_bit_below=BATCH_LENGTH_POSITION):
+    for placed, position, bit in flips(every_bit_of=LOW_BYTES):
         log = start(state | changed_by(placed, position, bit))
         if log is None:
             continue
         category = unseen(placed, position, bit)
-        if not is_true(log):
+        if not is_true(log, placed):
             assert category is not None, (placed.header, position, bit, SEED)
             found.add(category)
         elif state is KILLED:
@@ -248,9 +273,23 @@ def producers_of(log: UnifiedLog) -> list[object]:
     ]
 
 
-def times_of(log: UnifiedLog) -> list[TimestampOffset | None]:
-    newest = max(placed.header.max_timestamp for placed in varied().batches)
-    return [log.max_timestamp(), *(log.offset_for_timestamp(newest - back) for back in range(40))]
+def times_of(log: UnifiedLog, near: PlacedBatch | None = None) -> list[TimestampOffset | str | None]:
+    """Answers to look-ups of times, or that there is none."""
+    headers = [placed.header for placed in varied().batches]
+    around = range(len(headers)) if near is None else near_ordinals(near)
+    asked_ms = {headers[number].max_timestamp + more for number in around for more in (0, 1)}
+    found: list[TimestampOffset | str | None] = []
+    for one_ms in (None, *sorted(asked_ms)):
+        try:
+            found.append(log.max_timestamp() if one_ms is None else log.offset_for_timestamp(one_ms))
+        except LogStoreError:
+            found.append("refused")
+    return found
+
+
+def near_ordinals(placed: PlacedBatch) -> range:
+    ordinal = varied().batches.index(placed)
+    return range(max(0, ordinal - 1), min(ordinal + 2, len(varied().batches)))
 
 
 def test_a_flip_in_what_names_the_partition_is_harmless_or_refused() -> None:

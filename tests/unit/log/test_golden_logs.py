@@ -238,7 +238,7 @@ def test_without_its_index_a_segment_with_a_damaged_header_is_not_imported() -> 
     file.append([bytes(data)])
     file.close()
     # With its index it is: `check` finds the damage, as whoever reads it does.
-    with pytest.raises(CorruptRecordError, match="magic"):
+    with pytest.raises(CorruptRecordError, match="checksum"):
         opened(disk.after_crash(Survival(Kept.ALL, Kept.ALL)), is_import=True)
     disk.unlink(path.replace(".log", ".txnindex"))
     with pytest.raises(DataDirectoryError, match="damaged"):

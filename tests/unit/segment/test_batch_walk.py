@@ -13,7 +13,7 @@ from stratalog.base.filesystem import AppendFile, Buffer
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import encode_batch
-from stratalog.record.header import HEADER_SIZE
+from stratalog.record.header import HEADER_SIZE, LAST_OFFSET_DELTA_POSITION, RECORDS_COUNT_POSITION
 from stratalog.record.record import Record
 from stratalog.segment.batch_walk import seek, valid_rows, walk, whole_batches
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -101,6 +101,28 @@ def test_a_seek_does_not_believe_an_index_that_points_elsewhere() -> None:
     for position, indexed_offset in ((second, 2), (second, 4), (0, 3), (second + 1, 3), (file.size() - 9, 5)):
         with pytest.raises(CorruptRecordError):
             seek(file, position, file.size(), 5, indexed_offset=indexed_offset)
+
+
+@pytest.mark.parametrize("follower_offset", [9, None], ids=["within", "at the end"])
+@pytest.mark.parametrize("value_bytes", [30, 20_000])
+def test_a_hole_is_one_behind_a_batch_that_says_so_for_certain(
+    follower_offset: int | None, value_bytes: int
+) -> None:
+    """A batch whose end was changed looks like one with a hole behind it."""
+    written = [batch(0), batch(2, 4, value_bytes), *([] if follower_offset is None else [batch(9)])]
+    found = None if follower_offset is None else len(written[0] + written[1])
+    for change in (0, 1, 2, 3):
+        data = bytearray(b"".join(written))
+        # It covers [2, 6), or less. Its count would contradict, as it does not where a clean left fewer.
+        data[len(written[0]) + LAST_OFFSET_DELTA_POSITION + 3] ^= change
+        data[len(written[0]) + RECORDS_COUNT_POSITION + 3] = 1
+        file = file_of(data)
+        assert seek(file, 0, file.size(), 7) == found, "nobody asks who it is"
+        assert seek(file, 0, file.size(), 6 - change - 1, proves_hole=True) == len(written[0])
+        with pytest.raises(CorruptRecordError, match="checksum"):
+            seek(file, 0, file.size(), 7, proves_hole=True)
+    file = file_of(*written)
+    assert seek(file, 0, file.size(), 7, proves_hole=True) == found
 
 
 def test_a_walk_does_not_read_large_bodies() -> None:

@@ -41,7 +41,7 @@ def verify(segment: LogSegment) -> None:
     batch_bytes = segment.size_bytes // segment.end_offset
     for offset in range(0, segment.end_offset, 97):
         assert segment.position_of(offset) == offset * batch_bytes
-        assert next(iter(segment.batches_since(1000 + offset))).header.base_offset <= offset
+        assert next(iter(segment.rows_since(1000 + offset))).last_offset <= offset
     assert segment.max_timestamp().timestamp_ms == 1000 + segment.end_offset - 1
 
 

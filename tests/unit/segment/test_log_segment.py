@@ -105,7 +105,7 @@ def test_no_batch_that_is_new_enough_is_left_out_of_a_search_by_time(
         append(segment, times)
     expected = [number for number, times in enumerate(timestamps) if max(times) >= wanted]
     for _ in range(2):
-        found = [located.header.max_timestamp for located in segment.batches_since(wanted)]
+        found = [row.max_timestamp_ms for row in segment.rows_since(wanted)]
         assert found == [max(times) for times in timestamps[len(timestamps) - len(found) :]]
         assert not expected or expected[0] >= len(timestamps) - len(found)
         newest = max(map(max, timestamps))
@@ -153,12 +153,8 @@ def test_an_index_that_is_wrong_is_made_again(suffix: str, damage: str) -> None:
     for offset in range(1000, 1060):
         assert found.position_of(offset) == segment.position_of(offset)
     for time in range(35):
-        since = [
-            located.position for located in found.batches_since(time) if located.header.max_timestamp >= time
-        ]
-        right_since = [
-            located.position for located in segment.batches_since(0) if located.header.max_timestamp >= time
-        ]
+        since = [row.position for row in found.rows_since(time) if row.max_timestamp_ms >= time]
+        right_since = [row.position for row in segment.rows_since(0) if row.max_timestamp_ms >= time]
         assert since == right_since
     found.check()
 
@@ -183,7 +179,7 @@ def test_a_time_entry_that_is_slightly_wrong_hides_no_batch() -> None:
         file.append([wrong.to_bytes()])
         file.close()
         found = loaded(disk, segment)
-        since = [located.header.base_offset for located in found.batches_since(entry.timestamp_ms - 1)]
+        since = [row.last_offset for row in found.rows_since(entry.timestamp_ms - 1)]
         assert since[0] <= entry.timestamp_ms - 101
 
 

@@ -48,6 +48,8 @@ class RetentionUnit(NamedTuple):
     """No records are left in it: it is as old as what precedes it."""
     is_active: bool = False
     """Still written to: it has a size, and stays."""
+    is_doubtful: bool = False
+    """Nobody knows how old it is, because it is damaged: it goes by size only."""
 
 
 class AdvancedLogStart(NamedTuple):
@@ -119,10 +121,12 @@ class RemoteRetention:
                 continue
             tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
             try:
-                offset = self._new_start(log, tip, config, now_ms)
+                offset, damage = self._new_start(log, tip, config, now_ms)
             except LogStoreError as error:
                 failed.append(FailedRetention(log.topic_partition, error))
                 continue
+            if damage is not None:
+                failed.append(FailedRetention(log.topic_partition, damage))
             if offset is not None:
                 starts[tip] = offset
                 moved[tip] = log
@@ -141,21 +145,33 @@ class RemoteRetention:
 
     def _new_start(
         self, log: UnifiedLog, tip: TopicIdPartition, config: LogConfig, now_ms: int | None
-    ) -> int | None:
+    ) -> tuple[int | None, LogStoreError | None]:
+        """And what keeps a segment that may be old enough. Raises LogStoreError."""
         # The log is looked at before the shard. Meanwhile segments may be uploaded and then dropped here;
         # the other way round such a one would be in neither, and a hole in the row keeps nothing.
         local_log_start_offset = log.local_log_start_offset
         segments = log.segments()
         partition = self._metadata.state().partition(tip)
-        units = [*_slice_units(partition), *_local_units(log, segments, partition.tiered_end_offset)]
-        offset = log_start_after(units, config, now_ms)
+        slice_units = list(_slice_units(partition))
+        offset = log_start_after(
+            [*slice_units, *_local_units(log, segments, partition.tiered_end_offset)], config, now_ms
+        )
+        damage: LogStoreError | None = None
+        if offset is not None and offset > partition.tiered_end_offset:
+            # These are in no other place. A segment that went meanwhile is in the store, or below the start.
+            proven = {segment.base_offset: segment for segment in log.segments(offset)}
+            segments = tuple(proven.get(segment.base_offset, segment) for segment in segments)
+            damage = next((segment.damage for segment in segments if segment.damage is not None), None)
+            offset = log_start_after(
+                [*slice_units, *_local_units(log, segments, partition.tiered_end_offset)], config, now_ms
+            )
         if not partition.slices and local_log_start_offset > partition.tiered_end_offset:
             # Tiering was switched on after the log had been cut: nothing was ever committed below its start.
             offset = max(offset or 0, local_log_start_offset)
         if offset is None:
-            return None
+            return None, damage
         offset = min(offset, log.high_watermark)
-        return offset if offset > partition.log_start_offset else None
+        return (offset if offset > partition.log_start_offset else None), damage
 
 
 def _slice_units(partition: PartitionState) -> Iterator[RetentionUnit]:
@@ -176,7 +192,11 @@ def _local_units(
         if segment.base_offset < tiered_end_offset:
             size_bytes = _pending_bytes(log, segment, tiered_end_offset)
         yield RetentionUnit(
-            segment.end_offset, size_bytes, segment.max_timestamp_ms, is_active=segment.is_active
+            segment.end_offset,
+            size_bytes,
+            segment.max_timestamp_ms,
+            is_active=segment.is_active,
+            is_doubtful=segment.damage is not None,
         )
 
 
@@ -202,6 +222,6 @@ def _newest_ms(units: Sequence[RetentionUnit]) -> list[int]:
 
 
 def _is_old(unit: RetentionUnit, newest_ms: int, config: LogConfig, now_ms: int | None) -> bool:
-    if config.retention_ms == UNLIMITED or now_ms is None:
+    if config.retention_ms == UNLIMITED or now_ms is None or unit.is_doubtful:
         return False
     return unit.is_empty or NO_TIMESTAMP < newest_ms < now_ms - config.retention_ms

@@ -10,12 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import FencedError, PreconditionFailedError, StoreUnavailableError
+from stratalog.base.errors import (
+    CorruptRecordError,
+    FencedError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+)
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.segment_info import SegmentInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.header import MAX_TIMESTAMP_POSITION
 from stratalog.record.record import Record
 from stratalog.remote.retention import (
     RemoteRetention,
@@ -90,8 +96,9 @@ class World:
         self.clock = ManualClock()
         self.objects_left: int | None = None
         self.store = FaultyObjectStore(MemoryObjectStore(self.clock), random.Random(0), self.fault)
+        self.disk = MemoryFileSystem()
         self.logs = TieredLogs(
-            MemoryFileSystem(), self.store, self.clock, SequentialIds(1), max_object_bytes=max_object_bytes
+            self.disk, self.store, self.clock, SequentialIds(1), max_object_bytes=max_object_bytes
         )
         self.topic = self.logs.create_topic("t", 1, config)
         self.log: UnifiedLog = self.logs.logs[TopicPartition("t", 0)]
@@ -352,3 +359,26 @@ def test_a_partition_whose_disk_fails_does_not_hold_up_the_others() -> None:
     assert [failed.topic_partition for failed in report.failed] == [broken.topic_partition]
     assert [advanced.topic_partition for advanced in report.advanced] == [world.log.topic_partition]
     world.check_starts_at(1)
+
+
+def test_what_is_on_this_disk_only_does_not_go_by_an_age_that_is_damaged() -> None:
+    world = World({"retention.ms": str(HOUR_MS), "retention.bytes": "-1"})
+    world.append()
+    for _ in range(3):
+        world.append(upload=False)
+    path = f"{world.log.directory}/{2:020d}.log"
+    data = bytearray(world.disk.read_file(path))
+    data[MAX_TIMESTAMP_POSITION + 7] ^= 1
+    file = world.disk.open_append(path)
+    file.truncate(0)
+    file.append([data])
+    world.clock.advance(3 * HOUR_MS)
+    for _ in range(2):
+        (failed,) = world.retain().failed
+        assert isinstance(failed.error, CorruptRecordError)
+        partition = world.logs.metadata.refresh().partition(world.tip)
+        assert partition.log_start_offset == world.log.log_start_offset == 2
+    # By size it goes as every other: a disk must not grow without end.
+    world.log.reconfigure(dataclasses.replace(world.log.config, retention_bytes=0))
+    world.retain()
+    assert world.logs.metadata.refresh().partition(world.tip).log_start_offset == 4
