@@ -102,12 +102,7 @@ class LogManager:
             self._checkpoint_of,
         )
         directories.tell_failures_to(self.cleaner.directory_failed)
-        for directory in directories.online():
-            try:
-                self.cleaner.add_directory(directory.path)
-            except OSError as failure:
-                # Without its checkpoint nothing would be cleaned there.
-                directory.health.fail(str(failure))
+        self._let_cleaner_into(directories)
         self.moves = LogMoves(clock, ids, directories, self.cleaner, self._away.remove_later)
         """Of logs between directories: what was cut off, and what goes on."""
         self._expiry = scheduler.every(
@@ -116,6 +111,14 @@ class LogManager:
             settings.producer_id_expiration_check_interval_ms,
             delay_ms=settings.producer_id_expiration_check_interval_ms,
         )
+
+    def _let_cleaner_into(self, directories: LogDirectories) -> None:
+        for directory in directories.online():
+            try:
+                self.cleaner.add_directory(directory.path)
+            except OSError as failure:
+                # Without its checkpoint nothing would be cleaned there.
+                directory.health.fail(str(failure))
 
     @staticmethod
     def open(
@@ -163,7 +166,7 @@ class LogManager:
         try:
             self._directories.bind_store(store_id)
         except OSError as failure:
-            raise disk_error(failure, self._settings.data_dirs[0]) from failure
+            raise disk_error(failure, str(failure.filename or self._settings.data_dirs[0])) from failure
 
     def missing_directories(self) -> tuple[LogDirectoryStatus, ...]:
         """Those that were used together with these before, and that the process was started without."""
@@ -176,7 +179,7 @@ class LogManager:
         try:
             return self._directories.forget(directory_id)
         except OSError as failure:
-            raise disk_error(failure, self._settings.data_dirs[0]) from failure
+            raise disk_error(failure, str(failure.filename or self._settings.data_dirs[0])) from failure
 
     def directories(self) -> tuple[LogDirectoryStatus, ...]:
         """How each of them is, in the order of the settings."""

@@ -225,3 +225,26 @@ def test_a_lock_of_another_kind_is_seen(tmp_path: Path) -> None:
     lock = PosixFileSystem().try_lock_shared(f"{tmp_path}/.lock")
     assert lock is not None
     lock.release()
+
+
+def test_what_cannot_be_removed_of_a_tree_keeps_nothing_else_from_going(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filesystem, unlink = PosixFileSystem(), os.unlink
+    filesystem.make_directories(f"{tmp_path}/d/e")
+    for path in ("d/a", "d/b", "d/c", "d/e/a", "d/e/b"):
+        replace_file(filesystem, f"{tmp_path}/{path}", b"abc")
+
+    def refuse(path: str, *, dir_fd: int | None = None) -> None:
+        if path == "b":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        unlink(path, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        with pytest.raises(PermissionError):
+            filesystem.remove_tree(f"{tmp_path}/d")
+    assert filesystem.list_directory(f"{tmp_path}/d") == ["b", "e"]
+    assert filesystem.list_directory(f"{tmp_path}/d/e") == ["b"]
+    filesystem.remove_tree(f"{tmp_path}/d")
+    assert not filesystem.exists(f"{tmp_path}/d")
