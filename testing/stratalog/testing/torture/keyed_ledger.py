@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from stratalog.base.types import TopicPartition
+
+
+class LastValue(NamedTuple):
+    """Of a key."""
+
+    offset: int
+    value: bytes | None
+    """None: the key was deleted."""
 
 
 class KeyedLedger:
@@ -12,25 +22,26 @@ class KeyedLedger:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._values: dict[TopicPartition, dict[bytes, bytes | None]] = {}
+        self._values: dict[TopicPartition, dict[bytes, LastValue]] = {}
 
-    def note(self, partition: TopicPartition, values: dict[bytes, bytes | None]) -> None:
-        """These were written, or committed; None: the key was deleted."""
+    def note(self, partition: TopicPartition, values: Mapping[bytes, LastValue]) -> None:
+        """These were written, or committed."""
         with self._guard:
             self._values.setdefault(partition, {}).update(values)
 
-    def live(self, partition: TopicPartition) -> dict[bytes, bytes]:
-        """The keys that have a value, with their last ones."""
+    def last_values(self, partition: TopicPartition) -> dict[bytes, LastValue]:
+        """Of all keys."""
         with self._guard:
-            noted = self._values.get(partition, {})
-            return {key: value for key, value in noted.items() if value is not None}
+            return dict(self._values.get(partition, {}))
 
 
 class KeyedView:
     """What one reader knows. Used by one thread."""
 
-    def __init__(self, partition: TopicPartition) -> None:
+    def __init__(self, partition: TopicPartition, start_offset: int) -> None:
+        """`start_offset`: where it begins to read."""
         self.partition = partition
+        self.start_offset = start_offset
         self.record_count = 0
         self.values: dict[bytes, bytes] = {}
         self._last_numbers: dict[bytes, int] = {}
@@ -51,10 +62,20 @@ class KeyedView:
         else:
             self.values[key] = value
 
-    def differences(self, live: dict[bytes, bytes]) -> list[str]:
-        """Where it differs from what it is to be, a line for each key."""
-        return [
-            f"{self.partition}: key {key!r} is {self.values.get(key)!r}, not {live.get(key)!r}"
-            for key in sorted(self.values.keys() | live.keys())
-            if self.values.get(key) != live.get(key)
-        ]
+    def differences(self, last_values: Mapping[bytes, LastValue], log_start_offset: int) -> list[str]:
+        """Where it differs from what it is to be, a line for each key.
+
+        `log_start_offset`: what lies below was deleted while it read, so it may have come too late for that.
+        """
+        found: list[str] = []
+        for key in sorted(self.values.keys() | last_values.keys()):
+            offset, value = last_values.get(key, LastValue(-1, None))
+            if self.start_offset <= offset < log_start_offset:
+                continue
+            expected = value if offset >= self.start_offset else None
+            if self.values.get(key) != expected:
+                found.append(
+                    f"{self.partition}: key {key!r} is {self.values.get(key)!r}, not {expected!r} of offset"
+                    f" {offset}; read from {self.start_offset}, log start {log_start_offset}"
+                )
+        return found

@@ -1,11 +1,12 @@
 """Logs on real disks, and everything that may happen to them at once, on threads of their own.
 
 Producers write, in transactions and without; readers begin at the start again and again; the cleaner's
-workers clean with key maps that are far too small; retention deletes segments and somebody deletes records;
-logs move between three directories, and some moves are cancelled. When time is up every log is read from its
-start, is closed, opened again, recovered and read once more. Each reader that was there all the time, and
-each of the end, must know the last value of every key and nothing else, and must have met the values of a key
-in their order.
+workers clean with key maps that are far too small; retention deletes segments and somebody deletes records,
+of compacted logs, too; the producers leave one log alone now and then, and then all, so that logs are cleaned
+for the sake of what they keep for a while; logs move between three directories, and some moves are cancelled.
+When time is up every log is read from its start, is closed, opened again, recovered and read once more. Each
+reader that was there all the time, and each of the end, must know the last value of every key that is above
+the log's start and nothing else, and must have met the values of a key in their order.
 
 What happens follows from the seed as far as threads allow; the seed is in every message.
 """
@@ -24,10 +25,12 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
+from stratalog.cleaner.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.cleaner import Cleaner
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.cleaner_stats import CleanerStats
-from stratalog.cleaner.log_cleaner import LogCleaner
+from stratalog.cleaner.log_cleaner import CleanLog, LogCleaner
+from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
@@ -56,9 +59,16 @@ _TOPICS = {
     # Deletions go at once: only a reader that begins when all is over can know everything. And nothing stays
     # in the active segment for long.
     "brief": _COMPACT | {"delete.retention.ms": "50", "max.compaction.lag.ms": "500"},
+    # The older half goes by its age, whatever the cleaner has made of it.
+    "window": _COMPACT
+    | {"cleanup.policy": "compact,delete", "retention.ms": "1500", "delete.retention.ms": "50"},
     "events": _SMALL | {"cleanup.policy": "delete", "retention.bytes": "500000"},
 }
 _SLOW_READERS_OF = ("state", "packed")
+# Of these nobody deletes records, so that there is one that is known from its first record on.
+_WHOLE = ("state",)
+_IDLE_NOW_AND_THEN = "brief"
+_PHASE_S = 1.0
 
 
 class TortureReport(NamedTuple):
@@ -70,7 +80,11 @@ class TortureReport(NamedTuple):
     records_read: int
     cleans: int
     aborted_cleans: int
+    idle_cleans: int
+    """Of logs without enough dirt, for tombstones and markers whose time had come."""
     records_dropped: int
+    compacted_deletions: int
+    """How often the start of a compacted log was moved."""
     segments_deleted: int
     moves_done: int
     moves_ended: int
@@ -81,6 +95,8 @@ class _Counts:
     """Not thread-safe: each is counted by one thread, or under the torture's guard."""
 
     records_read: int = 0
+    idle_cleans: int = 0
+    compacted_deletions: int = 0
     segments_deleted: int = 0
     moves_done: int = 0
     moves_ended: int = 0
@@ -123,13 +139,17 @@ class LogTorture:
             self._clock,
             scheduler,
             manager.cleaner,
-            Cleaner(self._clock, SystemIdGenerator()).clean,
+            self._counting(Cleaner(self._clock, SystemIdGenerator()).clean),
             CleanerSettings(thread_count=2, map_bytes=2 << 20, map_load_factor=0.005, backoff_ms=20),
         )
         self._undo += [scheduler.close, cleaner.stop]
         producers = [
             TortureProducer(
-                self._clock, self._chance(f"producer {number}"), manager.logs, self._ledger, number
+                self._clock,
+                self._chance(f"producer {number}"),
+                lambda: self._written_to(manager),
+                self._ledger,
+                number,
             )
             for number in range(_PRODUCER_COUNT)
         ]
@@ -150,7 +170,7 @@ class LogTorture:
 
     def _live(self, manager: LogManager, producers: Sequence[TortureProducer], duration_s: float) -> None:
         """Everything at once, until time is up or a thread fails, whose error is raised."""
-        writing = [self._thread(self._until_stopped(producer.step)) for producer in producers]
+        writing = [self._thread(self._until_stopped(self._writing(producer))) for producer in producers]
         followed = [log for log in manager.logs() if log.topic_partition.topic in _SLOW_READERS_OF]
         others = [
             self._thread(self._mover(manager)),
@@ -174,7 +194,9 @@ class LogTorture:
             records_read=self._counts.records_read,
             cleans=stats.clean_count,
             aborted_cleans=stats.aborted_count,
+            idle_cleans=self._counts.idle_cleans,
             records_dropped=stats.dropped_record_count,
+            compacted_deletions=self._counts.compacted_deletions,
             segments_deleted=self._counts.segments_deleted,
             moves_done=self._counts.moves_done,
             moves_ended=self._counts.moves_ended,
@@ -215,8 +237,26 @@ class LogTorture:
                 self._require_all(reader)
 
     def _require_all(self, reader: TortureReader) -> None:
-        differences = reader.view.differences(self._ledger.live(reader.view.partition))
+        differences = reader.differences(self._ledger)
         assert not differences, f"{len(differences)} keys differ:\n" + "\n".join(differences[:20])
+
+    def _written_to(self, manager: LogManager) -> Sequence[UnifiedLog]:
+        """All; without one now and then; and none now and then, or the workers of the cleaner would always
+        find enough dirt elsewhere."""
+        phase = int(self._clock.monotonic_s() / _PHASE_S) % 4
+        if phase == 0:
+            return ()
+        logs = manager.logs()
+        return [log for log in logs if phase > 1 or log.topic_partition.topic != _IDLE_NOW_AND_THEN]
+
+    def _counting(self, clean: CleanLog) -> CleanLog:
+        def counting(to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
+            result = clean(to_clean, limits)
+            with self._guard:
+                self._counts.idle_cleans += to_clean.first_dirty_offset == to_clean.first_uncleanable_offset
+            return result
+
+        return counting
 
     # Threads.
 
@@ -239,6 +279,13 @@ class LogTorture:
                 step()
 
         return work
+
+    def _writing(self, producer: TortureProducer) -> Callable[[], None]:
+        def step() -> None:
+            if not producer.step():
+                self._stop.wait(0.02)
+
+        return step
 
     def _follower(self, log: UnifiedLog) -> Callable[[], None]:
         """Reads from the start and follows to the very end."""
@@ -294,11 +341,19 @@ class LogTorture:
         def step() -> None:
             for log in manager.logs():
                 self._counts.segments_deleted += manager.tasks.delete_old_segments(log)
-                if not log.config.is_compacted and chance.random() < 0.1:
-                    start_offset = log.log_start_offset
-                    log.increment_log_start_offset(chance.randint(start_offset, log.high_watermark))
+                self._delete_records(log, chance)
             manager.checkpoint()
             manager.flush_old()
             self._stop.wait(0.05)
 
         return self._until_stopped(step)
+
+    def _delete_records(self, log: UnifiedLog, chance: random.Random) -> None:
+        """Now and then. Of a compacted log few: there would be nothing left to be sure of."""
+        is_compacted = log.config.is_compacted
+        if log.topic_partition.topic in _WHOLE or chance.random() >= (0.06 if is_compacted else 0.1):
+            return
+        start_offset, end_offset = log.log_start_offset, log.high_watermark
+        part = chance.random() ** (4 if is_compacted else 1)
+        log.increment_log_start_offset(start_offset + int(part * (end_offset - start_offset)))
+        self._counts.compacted_deletions += is_compacted

@@ -12,7 +12,7 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
 from stratalog.record.record import Record
-from stratalog.testing.torture.keyed_ledger import KeyedLedger
+from stratalog.testing.torture.keyed_ledger import KeyedLedger, LastValue
 
 LEADER_EPOCH = 1
 KEY_COUNT = 150
@@ -43,15 +43,22 @@ class TortureProducer:
         self.committed_count = 0
         self.aborted_count = 0
 
-    def step(self) -> None:
-        """A batch, or a whole transaction. Raises what the log raises."""
-        log = self._random.choice(self._logs())
+    def step(self) -> bool:
+        """A batch, or a whole transaction; False where there is no log to write to. Raises what the log
+        raises."""
+        logs = self._logs()
+        if not logs:
+            return False
+        self._write_to(self._random.choice(logs))
+        return True
+
+    def _write_to(self, log: UnifiedLog) -> None:
         if self._random.random() < 0.5:
             self._ledger.note(log.topic_partition, self._append(log, is_transactional=False))
             if self._random.random() < 0.02:
                 log.flush()
             return
-        values: dict[bytes, bytes | None] = {}
+        values: dict[bytes, LastValue] = {}
         for _ in range(self._random.randint(1, 4)):
             values |= self._append(log, is_transactional=True)
         is_committed = self._random.random() < 0.7
@@ -64,7 +71,7 @@ class TortureProducer:
         self.committed_count += is_committed
         self.aborted_count += not is_committed
 
-    def _append(self, log: UnifiedLog, *, is_transactional: bool) -> dict[bytes, bytes | None]:
+    def _append(self, log: UnifiedLog, *, is_transactional: bool) -> dict[bytes, LastValue]:
         records = [self._record() for _ in range(self._random.randint(1, 20))]
         producer_id = 2 * self._number + is_transactional
         sequence = self._sequences.get((log, producer_id), 0)
@@ -73,10 +80,14 @@ class TortureProducer:
             codec=self._random.choice(_CODECS),
             producer=BatchProducer(producer_id, 0, sequence, is_transactional),
         )
-        log.append_as_leader(batch, LEADER_EPOCH)
+        info = log.append_as_leader(batch, LEADER_EPOCH)
         self._sequences[log, producer_id] = sequence + len(records)
         self.batch_count += 1
-        return {record.key: record.value for record in records if record.key is not None}
+        return {
+            record.key: LastValue(info.base_offset + delta, record.value)
+            for delta, record in enumerate(records)
+            if record.key is not None
+        }
 
     def _record(self) -> Record:
         key = b"%d-%d" % (self._number, self._random.randrange(KEY_COUNT))

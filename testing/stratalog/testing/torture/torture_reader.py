@@ -9,7 +9,7 @@ from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches, decode
-from stratalog.testing.torture.keyed_ledger import KeyedView
+from stratalog.testing.torture.keyed_ledger import KeyedLedger, KeyedView
 
 _FETCH_BYTES = 64 * 1024
 
@@ -20,7 +20,7 @@ class TortureReader:
     def __init__(self, log: UnifiedLog) -> None:
         self._log = log
         self._offset = log.log_start_offset
-        self.view = KeyedView(log.topic_partition)
+        self.view = KeyedView(log.topic_partition, self._offset)
 
     def read_on(self) -> bool:
         """Read what one fetch gives; False where the reader has caught up. Raises AssertionError where it is
@@ -31,7 +31,7 @@ class TortureReader:
         try:
             fetched = self._log.read(self._offset, _FETCH_BYTES, Isolation.TXN_COMMITTED)
         except OffsetOutOfRangeError:
-            # Retention was quicker, as it may be.
+            # Retention was quicker, as it may be, or who deletes records.
             assert self._offset < self._log.log_start_offset, f"{self._log.topic_partition} at {self._offset}"
             self._offset = self._log.log_start_offset
             return True
@@ -42,6 +42,11 @@ class TortureReader:
     def read_to_end(self) -> None:
         while self.read_on():
             pass
+
+    def differences(self, ledger: KeyedLedger) -> list[str]:
+        """Where it differs from what it is to be; once it has read to the end."""
+        last_values = ledger.last_values(self._log.topic_partition)
+        return self.view.differences(last_values, self._log.log_start_offset)
 
     def _take(self, fetched: FetchData) -> None:
         waiting = sorted(fetched.aborted_transactions, key=lambda aborted: aborted.first_offset)
