@@ -115,7 +115,7 @@ def _of_logs(logs: LogManager) -> Iterator[Metric]:
     )
     yield _gauge(
         "log_future_timestamp_segments",
-        "Segments that retention by time passed over because they claim to be of the future.",
+        "Segments of the future at which retention by time ended in its last run, one of a log at most.",
         sum(log.future_segment_count for log in opened),
     )
 

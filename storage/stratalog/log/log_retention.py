@@ -50,8 +50,15 @@ class LogRetention:
         self._filesystem = loaded.local_log.resources.filesystem
         self._newest_ms_of = retention.newest_ms_on(self._filesystem)
         self._reported_base_offset = self._damaged_base_offset = -1
-        self.future_segment_count = 0
-        """Segments that claimed to be of the future when they were to be judged by their age."""
+        # The one that ended the last look at ages, because it claims to be of the future.
+        self._future_base_offset: int | None = None
+
+    @property
+    def future_segment_count(self) -> int:
+        """Segments that keep themselves, and what follows them, from being dropped by age because they claim
+        to be of the future: as of the last look, and one at most, since the first one ends it."""
+        base_offset = self._future_base_offset
+        return int(base_offset is not None and base_offset >= self._offsets.local_log_start_offset)
 
     def drop_tiered(self, config: LogConfig) -> tuple[LogSegment, ...]:
         """Drop all that is in the object store. Raises CorruptRecordError, DataDirectoryError."""
@@ -60,6 +67,7 @@ class LogRetention:
     def drop_beyond(self, rule: retention.RetentionRule, config: LogConfig) -> tuple[LogSegment, ...]:
         """Drop what the rule lets go. Raises CorruptRecordError, DataDirectoryError."""
         now_ms = self._clock.now_ms()
+        self._future_base_offset = None
         count = self._availability.reading(
             lambda: rule(self._local.segments, self._offsets, config, self._is_older, now_ms)
         )
@@ -131,9 +139,11 @@ class LogRetention:
     def _newest_ms(self, segment: LogSegment) -> int:
         newest_ms, now_ms = self._newest_ms_of(segment), self._clock.now_ms()
         # They are asked for oldest first, and the first of the future ends it: there is one at a time.
-        if newest_ms > now_ms and segment.base_offset > self._reported_base_offset:
+        if newest_ms <= now_ms:
+            return newest_ms
+        self._future_base_offset = segment.base_offset
+        if segment.base_offset > self._reported_base_offset:
             self._reported_base_offset = segment.base_offset
-            self.future_segment_count += 1
             logger.warning(
                 "%s has a segment with records of the future, which is not dropped by age, nor is what"
                 " follows it; correct the producer's clock, or delete the records,"

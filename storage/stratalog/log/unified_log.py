@@ -187,7 +187,8 @@ class UnifiedLog:
 
     @property
     def future_segment_count(self) -> int:
-        """Segments that are not dropped by age because they claim to be of the future; see `LogRetention`."""
+        """Segments that keep a log from being dropped by age because they claim to be of the future, as of
+        the last look; see `LogRetention`."""
         return self._retention.future_segment_count
 
     @property

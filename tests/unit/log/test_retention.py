@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -149,10 +150,31 @@ def test_a_record_of_the_future_keeps_its_segment_and_is_told_once(caplog: pytes
     log.increment_log_start_offset(1)
     assert log.delete_old_segments() == 1
     assert log.delete_old_segments() == 0
-    assert log.future_segment_count == 2
+    assert log.future_segment_count == 1
     machine.clock.advance(5 * HOUR_MS)
     assert log.delete_old_segments() == 2
     assert len(caplog.records) == 2
+    assert log.future_segment_count == 0, "its time has come"
+
+
+def test_a_segment_of_the_future_counts_as_long_as_it_is_there_and_judged_by_its_age() -> None:
+    config = LogConfig(
+        remote_storage_enable=False, retention_ms=HOUR_MS, message_timestamp_after_max_ms=9 * HOUR_MS
+    )
+    machine, log = started(config)
+    fill(log, 3, age_step_ms=-HOUR_MS)
+    log.delete_old_segments()
+    assert log.future_segment_count == 1
+    log.reconfigure(replace(config, retention_ms=-1))
+    log.delete_old_segments()
+    assert log.future_segment_count == 0, "nobody asks for its age"
+    log.reconfigure(config)
+    log.delete_old_segments()
+    assert log.future_segment_count == 1
+    log.increment_log_start_offset(log.log_end_offset)
+    log.delete_old_segments()
+    assert log.future_segment_count == 0, "it is gone"
+    machine.stop()
 
 
 @pytest.mark.parametrize("seed", range(30))
