@@ -142,7 +142,7 @@ class LogRecovery:
         if last.end_offset < self._recovery_point:
             raise DataDirectoryError(
                 "log bytes that had been fsynced are damaged or missing; move the partition's directory away "
-                "to go on without it, or take its line out of the recovery point checkpoint to accept it",
+                "to go on without it, or set its offset in the recovery point checkpoint to 0 to accept it",
                 path=self._directory,
                 end_offset=last.end_offset,
                 recovery_point=self._recovery_point,

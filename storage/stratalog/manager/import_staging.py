@@ -296,7 +296,11 @@ def _open_transactions(log: UnifiedLog) -> tuple[int, ...]:
 def _refused(source: SourcePartition, failure: DataDirectoryError | CorruptRecordError) -> DataDirectoryError:
     """The same of the broker's directory: nobody knows the staged one."""
     fields = {**failure.fields, "path": source.path}
-    return DataDirectoryError(f"this partition of the broker cannot be opened: {failure.message}", **fields)
+    return DataDirectoryError(
+        f"this partition of the broker cannot be opened: {failure.message}; whatever you change, change it in"
+        " a copy of the log directory",
+        **fields,
+    )
 
 
 def _of_source(source: SourcePartition, failure: UnsupportedOperationError) -> UnsupportedOperationError:

@@ -179,8 +179,8 @@ class KafkaLogDirectory:
             return None
         except ValueError:
             raise DataDirectoryError(
-                "the file that says which records were deleted is damaged; start the broker, stop it and"
-                " import again",
+                "the file that says which records were deleted is damaged, and a broker that starts on it"
+                " forgets them, too; put it right in a copy of the log directory, and import that",
                 path=path,
             ) from None
 

@@ -4,6 +4,8 @@ older formats; and what it leaves where it does nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from stratalog.base.errors import DataDirectoryError, UnsupportedOperationError
@@ -179,3 +181,38 @@ def test_a_segment_that_begins_with_an_older_format_is_refused_at_once(
     message[-1] ^= 0 if is_whole else 1
     world.write(segment_path("/kafka/payments-0", 10, ".log"), bytes(message) + WHOLE)
     world.refuse(UnsupportedOperationError, r"older than version 2.*position=`0` offset=`10`", "payments")
+
+
+def last_byte_is_missing(world: ImportWorld) -> int:
+    world.disk.unlink("/kafka/.kafka_cleanshutdown")
+    path = segment_path("/kafka/payments-0", 25, ".log")
+    world.write(path, world.disk.read_file(path)[:-1])
+    return 30
+
+
+def checkpoint_is_older_than_the_marker(_: ImportWorld) -> int:
+    return 29
+
+
+@pytest.mark.parametrize(
+    ("damage", "match", "end_offset"),
+    [
+        (last_byte_is_missing, "fsynced are damaged or missing", 29),
+        (checkpoint_is_older_than_the_marker, "that was closed ends above its recovery point", 30),
+    ],
+)
+def test_what_a_refusal_advises_is_what_helps(
+    world: ImportWorld, damage: Callable[[ImportWorld], int], match: str, end_offset: int
+) -> None:
+    def set_recovery_point(offset: int) -> None:
+        text = format_checkpoint({TopicPartition("payments", 0): offset})
+        world.write("/kafka/recovery-point-offset-checkpoint", text.encode())
+
+    set_recovery_point(damage(world))
+    advice = r".* checkpoint to 0.*; whatever you change, change it in a copy of the log directory"
+    with pytest.raises(DataDirectoryError, match=match + advice):
+        world.run("payments")
+    set_recovery_point(0)
+    report = world.run("payments")
+    [partition] = report.topics[0].partitions
+    assert partition.log.log_end_offset == end_offset
