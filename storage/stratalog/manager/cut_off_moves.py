@@ -57,17 +57,25 @@ def settle_moves(
     is_all_known = is_all_known and all(directory.is_online for directory in directories)
     wanted: list[WantedMove] = []
     for directory in directories:
-        try:
-            for path in directory.files.futures() if directory.is_online else ():
+        for path in _futures(directory):
+            try:
                 mark = read_move_mark(filesystem, path)
                 holder = None if mark is None else _other_holder(holders, mark.partition, directory)
                 if mark is not None and (holder is not None or not is_all_known):
                     wanted.append(WantedMove(mark.partition, directory.path, path))
                 else:
                     discard_future(filesystem, path)
-        except (OSError, DataDirectoryError) as failure:
-            logger.warning("copies of partitions that were to move could not be looked at: %s", failure)
+            except OSError as failure:
+                logger.warning("the copy of a partition that was to move could not be settled: %s", failure)
     return tuple(wanted)
+
+
+def _futures(directory: LogDirectory) -> list[str]:
+    try:
+        return directory.files.futures() if directory.is_online else []
+    except (OSError, DataDirectoryError) as failure:
+        logger.warning("copies of partitions that were to move could not be looked at: %s", failure)
+        return []
 
 
 def discard_future(filesystem: FileSystem, path: str) -> str:

@@ -99,7 +99,8 @@ class LogMove:
         remove_later: Callable[[str], None],
     ) -> None:
         """`throttler`: of what is copied, but for the last bit. `remove_later` gets the directory that the
-        partition has left. Raises DataDirectoryError where the target is offline."""
+        partition has left, or a copy that could not be removed. Raises DataDirectoryError where the target is
+        offline."""
         self.partition = plan.log.topic_partition
         self.source_path = plan.source.path
         self.target_path = plan.target.path
@@ -175,7 +176,7 @@ class LogMove:
             if self._directory.is_committed:
                 state = MoveState.DONE
             elif state is MoveState.FAILED or not self._is_still_wanted:
-                self._directory.clean_up()
+                self._directory.clean_up(self._remove_later)
             with self._changed:
                 self._end(state, reason)
         logger.log(

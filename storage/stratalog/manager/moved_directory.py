@@ -16,6 +16,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.log.log_copy import LogCopy, LogPlace
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.cut_off_moves import discard_future
 from stratalog.manager.data_directory import DELETE_REASON, FUTURE_REASON
 from stratalog.manager.disk_error import disk_error
 from stratalog.manager.log_directory import LogDirectory
@@ -128,15 +129,19 @@ class MovedDirectory:
             with suppress(OSError):
                 remove_move_source(self._filesystem, self._path, source_id)
 
-    def clean_up(self) -> None:
-        """The move has failed or is not wanted any more: remove what there is of the copy. What the disk
-        refuses is removed after the next start."""
+    def clean_up(self, remove_later: Callable[[str], None]) -> None:
+        """The move has failed or is not wanted any more: remove what there is of the copy. What cannot be
+        removed now is handed to `remove_later`; what the disk refuses is removed after the next start."""
         assert not self.is_committed
         if self._is_undecided:
             # The next start chooses, and must find either of them as a whole.
             return
-        with suppress(OSError, DataDirectoryError):
+        try:
             self._filesystem.remove_tree(self._future_path)
+        except OSError:
+            with suppress(OSError):
+                remove_later(discard_future(self._filesystem, self._future_path))
+        with suppress(OSError, DataDirectoryError):
             mark = read_move_mark(self._filesystem, self._path)
             if mark is not None and mark.move_id == self._move_id:
                 self._filesystem.remove_tree(self._path)

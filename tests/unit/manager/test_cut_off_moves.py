@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from uuid import UUID
 
 import pytest
@@ -23,6 +25,7 @@ from stratalog.manager.move_mark import (
 )
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.log_machine import PARTITION, TOPIC_ID, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -250,3 +253,34 @@ def test_a_directory_that_gave_up_its_older_copy_has_the_partition_no_more() -> 
     manager.open_log(PARTITION, TOPIC_ID, CONFIG)
     machine.stop()
     assert disks.machine(*DIRECTORIES).open().was_clean
+
+
+class Unreadable(FaultyFileSystem):
+    """Refuses to read the mark of one copy."""
+
+    def read_file(self, path: str) -> bytes:
+        if "/orders-0." in path and path.endswith(MOVE_MARK_FILE):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return super().read_file(path)
+
+
+def test_a_copy_that_cannot_be_read_keeps_no_other_from_being_wanted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = Unreadable()
+    machine = LogMachine(disk, CONFIG, data_dirs=("/a", "/b"), cordoned_dirs=("/b",), ids=SequentialIds())
+    manager = machine.open()
+    partitions = [TopicPartition("orders", number) for number in range(2)]
+    for number, partition in enumerate(partitions):
+        manager.open_log(partition, TOPIC_ID, CONFIG)
+        path = f"/b/{partition}.{number:032x}-future"
+        disk.make_directories(path)
+        source_id = manager.directories()[0].directory_id
+        write_move_mark(disk, path, MoveMark(partition, UUID(int=number), (source_id,)))
+    manager.checkpoint()
+    disk.inner.release_locks()
+    again = LogMachine(disk, CONFIG, data_dirs=("/a", "/b"), ids=SequentialIds(100))
+    found = again.open()
+    assert [wanted.partition for wanted in found.moves.wanted] == partitions[1:]
+    assert "the copy of a partition that was to move could not be settled" in caplog.text
+    assert disk.inner.exists(f"/b/{partitions[0]}.{0:032x}-future")

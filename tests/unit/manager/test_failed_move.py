@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 from uuid import UUID
 
 import pytest
 
 from stratalog.base.errors import LogStoreError
+from stratalog.log.late_removal import RETRY_MS
 from stratalog.manager.log_move import MoveState
 from stratalog.manager.move_mark import MoveMark, read_move_mark, write_move_mark
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -193,3 +195,28 @@ def test_a_directory_that_was_away_stays_in_the_mark_of_every_later_copy() -> No
         mark = read_move_mark(moving.disk, f"{directory}/{PARTITION}")
         assert mark is not None
         assert mark.source_ids == ("away",)
+
+
+class Unremovable(FaultyFileSystem):
+    """Refuses to remove directories for a while."""
+
+    is_refusing = True
+
+    def remove_tree(self, path: str) -> None:
+        if self.is_refusing:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        super().remove_tree(path)
+
+
+def test_a_copy_that_cannot_be_removed_is_tried_again_and_is_no_wish() -> None:
+    disk = Unremovable()
+    moving = MovingLog(disk)
+    disk.make_directories(f"{PARTITION_DIR}/notes")
+    assert moving.begin().run() is MoveState.FAILED
+    assert [path for path in moving.left_over() if path.endswith("-future")] == []
+    assert len([path for path in moving.left_over() if path.endswith("-delete")]) == 1
+    moving.machine.clock.advance(RETRY_MS)
+    assert moving.left_over() != []
+    disk.is_refusing = False
+    moving.machine.clock.advance(RETRY_MS)
+    assert moving.left_over() == []
