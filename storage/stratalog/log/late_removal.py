@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from stratalog.base.filesystem import FileSystem
 from stratalog.base.scheduler import Scheduler
 from stratalog.log.log_availability import LogAvailability
 from stratalog.segment.log_segment import LogSegment
@@ -71,3 +72,17 @@ def unlink_later(
         delay_ms,
         is_over=lambda: availability.is_closed or availability.health.reason is not None,
     )
+
+
+def unlink_leftover(filesystem: FileSystem, path: str) -> None:
+    """Unlink a file of a dropped segment that a former process has left. What the disk refuses stays, and is
+    told: it means nothing to the log."""
+    try:
+        filesystem.unlink(path)
+    except OSError as failure:
+        logger.warning(
+            "a file of a deleted segment cannot be removed, and stays until the next start: correct what the"
+            " reason says, path=`%s` reason=`%s`",
+            path,
+            failure,
+        )

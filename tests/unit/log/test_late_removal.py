@@ -127,7 +127,9 @@ def test_a_file_that_cannot_be_unlinked_keeps_no_other_segment_on_the_disk() -> 
     assert (deleted(disk), machine.scheduler.failures) == ([], [])
 
 
-def test_a_log_that_is_closed_leaves_the_rest_to_who_opens_it_next() -> None:
+def test_a_log_that_is_closed_leaves_the_rest_to_who_opens_it_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     disk = Immutable()
     machine = LogMachine(
         disk,
@@ -145,6 +147,11 @@ def test_a_log_that_is_closed_leaves_the_rest_to_who_opens_it_next() -> None:
     machine.clock.advance(10 * RETRY_MS)
     assert disk.refused_count == refused_count > 0
     assert deleted(disk)
+    # Nor does it keep that one from opening the log.
+    machine.start().check()
+    assert "cannot be removed, and stays until the next start" in caplog.text
+    assert all(path.endswith(".log.deleted") for path in deleted(disk))
+    machine.stop()
     disk.refused = None
     machine.start()
     assert deleted(disk) == []
