@@ -25,6 +25,7 @@ from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.log.aborted_evidence import AbortedWitness, is_contradicted
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.cut_remains import keep_remains
+from stratalog.log.late_removal import unlink_leftover
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_config import LogConfig
@@ -219,7 +220,10 @@ class LogLoader:
     def _settle(self, state: LogState) -> None:
         """The log is served: tidy up what had to stay as it was until that was known. Raises OSError."""
         for path in self._leftovers:
-            self._filesystem.unlink(path)
+            if path.endswith(DELETED_SUFFIX):
+                unlink_leftover(self._filesystem, path)
+            else:
+                self._filesystem.unlink(path)
         self._leftovers.clear()
         state.producers.snapshot_files.remove_unfinished()
         state.producers.snapshot_files.release()
