@@ -1,9 +1,10 @@
 """All directories that hold logs: opened together, each for itself from then on.
 
 A directory is known by its path, by where that leads to, and by the id in its meta.properties: the same disk
-under two names is refused, and so is a directory that lies in another one. One that the operating system
-refuses is offline and the rest go on, as long as there is one left. But a directory of another process, of
-another store, or with properties that nobody can read is a mistake of whoever named it: no start.
+under two names is refused, and so is a directory that lies in another one, or a copy that lacks something of
+its original. One that the operating system refuses is offline and the rest go on, as long as there is one
+left. But a directory of another process, of another store, or with properties that nobody can read is a
+mistake of whoever named it: no start.
 
 A partition has one directory. It is where it was found, or else the one with the fewest partitions of those
 that take new ones. Where a directory could not be read at the start, or is missing, a partition that is found
@@ -24,6 +25,7 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicPartition
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.copied_directories import require_whole_copies
 from stratalog.manager.data_directory import read_properties
 from stratalog.manager.log_directory import (
     LogDirectory,
@@ -76,6 +78,7 @@ class LogDirectories:
         try:
             first_failure = directories._open_each(ids, cordoned)
             directories._require_one_store()
+            require_whole_copies(directories.filesystem, directories.online())
             directories._siblings = SiblingDirectories(directories._directories)
             # Only now: a start that was refused is no crash.
             begin_failure = directories._begin_each()

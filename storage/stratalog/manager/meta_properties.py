@@ -37,10 +37,11 @@ def format_meta_properties(properties: Mapping[str, str]) -> str:
 
 
 def parse_meta_properties(text: str) -> dict[str, str]:
-    """Raises CorruptRecordError where it is of another version or does not name its directory."""
+    """Raises CorruptRecordError where it is of another version or does not name its directory, or by
+    nothing."""
     lines = [line.partition("=") for line in text.splitlines() if line.strip() and not line.startswith("#")]
     properties = {name.strip(): value.strip() for name, _, value in lines}
-    if properties.get(VERSION) != META_VERSION or DIRECTORY_ID not in properties:
+    if properties.get(VERSION) != META_VERSION or not properties.get(DIRECTORY_ID):
         raise CorruptRecordError(
             f"{META_FILE} is damaged or of another version; restore it", version=properties.get(VERSION)
         )

@@ -31,7 +31,10 @@ def test_what_is_written_is_read() -> None:
     assert parse_meta_properties(format_meta_properties(properties)) == properties
 
 
-@pytest.mark.parametrize("text", ["", "version=1\n", "version=2\ndirectory.id=x\n", "directory.id=x\n", "x"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "version=1\n", "version=2\ndirectory.id=x\n", "directory.id=x\n", "x", "version=1\ndirectory.id=\n"],
+)
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(CorruptRecordError, match="another version"):
         parse_meta_properties(text)

@@ -282,3 +282,55 @@ def test_a_crash_while_the_lists_are_written_loses_nothing(survival: Survival) -
         assert machine.siblings(C) == {machine.id_a: A, machine.id_b: B}
         assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
     assert operation > 28, "one is tied to the store, and three lists are written"
+
+
+def copy_tree(disk: FileSystem, source: str, target: str, *, names: Sequence[str]) -> None:
+    disk.make_directories(target)
+    for name in names:
+        if disk.is_directory(f"{source}/{name}"):
+            copy_tree(
+                disk, f"{source}/{name}", f"{target}/{name}", names=disk.list_directory(f"{source}/{name}")
+            )
+        else:
+            disk.copy_file(f"{source}/{name}", f"{target}/{name}")
+
+
+@pytest.mark.parametrize("names", [["meta.properties"], ["meta.properties", "orders-1"]])
+def test_a_copy_of_a_directory_that_lacks_something_is_refused(names: Sequence[str]) -> None:
+    machine = Machine()
+    copy_tree(machine.disk, B, C, names=names)
+    with pytest.raises(DataDirectoryError, match="lacks partitions") as failure:
+        machine.open(A, C)
+    fields = failure.value.fields
+    assert (fields["path"], fields["other_path"], fields["directory_id"]) == (C, B, machine.id_b)
+    assert fields["partitions"] == ", ".join(f"orders-{number}" for number in (1, 3)[len(names) - 1 :])
+    # Nothing was touched, and what was refused counts for no crash.
+    manager = machine.open(A, B)
+    assert (manager.was_clean, missing(manager)) == (True, [])
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+
+
+def test_a_whole_copy_takes_the_place_of_its_original_and_needs_it_no_more() -> None:
+    machine = Machine()
+    names = [name for name in machine.disk.list_directory(B) if name != ".lock"]
+    copy_tree(machine.disk, B, C, names=names)
+    manager = machine.open(A, C)
+    assert (missing(manager), machine.siblings(A)) == ([], {machine.id_b: C})
+    assert manager.open_log(P[3], TOPIC_ID, CONFIG).log_end_offset == 2
+    manager.delete_log(P[3])
+    machine.stop()
+    # From now on the former place is nobody's business.
+    assert missing(machine.open(A, C)) == []
+
+
+def test_a_copy_may_lack_what_another_directory_has_and_what_the_human_gives_up() -> None:
+    machine = Machine()
+    copy_tree(machine.disk, B, C, names=["meta.properties", "orders-1"])
+    copy_tree(machine.disk, B, A, names=["orders-3"])
+    manager = machine.open(A, C)
+    assert manager.open_log(P[3], TOPIC_ID, CONFIG).log_end_offset == 2
+    machine.stop()
+    machine = Machine()
+    copy_tree(machine.disk, B, C, names=["meta.properties"])
+    machine.disk.unlink(f"{B}/meta.properties")
+    assert missing(machine.open(A, C)) == []
