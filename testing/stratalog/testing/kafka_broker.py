@@ -16,7 +16,7 @@ import json
 import re
 import socket
 import subprocess
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -37,13 +37,21 @@ _TOPIC_ID: Final = re.compile(r"TopicId: (\S{22})")
 
 
 class KafkaBroker:
-    """Starts and stops one broker over one log directory. Not thread-safe."""
+    """Starts and stops one broker over its log directories. Not thread-safe."""
 
-    def __init__(self, kafka: KafkaDistribution, folder: Path) -> None:
-        """Prepares a log directory in `folder`."""
+    def __init__(
+        self,
+        kafka: KafkaDistribution,
+        folder: Path,
+        *,
+        log_dir_count: int = 1,
+        properties: Sequence[str] = (),
+    ) -> None:
+        """Prepares log directories in `folder`. `properties`: more lines of its configuration."""
         self._kafka = kafka
         self._folder = folder
         self.log_dir = folder / "kafka-logs"
+        self.log_dirs = [self.log_dir, *(folder / f"kafka-logs{n}" for n in range(2, log_dir_count + 1))]
         port, controller_port = _free_ports()
         self.address = f"127.0.0.1:{port}"
         self._voters = f"{_NODE_ID}@127.0.0.1:{controller_port}"
@@ -56,12 +64,13 @@ class KafkaBroker:
                     f"controller.quorum.voters={self._voters}",
                     f"listeners=PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller_port}",
                     "controller.listener.names=CONTROLLER",
-                    f"log.dirs={self.log_dir}",
+                    f"log.dirs={','.join(map(str, self.log_dirs))}",
                     "offsets.topic.replication.factor=1",
                     "group.initial.rebalance.delay.ms=0",
                     # Nothing is to change what a test has put there.
                     "log.cleaner.enable=false",
                     "log.retention.ms=-1",
+                    *properties,
                     "",
                 ]
             )
@@ -167,6 +176,15 @@ class KafkaBroker:
             "org.apache.kafka.tools.ConsoleProducer",
             *("--bootstrap-server", self.address, "--topic", topic),
             standard_input="".join(f"{value}\n" for value in values),
+        )
+
+    def delete_records(self, offsets: Mapping[str, int], plan: Path) -> None:
+        """Delete what lies below the offset in partition 0 of each topic. `plan`: a file that is written."""
+        partitions = [{"topic": topic, "partition": 0, "offset": offset} for topic, offset in offsets.items()]
+        plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
+        self._kafka.run(
+            "org.apache.kafka.tools.DeleteRecordsCommand",
+            *("--bootstrap-server", self.address, "--offset-json-file", str(plan)),
         )
 
     def consume(self, topic: str, group: str, max_count: int) -> list[str]:
