@@ -4,11 +4,16 @@ The codec is bits 0 to 2 of the batch's attributes. Gzip data may have several m
 frames, one after the other, as the clients of Kafka write them; anything behind the last one is corruption.
 The forms of snappy and lz4 are those of ``snappy_stream`` and ``lz4_frame``. All functions are thread-safe
 and release the interpreter lock while they work.
+
+What zstd works with takes longer to be made than a small batch to be dealt with, so each thread keeps one for
+either way. They keep their memory, so it is bounded by what they are used for: small data, and windows as all
+readers of zstd are to take them.
 """
 
 from __future__ import annotations
 
 import enum
+import threading
 import zlib
 from collections.abc import Callable
 from typing import Protocol
@@ -33,6 +38,27 @@ _ZSTD_MAX_WINDOW_BYTES = 1 << 27
 # A zstd block of 4 bytes can stand for 128 KiB, so a piece of this size overshoots the bound by 32 MiB at
 # most. It also bounds what is copied again for each of many tiny members.
 _PIECE_BYTES = 1024
+_ZSTD_LEVEL = 3
+_KEPT_COMPRESSOR_BYTES = 128 * 1024
+"""Larger data is worth a compressor of its own."""
+_KEPT_WINDOW_BYTES = 8 * 1024 * 1024
+# What a frame is taken to hold at most that does not say it: so much room is made at first.
+_USUAL_FACTOR = 8
+_USUAL_BYTES = 64 * 1024
+
+
+class _Zstd(threading.local):
+    """Each thread sees its own."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+        self.renew_decompressor()
+
+    def renew_decompressor(self) -> None:
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=_KEPT_WINDOW_BYTES)
+
+
+_zstd = _Zstd()
 
 
 class _Member(Protocol):
@@ -94,7 +120,9 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
         case Codec.LZ4:
             return compress_lz4(data, level)
         case Codec.ZSTD:
-            return zstandard.ZstdCompressor(level=3 if level is None else level).compress(data)
+            if level in (None, _ZSTD_LEVEL) and len(data) <= _KEPT_COMPRESSOR_BYTES:
+                return _zstd.compressor.compress(data)
+            return zstandard.ZstdCompressor(level=_ZSTD_LEVEL if level is None else level).compress(data)
 
 
 def decompress(codec: Codec, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Buffer:
@@ -110,7 +138,7 @@ def decompress(codec: Codec, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRE
                 raise too_large(codec.name, max_bytes)
             return data
         case Codec.GZIP:
-            return _in_pieces(codec, data, max_bytes, lambda: zlib.decompressobj(_GZIP_WINDOW_BITS))
+            return _gunzip(data, max_bytes)
         case Codec.SNAPPY:
             return decompress_snappy(data, max_bytes)
         case Codec.LZ4:
@@ -126,15 +154,36 @@ def _unzstd(data: Buffer, max_bytes: int) -> bytes:
         raise malformed(Codec.ZSTD.name) from error
     if size_bytes > max_bytes:
         raise too_large(Codec.ZSTD.name, max_bytes)
+    # Java's clients do not say it.
+    room_bytes = size_bytes if size_bytes >= 0 else max(_USUAL_BYTES, _USUAL_FACTOR * len(data))
     # A frame that says it is empty is believed by the decompressor without a look at the rest of it.
-    if size_bytes > 0:
+    if min(room_bytes, max_bytes) > 0:
         try:
-            return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+            return _zstd.decompressor.decompress(
+                data, max_output_size=min(room_bytes, max_bytes), allow_extra_data=False
+            )
         except zstandard.ZstdError:
-            # Several frames, or bytes that are wrong: the way in pieces tells the two apart.
-            pass
+            # Several frames, one with more in it, or with a larger window, or bytes that are wrong: the way
+            # in pieces tells which.
+            _zstd.renew_decompressor()
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
     return _in_pieces(Codec.ZSTD, data, max_bytes, decompressor.decompressobj)
+
+
+def _gunzip(data: Buffer, max_bytes: int) -> bytes:
+    member = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    try:
+        # One byte more than is allowed tells too much from just enough.
+        whole = member.decompress(data, max_bytes + 1)
+    except zlib.error as error:
+        raise malformed(Codec.GZIP.name) from error
+    if len(whole) > max_bytes:
+        raise too_large(Codec.GZIP.name, max_bytes)
+    if not member.eof:
+        raise malformed(Codec.GZIP.name)
+    if not member.unused_data:
+        return whole
+    return _in_pieces(Codec.GZIP, data, max_bytes, lambda: zlib.decompressobj(_GZIP_WINDOW_BITS))
 
 
 def _in_pieces(codec: Codec, data: Buffer, max_bytes: int, new_member: Callable[[], _Member]) -> bytes:

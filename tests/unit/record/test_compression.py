@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
 
 import pytest
 import zstandard
@@ -143,3 +145,39 @@ def test_many_empty_members_take_no_quadratic_time() -> None:
 def test_nothing_is_not_a_frame(codec: Codec) -> None:
     with pytest.raises(CorruptRecordError):
         decompress(codec, b"")
+
+
+@given(st.lists(st.binary(max_size=2_000), min_size=2, max_size=6), st.integers(1, 60))
+def test_what_was_compressed_before_changes_nothing(batches: list[bytes], times: int) -> None:
+    """What zstd works with is kept from one batch to the next, and by each thread for itself."""
+    for batch in batches:
+        data = batch * times
+        squeezed = compress(Codec.ZSTD, data)
+        assert squeezed == zstandard.ZstdCompressor(level=3).compress(data)
+        with pytest.raises(CorruptRecordError):
+            decompress(Codec.ZSTD, squeezed[:-1])
+        with pytest.raises(CorruptRecordError):
+            decompress(Codec.ZSTD, streamed_zstd(data)[:-1])
+        assert decompress(Codec.ZSTD, squeezed) == data
+
+
+def test_many_threads_compress_at_once() -> None:
+    def work(number: int) -> None:
+        random = Random(number)
+        for _ in range(200):
+            data = random.randbytes(random.randrange(1, 300)) * random.randrange(1, 200)
+            assert decompress(Codec.ZSTD, compress(Codec.ZSTD, data)) == data
+            assert decompress(Codec.ZSTD, streamed_zstd(data)) == data
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(16)))
+
+
+@pytest.mark.parametrize("data_bytes", [100, 200_000, 20_000_000])
+def test_frames_that_take_more_than_the_usual_are_read(data_bytes: int) -> None:
+    """More room, or a larger window."""
+    data = Random(1).randbytes(50) * (data_bytes // 50)
+    assert decompress(Codec.ZSTD, streamed_zstd(data)) == data
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=26)
+    large = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    assert decompress(Codec.ZSTD, large.compress(data) + large.flush()) == data
