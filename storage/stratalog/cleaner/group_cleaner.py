@@ -33,7 +33,13 @@ from stratalog.cleaner.aborted_index import AbortedIndex
 from stratalog.cleaner.batch_window import BatchWindow
 from stratalog.cleaner.clean_stats import CleanStats
 from stratalog.cleaner.kept_horizons import KeptHorizons
-from stratalog.cleaner.odd_batches import clean_compressed, emptied, since_offset, with_horizon
+from stratalog.cleaner.odd_batches import (
+    clean_compressed,
+    emptied,
+    is_compressed,
+    since_offset,
+    with_horizon,
+)
 from stratalog.cleaner.segment_groups import SegmentGroup
 from stratalog.cleaner.segment_writer import SegmentWriter
 from stratalog.log.cleaned_segment import CleanedSegment, OnRead
@@ -160,8 +166,8 @@ class GroupCleaner:
 
     def _clean_segment(self, segment: LogSegment) -> None:
         # What the map does not know is left as it is, wherever the log begins by now.
-        odd_offset = min(self._plan.start_offset, self._plan.stop_offset)
-        is_below_start = segment.base_offset < odd_offset
+        stop_offset = self._plan.stop_offset
+        odd_offset = min(self._plan.start_offset, stop_offset)
         with segment.lend() as file:
             window = BatchWindow(segment, file, 0, self._on_io, self._buffer)
             while window.has_batch():
@@ -170,14 +176,12 @@ class GroupCleaner:
                     start_offset = window.header().base_offset
                     self._spans = self._aborted.between(start_offset, window.end_offset)
                     self._rule = self._rule._replace(aborted=self._spans.values)
-                if is_below_start:
-                    header = window.header()
-                    is_below_start = header.base_offset < odd_offset
-                    if is_below_start:
-                        self._clean_one(window, header)
-                        continue
-                if not self._clean_row(window):
-                    self._clean_odd(window, window.header())
+                header = window.header()
+                is_row = header.base_offset >= odd_offset and not is_compressed(header)
+                if header.base_offset < stop_offset and not is_row:
+                    self._clean_one(window, header)
+                elif not self._clean_row(window):
+                    self._clean_odd(window, header)
 
     def _clean_row(self, window: BatchWindow) -> bool:
         """Clean what a kernel takes; whether that was anything."""
@@ -235,12 +239,14 @@ class GroupCleaner:
         is_aborted = self._spans.has(header)
         if is_aborted:
             self._stats.aborted_records += header.records_count
-        elif header.base_offset < plan.start_offset:
+        left = header
+        if not is_aborted and header.base_offset < plan.start_offset:
             batch = since_offset(batch, header, plan.start_offset, level)
+            left = parse_header(batch) if batch else header
         if is_aborted or not batch:
             is_kept = self._write_emptied(header)
         else:
-            is_kept = self._clean_records(batch, parse_header(batch))
+            is_kept = self._clean_records(batch, left)
         if header.is_transactional:
             self._transactions.on_data(header.producer_id, is_kept=is_kept)
 
@@ -257,9 +263,8 @@ class GroupCleaner:
         self._count_records(left.records)
         if not left.batch:
             return self._write_emptied(header)
-        horizon_ms = parse_header(left.batch).delete_horizon_ms
-        if left.records.tombstone_count and horizon_ms is not None:
-            self._note_horizon(horizon_ms, is_new=header.delete_horizon_ms is None)
+        if left.records.tombstone_count and left.horizon_ms is not None:
+            self._note_horizon(left.horizon_ms, is_new=header.delete_horizon_ms is None)
         return self._write(left.batch)
 
     def _note_horizon(self, horizon_ms: int, *, is_new: bool) -> None:

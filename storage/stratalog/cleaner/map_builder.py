@@ -10,6 +10,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.cleaner.aborted_index import AbortedIndex
 from stratalog.cleaner.batch_window import BatchWindow
 from stratalog.cleaner.clean_stats import CleanStats
+from stratalog.cleaner.odd_batches import is_compressed
 from stratalog.log.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments
 from stratalog.record.aborted_spans import AbortedSpans
@@ -67,8 +68,8 @@ class MapBuilder:
                     window.is_new = False
                     start_offset = window.header().base_offset
                     self._spans = self._aborted.between(start_offset, window.end_offset)
-                if not self._put_plain(window):
-                    header = window.header()
+                header = window.header()
+                if is_compressed(header) or not self._put_plain(window):
                     if header.base_offset >= self._stop_offset:
                         return
                     self._put_batch(window, header)

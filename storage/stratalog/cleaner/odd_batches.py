@@ -28,6 +28,13 @@ class CleanedBatch(NamedTuple):
     batch: Buffer
     """Nothing where no record is left."""
     records: CleanedRecords
+    horizon_ms: int | None = None
+    """From when on its tombstones may go, unless nobody knows yet."""
+
+
+def is_compressed(header: BatchHeader) -> bool:
+    """The kernels take it only where its data was aborted."""
+    return header.attributes & CODEC_MASK != 0 and header.records_count > 0
 
 
 def clean_compressed(
@@ -53,7 +60,7 @@ def clean_compressed(
         new_horizon_ms = rule.horizon_ms
         records = cleaned_with(header.base_timestamp - new_horizon_ms)
     elif records.records_kept == header.records_count:
-        return CleanedBatch(batch, records)
+        return CleanedBatch(batch, records, horizon_ms)
     if records.records_kept == 0:
         return CleanedBatch(NOTHING, records)
     base_timestamp = header.base_timestamp if new_horizon_ms is None else new_horizon_ms
@@ -68,7 +75,7 @@ def clean_compressed(
         delete_horizon_ms=new_horizon_ms,
         level=level,
     )
-    return CleanedBatch(rebuilt, records)
+    return CleanedBatch(rebuilt, records, horizon_ms if new_horizon_ms is None else new_horizon_ms)
 
 
 def emptied(header: BatchHeader) -> bytes:
