@@ -7,7 +7,7 @@ Besides one directory for each partition it has::
                                         sibling.directories, the others of the same server
     recovery-point-offset-checkpoint    see `checkpoint`
     log-start-offset-checkpoint         and its .copy, see `start_checkpoint`
-    .spare                              see `spare_space`
+    .spare-deletion, .spare-stop        space that is kept aside, see `spare_space`
     .kafka_cleanshutdown                there if the last process closed every log; removed before any change
     TOPIC-N.UUID-delete                 a deleted partition, to be removed
     TOPIC-N.UUID-future                 a copy of a partition that is to move here, see `log_move`
@@ -24,6 +24,7 @@ import logging
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
+from typing import cast
 from uuid import UUID
 
 from stratalog.base.atomic_file import replace_file
@@ -295,8 +296,10 @@ def _parse_marker(data: bytes) -> frozenset[str] | None:
         document = json.loads(data)
     except ValueError:
         return None
-    left = document.get("left", []) if isinstance(document, dict) else None
-    return frozenset(map(str, left)) if isinstance(left, list) else None
+    if not isinstance(document, dict):
+        return None
+    left = cast("dict[str, object]", document).get("left", [])
+    return frozenset(map(str, cast("list[object]", left))) if isinstance(left, list) else None
 
 
 def parse_partition_name(name: str) -> TopicPartition | None:

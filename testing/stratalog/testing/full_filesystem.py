@@ -49,7 +49,7 @@ class FullFileSystem(FaultyFileSystem):
         if name not in _TAKES_SPACE and (name not in _MAKES_A_NAME or self.inner.exists(target)):
             return None
         if self.room_bytes > 0:
-            if name in _TAKES_SPACE:
+            if name == "append":
                 self.room_bytes = max(0, self.room_bytes - _BLOCK_BYTES)
             return None
         return Fate(0.4, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target))

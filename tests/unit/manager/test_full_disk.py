@@ -15,7 +15,14 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.manager.disk_error import disk_error
 from stratalog.manager.log_manager import LogManager
-from stratalog.manager.spare_space import SHORT_BYTES, SPARE_BYTES, SPARE_FILE, SpareSpace
+from stratalog.manager.spare_space import (
+    SHORT_BYTES,
+    SPARE_BYTES,
+    SPARE_DELETION_FILE,
+    SPARE_STOP_FILE,
+    SpareSpace,
+)
+from stratalog.manager.stray_partitions import PartitionClaim
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -27,7 +34,8 @@ from stratalog.testing.sequential_ids import SequentialIds
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
 SECOND = TopicPartition("orders", 1)
 BATCH = encode_batch([Record(0, 1000, b"key", b"v" * 400)])
-SPARE_PATH = f"{DATA_DIR}/{SPARE_FILE}"
+SPARE_PATH = f"{DATA_DIR}/{SPARE_DELETION_FILE}"
+STOP_PATH = f"{DATA_DIR}/{SPARE_STOP_FILE}"
 DELETE_DELAY_MS = 1000
 
 
@@ -46,7 +54,7 @@ class Machine:
         self.manager: LogManager = self.machine.open()
         self.first: UnifiedLog = self.manager.open_log(PARTITION, TOPIC_ID, CONFIG)
         self.second: UnifiedLog = self.manager.open_log(SECOND, TOPIC_ID, CONFIG)
-        self.manager.tasks.keep_spare_space()
+        self.manager.end_start(lambda _partition, _topic_id: PartitionClaim.WANTED)
 
     def paths(self, suffix: str) -> list[str]:
         return [path for path in self.disk.inner.contents() if path.endswith(suffix)]
@@ -63,7 +71,8 @@ def test_records_are_deleted_by_the_space_that_was_kept_aside_and_some_is_kept_a
         machine.first.append_as_leader(BATCH, 1)
     machine.first.increment_log_start_offset(15)
     assert not disk.inner.exists(SPARE_PATH)
-    assert "the space that was kept aside for its checkpoints is in use now" in caplog.text
+    assert disk.inner.spare_bytes(STOP_PATH) == SPARE_BYTES
+    assert "the space that was kept aside for deletions is in use now" in caplog.text
     assert machine.first.delete_old_segments() > 1
     machine.machine.clock.advance(CONFIG.file_delete_delay_ms)
     assert machine.paths(".deleted") == []
@@ -95,6 +104,20 @@ def test_a_full_disk_is_left_in_order_and_found_so() -> None:
     machine.manager.delete_log(PARTITION)
     machine.machine.clock.advance(DELETE_DELAY_MS)
     assert machine.paths("-delete") == []
+
+
+def test_what_is_kept_for_a_stop_is_not_for_deletions_and_serves_the_next_start() -> None:
+    disk = FullFileSystem()
+    machine = Machine(disk)
+    disk.fill(DATA_DIR)
+    machine.first.increment_log_start_offset(5)
+    disk.room_bytes = 0
+    with pytest.raises(DataDirectoryError, match="nothing was changed"):
+        machine.first.increment_log_start_offset(6)
+    machine = Machine(disk.killed(), is_new=False)
+    assert (machine.first.log_start_offset, machine.first.log_end_offset) == (5, 20)
+    machine.machine.stop()
+    assert disk.inner.exists(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}")
 
 
 def test_a_stop_without_any_room_says_what_to_do() -> None:
@@ -212,32 +235,44 @@ def test_the_error_says_what_to_do(number: int, advice: str) -> None:
 
 
 def test_little_is_kept_of_little_and_more_when_there_is_more() -> None:
-    def spare_of(free_bytes: int) -> int:
-        disk = FaultyFileSystem(MemoryFileSystem(free_bytes=free_bytes))
-        disk.make_directories(DATA_DIR)
-        SpareSpace(disk, DATA_DIR).keep()
-        return disk.inner.spare_bytes(SPARE_PATH) if disk.inner.exists(SPARE_PATH) else 0
+    disk = FullFileSystem()
+    disk.make_directories(DATA_DIR)
+    disk.fill(DATA_DIR)
+    spare = SpareSpace(disk, DATA_DIR)
 
-    assert [spare_of(size) for size in (0, 2**20 - 1, 2**20, 2**24, 2**26, 2**40)] == [
-        0,
-        0,
-        2**16,
-        2**20,
-        2**22,
-        2**22,
-    ]
+    def kept(free_bytes: int) -> tuple[int, int]:
+        """For a stop, and for deletions, where so much is free before each."""
+        disk.room_bytes = free_bytes
+        spare.keep()
+        paths = [path for path in (STOP_PATH, SPARE_PATH) if disk.inner.exists(path)]
+        stop_bytes, deletion_bytes, *_ = (*map(disk.inner.spare_bytes, paths), 0, 0)
+        return stop_bytes, deletion_bytes
+
+    assert kept(0) == (0, 0)
+    assert kept(2**17 - 1) == (0, 0)
+    assert kept(2**17 + 2**13) == (2**16 + 2**12, 2**16 + 2**12)
+    assert kept(0) == (2**16 + 2**12, 2**16 + 2**12)
+    assert kept(2**30) == (SPARE_BYTES, SPARE_BYTES)
+    assert kept(2**30) == (SPARE_BYTES, SPARE_BYTES)
+    spare.give_up()
+    assert disk.inner.list_directory(DATA_DIR) == []
+
+
+def refuse() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_disk_that_refuses_keeps_nothing_and_nobody_from_going_on() -> None:
     disk = FullFileSystem()
     disk.make_directories(DATA_DIR)
     spare = SpareSpace(disk, DATA_DIR)
-    for kind in ("open_append", "reserve"):
-        at = disk.operation_count + {"open_append": 2, "reserve": 3}[kind]
+    for kind, after in (("free_bytes", 1), ("open_append", 2), ("reserve", 3)):
+        at = disk.operation_count + after
         disk.fail_at(at, number=errno.ENOSPC)
         spare.keep()
         assert disk.trace[at - 1].startswith(kind)
-        assert not spare.give_up()
+        assert disk.operation_count == at + (kind == "reserve"), "the file is closed"
+        with pytest.raises(OSError, match="No space left"):
+            spare.writing(refuse)
     spare.keep()
-    assert spare.give_up()
-    assert not disk.inner.exists(SPARE_PATH)
+    assert disk.inner.spare_bytes(SPARE_PATH) == SPARE_BYTES
