@@ -109,7 +109,9 @@ def test_one_of_an_unknown_topic_is_set_aside_once_and_spoils_no_marker(
 @pytest.mark.parametrize("survival", [Survival(Kept.NONE, names) for names in (Kept.NONE, Kept.ALL)])
 def test_a_crash_while_it_is_set_aside_leaves_it_here_or_there(survival: Survival) -> None:
     outcomes: set[bool] = set()
-    for operation in range(1, 200):
+    operation = 0
+    while True:
+        operation += 1
         disk = FaultyFileSystem()
         machine = machine_with_ghost(disk.inner)
         found = LogMachine(disk, data_dirs=(A,), ids=IDS)

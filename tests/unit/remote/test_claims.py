@@ -90,7 +90,7 @@ def test_one_that_cannot_be_read_is_done_without_where_another_one_knows(
     disk.broken = {"/a"}
     with caplog.at_level(logging.WARNING):
         assert Claims(disk, DIRS, 0).add(UUID(int=2)) == claims(1)
-    assert "are taken from other log directories" in caplog.text
+    assert "are taken from other log directories, path=`/a/claims-0000`" in caplog.text
     assert "a claim could not be written to a log directory" in caplog.text
     assert ClaimsFile(disk, "/b", 0).read() == claims(1, 2)
     disk.broken = {"/a", "/b"}

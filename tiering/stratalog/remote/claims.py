@@ -90,7 +90,11 @@ class Claims:
         if failures and not known:
             raise failures[0]
         for failed in failures:
-            logger.warning("claims of this server are taken from other log directories: %s", failed)
+            logger.warning(
+                "claims that cannot be read here are taken from other log directories, path=`%s`: %s",
+                failed.fields["path"],
+                failed.fields.get("reason", "damaged"),
+            )
         return known
 
     def add(self, claim: UUID) -> frozenset[UUID]:
