@@ -404,7 +404,7 @@ def test_what_was_brought_together_without_its_checkpoints_is_imported_only_if_t
             CliRunner().invoke(stratalog, [*arguments, option], catch_exceptions=False)
         assert not (tmp_path / "data").exists()
     arguments += ["--allow-missing-checkpoints", "--json"]
-    warning = "warning: 1 partition of g1-recompressed (0) "
+    warning = "warning: of g1-recompressed, the checkpoint files do not know 1 partition (0): "
     for options in (["--dry-run"], []):
         result = CliRunner().invoke(stratalog, [*arguments, *options], catch_exceptions=False)
         report = json.loads(result.stdout)

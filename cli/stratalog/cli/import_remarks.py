@@ -35,8 +35,8 @@ def plan_remarks(plan: ImportPlan) -> list[str]:
         if unknown:
             numbers = ",".join(str(partition.topic_partition.partition) for partition in unknown)
             remarks.append(
-                f"warning: {counted(len(unknown), 'partition')} of {topic.name} ({numbers}) are not in the"
-                " checkpoint files beside them, so records that were deleted may be back"
+                f"warning: of {topic.name}, the checkpoint files do not know"
+                f" {counted(len(unknown), 'partition')} ({numbers}): records that were deleted may be back"
             )
     counts = ", ".join(
         f"{topic.name} has {counted(len(topic.partitions), 'partition')}" for topic in plan.topics
