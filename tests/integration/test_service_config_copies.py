@@ -129,7 +129,7 @@ async def test_a_full_disk_takes_no_alteration_and_is_cordoned_all_the_same(tmp_
         assert await retention_of(bench) == "604800000"
         result = await asyncio.to_thread(run, bench, "log-dirs", "cordon", other)
         assert result.exit_code == 1
-        assert "it holds from now on" in str(result.exception)
+        assert "the change holds from now on" in str(result.exception)
         states = [one.state for one in (await bench.client.admin.describe_log_dirs()).log_dirs]
         assert states == ["live", "cordoned"]
         disk.is_full = False

@@ -333,12 +333,12 @@ def test_what_must_hold_even_unwritten_holds_is_said_to_be_forgotten_and_is_writ
     with pytest.raises(DataDirectoryError, match="goes on by the former one"):
         runtime.alter_by(cordon)
     assert runtime.current.values["cordoned.log.dirs"] == ()
-    with pytest.raises(DataDirectoryError, match="it holds from now on") as failure:
+    with pytest.raises(DataDirectoryError, match="the change holds from now on") as failure:
         runtime.alter_by(cordon, even_unwritten=True)
     assert "No space left" in str(failure.value.fields["reason"])
     assert runtime.current.values["cordoned.log.dirs"] == ("/a",)
     # Who asks again is not told that all is well before it is.
-    with pytest.raises(DataDirectoryError, match="it holds from now on"):
+    with pytest.raises(DataDirectoryError, match="the change holds from now on"):
         runtime.alter_by(cordon, even_unwritten=True)
     disk.full = {"/a"}
     runtime.alter_by(cordon, even_unwritten=True)
