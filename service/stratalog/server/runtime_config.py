@@ -160,8 +160,8 @@ class RuntimeConfig:
 
 def _unwritten(path: object, reason: object) -> DataDirectoryError:
     return DataDirectoryError(
-        "the change holds from now on, but no log directory could take it, so a restart forgets it; free space"
-        " or repair a disk, then it is written within a minute, or at once if you ask again",
+        "the change holds from now on, but no log directory could take it, so a restart forgets it; free"
+        " space or repair a disk, then it is written within a minute, or at once if you ask again",
         path=path,
         reason=reason,
     )
