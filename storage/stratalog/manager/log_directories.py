@@ -27,6 +27,7 @@ from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.copied_directories import require_whole_copies
 from stratalog.manager.data_directory import read_properties
+from stratalog.manager.disk_error import disk_error
 from stratalog.manager.log_directory import (
     LogDirectory,
     LogDirectoryStatus,
@@ -247,12 +248,17 @@ class LogDirectories:
 
     def bind_store(self, store_id: str) -> None:
         """Tie all that work to a store for good, and to each other: from now on a start misses what is not
-        there. Raises DataDirectoryError where one is tied to another store, OSError."""
+        there. Raises DataDirectoryError where one is tied to another store, or cannot be written."""
         with self.guard:
             online = self.online()
             # Those that are tied already say first whether it is the right one.
             for directory in sorted(online, key=lambda one: one.files.bound_store_id is None):
-                directory.files.bind_store(store_id)
+                try:
+                    directory.files.bind_store(store_id)
+                except OSError as failure:
+                    # A disk that has failed is offline by now, and keeps no other from being used.
+                    if directory.is_online:
+                        raise disk_error(failure, directory.path) from failure
             self._siblings.note()
 
     def _require_one_store(self) -> None:

@@ -162,11 +162,8 @@ class LogManager:
 
     def bind_store(self, store_id: str) -> None:
         """Tie the directories to an object store, and to each other. Raises DataDirectoryError where one is
-        tied to another store."""
-        try:
-            self._directories.bind_store(store_id)
-        except OSError as failure:
-            raise disk_error(failure, str(failure.filename or self._settings.data_dirs[0])) from failure
+        tied to another store, or cannot be written."""
+        self._directories.bind_store(store_id)
 
     def missing_directories(self) -> tuple[LogDirectoryStatus, ...]:
         """Those that were used together with these before, and that the process was started without."""

@@ -22,6 +22,7 @@ from stratalog.manager.watched_filesystem import WatchedFileSystem
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.log_machine import TOPIC_ID, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -348,3 +349,22 @@ class TestWatchedFileSystem:
             health.observe(OSError(errno.EIO, reason))
         assert [health.reason, *told] == ["[Errno 5] first", A]
         assert errno.ENOSPC not in DISK_FAILURES
+
+
+def test_a_disk_that_fails_while_all_are_tied_to_a_store_keeps_no_other_from_it() -> None:
+    disks = TwoDisks()
+    # To look whether it is tied is no operation; to write takes some.
+    disks.fail_next()
+    disks.manager.bind_store("store-1")
+    assert disks.states == [DirectoryState.OFFLINE, DirectoryState.LIVE]
+    assert disks.manager.bound_store_id == "store-1"
+    disks.log(1).append_as_leader(BATCH, 1)
+
+
+def test_a_full_disk_that_cannot_be_tied_to_a_store_is_named() -> None:
+    disk = FullFileSystem()
+    manager = LogMachine(disk, data_dirs=(A, B), ids=SequentialIds()).open()
+    disk.fill(B)
+    with pytest.raises(DataDirectoryError, match="the local disk is full") as failure:
+        manager.bind_store("store-1")
+    assert failure.value.fields["path"] == B
