@@ -193,6 +193,9 @@ class ImportStaging:
                 try:
                     log = manager.open_log(source.topic_partition, topic_id, config)
                 except (DataDirectoryError, CorruptRecordError) as failure:
+                    if isinstance(failure.__cause__, OSError):
+                        # It is the disk, and not what is in the broker's files.
+                        raise failure.__cause__ from None
                     raise _refused(source, failure) from failure
                 except UnsupportedOperationError as failure:
                     raise _of_source(source, failure) from failure
