@@ -27,6 +27,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicPartition
 from stratalog.log.directory_health import FULL_DISK, DirectoryHealth
+from stratalog.log.disk_error import disk_error
 from stratalog.log.local_log import LocalLog
 
 Result = TypeVar("Result")
@@ -156,11 +157,7 @@ class LogAvailability:
                 refusal = self.health.refusal()
                 if refusal is not None:
                     raise refusal from failure
-                raise DataDirectoryError(
-                    "the local disk refused a read; repair it",
-                    path=self._local.directory,
-                    reason=str(failure),
-                ) from failure
+                raise disk_error(failure, self._local.directory) from failure
             # A log that was closed meanwhile may have read another one's files, which have the same names.
             if self.is_closed:
                 self.require_online()

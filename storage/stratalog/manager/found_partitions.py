@@ -8,8 +8,8 @@ from uuid import UUID
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.disk_error import disk_error
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
-from stratalog.manager.disk_error import disk_error
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.partition_metadata import read_partition_metadata

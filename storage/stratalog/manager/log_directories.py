@@ -24,10 +24,10 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicPartition
 from stratalog.log.directory_health import DirectoryHealth
+from stratalog.log.disk_error import disk_error
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.copied_directories import require_whole_copies
 from stratalog.manager.data_directory import read_properties
-from stratalog.manager.disk_error import disk_error
 from stratalog.manager.log_directory import (
     LogDirectory,
     LogDirectoryStatus,

@@ -24,7 +24,8 @@ from uuid import UUID
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
-from stratalog.log.directory_health import DirectoryHealth
+from stratalog.log.directory_health import FULL_DISK, DirectoryHealth
+from stratalog.log.disk_error import disk_error
 from stratalog.manager.data_directory import DataDirectory
 from stratalog.manager.directory_checkpoints import DirectoryCheckpoints
 from stratalog.manager.spare_space import SpareSpace
@@ -234,6 +235,8 @@ class LogDirectory:
 
 def unusable(path: str, failure: OSError) -> DataDirectoryError:
     """What whoever configured the directory is told."""
+    if failure.errno in FULL_DISK:
+        return disk_error(failure, path)
     return DataDirectoryError(
         "the data directory cannot be used; it must be a directory that this user may write to",
         path=path,

@@ -30,11 +30,11 @@ from stratalog.base.randomness import IdGenerator, seeded_random
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
+from stratalog.log.disk_error import disk_error
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import DELETE_REASON
-from stratalog.manager.disk_error import disk_error
 from stratalog.manager.found_partitions import FoundPartitions
 from stratalog.manager.import_mark import read_import_mark
 from stratalog.manager.log_closing import Threads, close_logs

@@ -13,8 +13,8 @@ from functools import partial
 from stratalog.base.errors import DataDirectoryError
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.log_to_clean import is_cleaned_here
+from stratalog.log.disk_error import disk_error
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.disk_error import disk_error
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
 

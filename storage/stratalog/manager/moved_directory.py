@@ -14,11 +14,11 @@ from uuid import UUID
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
+from stratalog.log.disk_error import disk_error
 from stratalog.log.log_copy import LogCopy, LogPlace
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.cut_off_moves import discard_future
 from stratalog.manager.data_directory import DELETE_REASON, FUTURE_REASON
-from stratalog.manager.disk_error import disk_error
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.move_mark import (
     MOVE_MARK_FILE,

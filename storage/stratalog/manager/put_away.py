@@ -19,8 +19,8 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
+from stratalog.log.disk_error import disk_error
 from stratalog.log.late_removal import remove_later
-from stratalog.manager.disk_error import disk_error
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.spare_space import SHORT_BYTES

@@ -9,11 +9,11 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
+from stratalog.log.disk_error import disk_error
 from stratalog.log.late_removal import RETRY_MS
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE
-from stratalog.manager.disk_error import disk_error
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.spare_space import (
     SHORT_BYTES,
@@ -276,3 +276,20 @@ def test_a_disk_that_refuses_keeps_nothing_and_nobody_from_going_on() -> None:
             spare.writing(refuse)
     spare.keep()
     assert disk.inner.spare_bytes(SPARE_PATH) == SPARE_BYTES
+
+
+def test_a_new_directory_on_a_full_disk_is_no_directory_of_other_rights() -> None:
+    disk = FullFileSystem()
+    disk.fill(DATA_DIR)
+    with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
+        LogMachine(disk).open()
+
+
+def test_a_read_without_a_free_descriptor_says_so() -> None:
+    disk = FaultyFileSystem()
+    machine = Machine(disk)
+    disk.fail_at(disk.operation_count + 1, number=errno.EMFILE)
+    with pytest.raises(DataDirectoryError, match="correct what the reason says") as failure:
+        machine.first.read(0, 100)
+    assert "Too many open files" in str(failure.value.fields["reason"])
+    assert machine.first.read(0, 100).next_offset == 1

@@ -1,4 +1,4 @@
-"""What the caller of the manager is told where a disk refuses something: what happened, and what to do."""
+"""What a caller is told where a disk refuses something: what happened, and what to do."""
 
 from __future__ import annotations
 
