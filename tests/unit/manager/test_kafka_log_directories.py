@@ -17,6 +17,8 @@ from stratalog.log.checkpoint import (
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     format_checkpoint,
+    parse_broker_checkpoint,
+    parse_checkpoint,
 )
 from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE, LOCK_FILE
 from stratalog.manager.kafka_log_directories import KafkaLogDirectories
@@ -168,6 +170,17 @@ def test_checkpoints_that_were_not_written_yet_are_no_damage(broker: Broker) -> 
     assert (first.log_start_offset, first.recovery_point, first.high_watermark) == (0, 0, None)
     assert not first.lacks_checkpoints
     assert second.log_start_offset == 6
+
+
+def test_of_our_own_checkpoints_an_empty_one_is_damaged() -> None:
+    assert parse_broker_checkpoint("") == {}
+    for parse in (parse_checkpoint, parse_broker_checkpoint):
+        assert parse("0\n1\ntrim 0 4\n") == {FIRST: 4}
+        for text in ("\n", "0\n", "0\n1\n", "0\n1\ntrim 0 4"):
+            with pytest.raises(ValueError, match="not a checkpoint|invalid literal"):
+                parse(text)
+    with pytest.raises(ValueError, match="not a checkpoint"):
+        parse_checkpoint("")
 
 
 def test_log_starts_may_be_written_later_than_recovery_points(broker: Broker) -> None:
