@@ -21,6 +21,7 @@ from stratalog.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_CHECKSUM_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
@@ -28,6 +29,7 @@ from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.segment_files import unlink_segment
 from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.transaction_checksum import checksum_line
 from stratalog.segment.transaction_index import AbortedTransaction
 
 _WRITE_BYTES = 256 * 1024
@@ -116,7 +118,9 @@ class SegmentWriter:
         self._save(OFFSET_INDEX_SUFFIX, indexes.offset_index.to_bytes())
         self._save(TIME_INDEX_SUFFIX, indexes.time_index.to_bytes())
         if has_aborted:
-            self._save(TRANSACTION_INDEX_SUFFIX, indexes.transaction_index.to_bytes())
+            aborted = indexes.transaction_index.to_bytes()
+            self._save(TRANSACTION_INDEX_SUFFIX, aborted)
+            self._save(TRANSACTION_CHECKSUM_SUFFIX, checksum_line(aborted))
         return CleanedSegment(
             self.base_offset, self.next_offset - 1, self.size_bytes, self._checksum, has_aborted
         )

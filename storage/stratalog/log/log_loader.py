@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -47,12 +48,14 @@ from stratalog.record.header import MAX_OFFSET
 from stratalog.segment.file_names import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
+    TRANSACTION_CHECKSUM_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     parse_segment_name,
     segment_path,
 )
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.transaction_checksum import is_proven, write_checksum
 from stratalog.segment.transaction_index import TransactionIndex
 
 
@@ -96,6 +99,9 @@ class LogLoader:
         self._written_by_broker = written_by_broker
         self._on_progress = on_progress
         self._leftovers: list[str] = []
+        # Segments that have the checksum of a transaction index, and such indexes without one.
+        self._checksums: set[int] = set()
+        self._unproven: list[tuple[int, bytes]] = []
 
     def load(self, *, is_new: bool, was_clean: bool, first_offset: int, log_start_offset: int) -> LoadedLog:
         """`is_new`: the directory was just made. `was_clean`: the former process closed the log.
@@ -225,6 +231,11 @@ class LogLoader:
             else:
                 self._filesystem.unlink(path)
         self._leftovers.clear()
+        for base_offset, data in self._unproven:
+            # From now on it is. Where the disk refuses it is another start's turn.
+            with suppress(OSError):
+                write_checksum(self._filesystem, self._directory, base_offset, data)
+        self._unproven.clear()
         state.producers.snapshot_files.remove_unfinished()
         state.producers.snapshot_files.release()
 
@@ -251,11 +262,18 @@ class LogLoader:
         for count, segment in enumerate(segments):
             if not segment.fits(segment.end_offset - 1) and self._overflows(segment):
                 return count
+            if not segment.has_aborted and segment.base_offset in self._checksums:
+                # Its index is gone.
+                return count
             if not segment.has_aborted and witness is None:
                 continue
             try:
                 index = TransactionIndex.load(self._filesystem, self._directory, segment.base_offset)
             except CorruptRecordError:
+                return count
+            data = index.to_bytes()
+            is_whole = is_proven(self._filesystem, self._directory, segment.base_offset, data)
+            if is_whole is False:
                 return count
             if witness is not None and witness.misses_entry(index, segment):
                 return count
@@ -263,8 +281,10 @@ class LogLoader:
             is_sealed = segment is not segments[-1]
             if index.last is not None and is_sealed and index.last.last_offset >= segment.end_offset:
                 return count
-            if is_sealed and is_contradicted(index, segments[: count + 1]):
-                return count
+            if is_sealed and is_whole is None:
+                if is_contradicted(index, segments[: count + 1]):
+                    return count
+                self._unproven.append((segment.base_offset, data))
         return len(segments)
 
     def _overflows(self, segment: LogSegment) -> bool:
@@ -290,6 +310,8 @@ class LogLoader:
             if base_offset not in base_offsets
         ]
         aborted = {base_offset for base_offset, suffix in parsed if suffix == TRANSACTION_INDEX_SUFFIX}
+        self._checksums = {base for base, suffix in parsed if suffix == TRANSACTION_CHECKSUM_SUFFIX}
+        self._unproven.clear()
         segments = [
             self._segment(base_offset, has_aborted=base_offset in aborted)
             for base_offset in sorted(base_offsets)

@@ -1,4 +1,4 @@
-"""Names of a segment's files, as Kafka gives them.
+"""Names of a segment's files, as Kafka gives them, but for one.
 
 A segment's name is its base offset in twenty digits, so that names sort as offsets do::
 
@@ -6,6 +6,7 @@ A segment's name is its base offset in twenty digits, so that names sort as offs
     00000000000000147001.index            sparse offset index
     00000000000000147001.timeindex        sparse time index
     00000000000000147001.txnindex         aborted transactions, where there are any
+    00000000000000147001.txnchecksum      of the file before it; our own, a broker passes it over
     00000000000000147001.log.deleted      dropped, to be unlinked
     00000000000000147001.log.cleaned      being written, to replace other segments
     00000000000000147001.log.swap         written and durable: it replaces what it overlaps
@@ -19,10 +20,16 @@ LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
+TRANSACTION_CHECKSUM_SUFFIX = ".txnchecksum"
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
-INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+INDEX_SUFFIXES = (
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    TRANSACTION_CHECKSUM_SUFFIX,
+)
 SEGMENT_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES)
 
 _OFFSET_DIGITS = len(str(2**63 - 1)) + 1

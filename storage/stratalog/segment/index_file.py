@@ -28,6 +28,10 @@ class IndexFile:
         """The same file, of which other bytes are going to be written."""
         return IndexFile(self._cache, self.path)
 
+    def beside(self, suffix: str) -> IndexFile:
+        """Another one of the same segment."""
+        return IndexFile(self._cache, self.path.rpartition(".")[0] + suffix)
+
     def size(self) -> int:
         """Raises FileNotFoundError, OSError."""
         with self._cache.files.use(self.path) as file:

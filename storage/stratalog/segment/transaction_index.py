@@ -13,9 +13,10 @@ A reader of committed records is told which transactions to leave out of what it
 transaction lies behind its records, so the search goes on into the segments that follow, until an entry's
 `last_stable_offset` shows that everything below the end of the fetch was decided by then.
 
-As with the other indexes: no checksum, made again from the log after a crash. Unlike them it is seldom
-needed, so a segment without an abort has no file; and an entry points at nothing that it could be compared
-with, so all of the file is looked at when it is opened.
+As with the other indexes: no checksum in the format, made again from the log after a crash. Unlike them it is
+seldom needed, so a segment without an abort has no file; and what an entry says of the log beside it could
+not be compared with a batch or two, so we keep a checksum in another file (`transaction_checksum`), and all
+of the index is looked at when it is opened.
 """
 
 from __future__ import annotations
@@ -28,8 +29,13 @@ from typing import ClassVar, NamedTuple
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer, FileSystem
 from stratalog.segment.abstract_index import AbstractIndex, IndexKey
-from stratalog.segment.file_names import TRANSACTION_INDEX_SUFFIX, segment_path
+from stratalog.segment.file_names import (
+    TRANSACTION_CHECKSUM_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_path,
+)
 from stratalog.segment.index_file import IndexFile
+from stratalog.segment.transaction_checksum import checksum_line
 
 _VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
@@ -95,11 +101,15 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
         return self.first(self._find(offset - 1, _LAST_OFFSET_KEY)[0])
 
     def save_or_remove(self) -> None:
-        """Write the file; none where there is no entry. Not synced. Raises OSError."""
+        """Write the file and its checksum; none where there is no entry. Not synced. Raises OSError."""
+        assert self._file is not None
+        checksum_file = self._file.beside(TRANSACTION_CHECKSUM_SUFFIX)
         if len(self):
             self.save()
+            checksum_file.write(0, [checksum_line(self.to_bytes())])
         else:
-            # One may be left of before a truncation, or of before a crash.
+            # They may be left of before a truncation, or of before a crash.
+            checksum_file.remove()
             self.remove_file()
 
     def collect(self, fetch_offset: int, upper_bound_offset: int) -> AbortedInRange:

@@ -148,7 +148,6 @@ def _batches(now_ms: int) -> list[bytes]:
         batch(20, 5, 1, producer_id=2, sequence=1),
         batch(21, 5, 2, producer_id=1, sequence=3, txn=True),
         holed(24, 5),
-        batch(32, 5),
         batch(33, 5, producer_id=1, sequence=5, txn=True),
         batch(34, 5, producer_id=3, txn=True),
         batch(35, 5, 2, producer_id=3, sequence=1, txn=True),

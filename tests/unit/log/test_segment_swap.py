@@ -99,6 +99,57 @@ def test_a_swap_that_dies_at_any_operation_leaves_all_records_in_old_segments_or
     assert seen == {tuple(bases), tuple(base for base in bases if base != bases[2])}
 
 
+class DiskOfLateUnlinks(MemoryFileSystem):
+    """Until its directory is synced, an unlinked file is there again after a crash, whatever became of names
+    that were changed later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unlinked: dict[str, bytes] = {}
+        self.found_later: list[dict[str, bytes | None]] = []
+        """What a crash behind each rename would leave."""
+
+    def unlink(self, path: str) -> None:
+        self.unlinked[path] = self.read_file(path)
+        super().unlink(path)
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        self.found_later.append({**self.contents(), **self.unlinked})
+
+    def sync_directory(self, path: str) -> None:
+        super().sync_directory(path)
+        self.unlinked.clear()
+
+
+def fill_disk(disk: MemoryFileSystem, contents: dict[str, bytes | None]) -> None:
+    for path, data in contents.items():
+        if data is None:
+            disk.make_directories(path)
+    for path, data in contents.items():
+        if data is not None:
+            write(disk, path, data)
+
+
+def test_no_old_segment_comes_back_beside_the_one_that_has_its_records() -> None:
+    """Though a start dies while it gives the new segments their names."""
+    filled_disk, records, bases = filled()
+    disk = DiskOfLateUnlinks()
+    fill_disk(disk, filled_disk.contents())
+    second, third, fourth = (disk.read_file(segment_path(PARTITION_DIR, base, ".log")) for base in bases[1:4])
+    for base_offset, data in ((bases[1], second + third), (bases[3], fourth)):
+        write(disk, segment_path(PARTITION_DIR, base_offset, ".log") + SWAP_SUFFIX, data)
+    settle_swaps(disk, PARTITION_DIR)
+    assert len(disk.found_later) == 2
+    for contents in disk.found_later:
+        found = MemoryFileSystem()
+        fill_disk(found, contents)
+        log = LogMachine(found, CONFIG).start()
+        assert read_local(log) == records
+        assert [info.base_offset for info in log.segments()] == [b for b in bases if b != bases[2]]
+        log.check()
+
+
 @pytest.mark.parametrize("is_torn", [True, False])
 def test_a_damaged_swap_file_replaces_nothing_that_is_there(is_torn: bool) -> None:
     disk, records, bases = filled()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
-from stratalog.record.header import parse_header
+from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.record.record import Record
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
@@ -383,3 +383,27 @@ def test_aborted_transactions_are_found_in_active_sealed_and_loaded_segments() -
     disk.unlink("/d/00000000000000000000.index")
     for each in (segment, found):
         assert each.collect_aborted(0, 10) == ((aborted,), True)
+
+
+def test_whoever_sees_the_new_end_finds_the_bytes_below_it() -> None:
+    """A reader between any two steps of an append reads what it sees of the log."""
+    seen: list[tuple[int, int]] = []
+
+    class Watched(LogSegment):
+        __slots__ = ()
+
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            position = self.position_of(self.end_offset - 1)
+            assert position is not None, (name, value)
+            header = parse_header(self.read_bytes(position, HEADER_SIZE))
+            assert header.last_offset >= self.end_offset - 1
+            seen.append((self.size_bytes, self.end_offset))
+
+    segment = new_segment(MemoryFileSystem(), interval_bytes=100)
+    append(segment, [1])
+    segment.__class__ = Watched
+    for number in range(20):
+        append(segment, [number, number])
+    assert len(set(seen)) > 20
+    assert seen[-1] == (segment.size_bytes, 41)
