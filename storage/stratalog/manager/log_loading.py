@@ -250,14 +250,13 @@ class LogLoading:
                 self._filesystem.make_directories(path)
             if found is None or found.topic_id is None:
                 write_partition_metadata(self._filesystem, path, wanted.topic_id)
-            cleaned_offset = self._cleaner.cleaned_offset(partition, directory.path)
             loader = LogLoader(
                 self._resources,
                 path,
                 wanted.config,
                 now_ms=self._clock.now_ms(),
                 recovery_point=checkpoints.recovery_point(partition),
-                cleaned_offset=cleaned_offset,
+                cleaned_offset=self._cleaner.cleaned_offset(partition, directory.path),
                 producer_id_expiration_ms=self.producer_id_expiration_ms,
                 written_by_broker=self._written_by_broker,
                 on_progress=on_progress,
@@ -269,13 +268,8 @@ class LogLoading:
                 first_offset=max(wanted.start_offset, log_start_offset),
                 log_start_offset=log_start_offset,
             )
-            # The files that the checkpoints spoke of may be gone.
             end_offset = loaded.local_log.segments.end_offset
-            checkpoints.lower_recovery_point(partition, end_offset)
-            if cleaned_offset > end_offset:
-                # It is dropped, and must not leave holes behind that nothing else knows of.
-                checkpoints.put(partition, end_offset, log_start_offset)
-            self._cleaner.opened(partition, directory.path, end_offset)
+            self._settle(directory, partition, end_offset)
         except OSError as failure:
             raise disk_error(failure, path) from failure
         log = UnifiedLog(
@@ -295,3 +289,13 @@ class LogLoading:
             log.truncate_fully_and_start_at(log.log_start_offset)
             log.recovery_report = log.recovery_report._replace(lost_end_offset=end_offset)
         return log
+
+    def _settle(self, directory: LogDirectory, partition: TopicPartition, end_offset: int) -> None:
+        """The log that was found ends there: the files that the checkpoints spoke of may be gone. Raises
+        OSError."""
+        checkpoints = directory.checkpoints
+        checkpoints.lower_recovery_point(partition, end_offset)
+        if self._cleaner.cleaned_offset(partition, directory.path) > end_offset:
+            # It is dropped, and must not leave holes behind that nothing else knows of.
+            checkpoints.put(partition, end_offset, checkpoints.log_start_offset(partition))
+        self._cleaner.opened(partition, directory.path, end_offset)
