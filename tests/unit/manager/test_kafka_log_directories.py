@@ -177,7 +177,7 @@ def test_of_our_own_checkpoints_an_empty_one_is_damaged() -> None:
     for parse in (parse_checkpoint, parse_broker_checkpoint):
         assert parse("0\n1\ntrim 0 4\n") == {FIRST: 4}
         for text in ("\n", "0\n", "0\n1\n", "0\n1\ntrim 0 4"):
-            with pytest.raises(ValueError, match="not a checkpoint|invalid literal"):
+            with pytest.raises(ValueError, match=r"not a checkpoint|invalid literal"):
                 parse(text)
     with pytest.raises(ValueError, match="not a checkpoint"):
         parse_checkpoint("")
