@@ -233,6 +233,17 @@ class LogLoading:
             wanted.topic_id,
         )
 
+    def _prepare(self, directory: LogDirectory, wanted: WantedLog, found: _Found | None) -> None:
+        """Let the partition have a directory that says whose it is, if it is new with nothing besides. Raises
+        OSError."""
+        path = directory.partition_path(wanted.partition)
+        if found is None:
+            directory.checkpoints.forget(wanted.partition)
+            self._cleaner.forget(wanted.partition)
+            self._filesystem.make_directories(path)
+        if found is None or found.topic_id is None:
+            write_partition_metadata(self._filesystem, path, wanted.topic_id)
+
     def _load_in(
         self,
         directory: LogDirectory,
@@ -244,12 +255,7 @@ class LogLoading:
         path = directory.partition_path(partition)
         checkpoints = directory.checkpoints
         try:
-            if found is None:
-                checkpoints.forget(partition)
-                self._cleaner.forget(partition)
-                self._filesystem.make_directories(path)
-            if found is None or found.topic_id is None:
-                write_partition_metadata(self._filesystem, path, wanted.topic_id)
+            self._prepare(directory, wanted, found)
             loader = LogLoader(
                 self._resources,
                 path,
