@@ -1,7 +1,7 @@
 """Holding a transaction index against the log that it is about.
 
-The file has no checksum, and what a damaged entry says is served to readers of committed records. But each
-entry names two batches: the transaction's first one and its abort marker. Where these lie in a hole, or in
+A file that a broker or an earlier version wrote has no checksum beside it, and what a damaged entry says is
+served to readers of committed records. But each entry names two batches: the transaction's first one and its abort marker. Where these lie in a hole, or in
 segments that are gone, there is no evidence, and the entry is believed. Nor does it show where an entry lets
 its transaction begin with a later batch of the same one.
 

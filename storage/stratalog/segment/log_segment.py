@@ -371,10 +371,10 @@ class LogSegment:
     def max_timestamp(self) -> TimestampOffset:
         """The highest timestamp with the last offset of the first batch that has it: as the index file and
         the headers agree, or else as checksums prove. Raises CorruptRecordError, OSError."""
-        indexes = self.indexes()
         if self.is_active:
-            return indexes.max_timestamp
+            return self.indexes().max_timestamp
         if self._max_timestamp is None:
+            indexes = self.indexes()
             if not self._is_max_timestamp(indexes.max_timestamp):
                 indexes = self.rebuild_indexes(indexes)
                 if indexes.damaged_position is not None:

@@ -15,6 +15,7 @@ from stratalog.manager.partition_metadata import format_partition_metadata, pars
 from stratalog.segment.offset_index import OffsetIndex
 from stratalog.segment.time_index import TimeIndex
 from stratalog.segment.timestamp_offset import TimestampOffset
+from stratalog.segment.transaction_checksum import checksum_line
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "formats" / "segment.md").read_text()
@@ -43,6 +44,7 @@ def test_the_transaction_index() -> None:
     index = TransactionIndex(2)
     index.append(AbortedTransaction(2, 13, 19, 20))
     assert index.to_bytes() == bytes.fromhex(example("transaction index"))
+    assert checksum_line(index.to_bytes()).decode() == example("transaction checksum")
 
 
 def test_the_producer_snapshot() -> None:
