@@ -46,7 +46,7 @@ def start_background_tasks(
             "log.flush.start.offset.checkpoint.interval.ms",
         ),
         (
-            "broker-configuration",
+            "configuration-checkpoint",
             engine.runtime.write_rest,
             "log.flush.start.offset.checkpoint.interval.ms",
         ),
