@@ -7,6 +7,7 @@ opens the log makes its producers anew from the first batch on.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from stratalog.log.cleaned_segment import OnRead
 from stratalog.record.offset_map import OpenTransactions
@@ -22,20 +23,22 @@ def transactions_open_behind(segments: Iterable[LogSegment], on_read: OnRead) ->
     nothing stays. Only headers are looked at. `on_read` is told how many bytes were read, about, and may
     raise.
 
-    Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped meanwhile).
+    Raises CorruptRecordError, OSError.
     """
     found = OpenTransactions()
     read_bytes = 0
     for segment in segments:
-        for _, header in segment.batches():
-            read_bytes += min(header.size_in_bytes, _LOOK_BYTES)
-            if read_bytes >= _STEP_BYTES:
-                on_read(read_bytes)
-                read_bytes = 0
-            if header.is_control:
-                found.on_marker(header.producer_id)
-            elif header.is_transactional:
-                found.on_data(header.producer_id, is_kept=False)
+        # Where retention was quicker, nothing of it is left.
+        with suppress(FileNotFoundError):
+            for _, header in segment.batches():
+                read_bytes += min(header.size_in_bytes, _LOOK_BYTES)
+                if read_bytes >= _STEP_BYTES:
+                    on_read(read_bytes)
+                    read_bytes = 0
+                if header.is_control:
+                    found.on_marker(header.producer_id)
+                elif header.is_transactional:
+                    found.on_data(header.producer_id, is_kept=False)
     if read_bytes:
         on_read(read_bytes)
     return found

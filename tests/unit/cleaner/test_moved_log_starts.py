@@ -78,6 +78,25 @@ def test_a_marker_stays_while_data_of_its_transaction_waits_for_retention(*, com
     cleaned.log.check()
 
 
+def test_deleted_segments_that_go_during_a_clean_do_not_end_it() -> None:
+    cleaned = Cleaned()
+    for number in range(3):
+        cleaned.put_as(1, number, (b"a%d" % number, b"1"))
+        cleaned.log.roll()
+    cleaned.end(1, committed=True)
+    cleaned.put((b"a2", b"2"))
+
+    def drop() -> None:
+        cleaned.log.increment_log_start_offset(2)
+        cleaned.log.delete_old_segments()
+
+    # What is dropped is dropped before the second pass asks for it.
+    cleaned.log.roll()
+    cleaned.end_offset = 2
+    cleaned.clean(limits(on_step=drop))
+    assert [offset for offset, key, _ in cleaned.left() if key == b"a2"] == [4]
+
+
 def test_a_transaction_that_ends_below_the_log_start_says_nothing_of_the_next_one() -> None:
     cleaned = Cleaned()
     cleaned.put_as(1, 0, (b"a", b"1"))
