@@ -1,9 +1,10 @@
 """Holding a transaction index against the log that it is about.
 
 A file that a broker or an earlier version wrote has no checksum beside it, and what a damaged entry says is
-served to readers of committed records. But each entry names two batches: the transaction's first one and its abort marker. Where these lie in a hole, or in
-segments that are gone, there is no evidence, and the entry is believed. Nor does it show where an entry lets
-its transaction begin with a later batch of the same one.
+served to readers of committed records. But each entry names two batches: the transaction's first one and its
+abort marker. Where these lie in a hole, or in segments that are gone, there is no evidence, and the entry is
+believed. Nor does it show where an entry lets its transaction begin with a later batch of the same one, or
+claims that more was decided than was.
 
 The other way round, each abort marker of a transaction that has batches here has an entry. Our own files keep
 that, because the index is durable before another segment follows; of a directory that was copied file by

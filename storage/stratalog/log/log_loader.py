@@ -243,8 +243,9 @@ class LogLoader:
         """Whoever closed the log wrote down where it ends; a checkpoint that is gone says nothing."""
         if 0 < self._recovery_point < end_offset:
             raise DataDirectoryError(
-                "a log that was closed ends above its recovery point: its last batch is damaged, or the checkpoint"
-                " is; restore them from a copy, or set the partition's offset in the checkpoint to 0",
+                "a log that was closed ends above its recovery point: its last batch is damaged, or the"
+                " checkpoint is; restore them from a copy, or set the partition's offset in the checkpoint"
+                " to 0",
                 path=self._directory,
                 checkpoint=RECOVERY_POINT_FILE,
                 end_offset=end_offset,
