@@ -254,6 +254,14 @@ def test_one_that_stays_is_never_taken_for_closed() -> None:
     put_doubt(machine.disk, "import")
     restarted(machine)
     machine.stop()
+    assert machine.disk.read_file(f"{A}/{MARKER}") == b'{"version":0,"left":["ghost-0"]}'
+    # Whoever does not find out whose it is leaves no marker, since nobody has closed it.
+    manager = machine.open()
+    manager.open_log(KEPT, KEPT_ID, CONFIG)
+    machine.stop()
+    assert not machine.disk.exists(f"{A}/{MARKER}")
+    restarted(machine)
+    machine.stop()
     manager = machine.open()
     assert manager.was_clean
     report = manager.open_log(GHOST, GHOST_ID, CONFIG).recovery_report
