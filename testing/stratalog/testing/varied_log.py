@@ -119,21 +119,7 @@ def _batches(now_ms: int) -> list[bytes]:
         return made.to_batch(producer_id, 0, ended_ms, base_offset=base_offset, leader_epoch=leader_epoch)
 
     def holed(base_offset: int, leader_epoch: int) -> bytes:
-        # Eight offsets; a clean has left the first and the last but one.
-        full = batch(base_offset, leader_epoch, 8)
-        survivors = bytes([0b01000001])
-        kept = copy_records(
-            full[HEADER_SIZE:],
-            8,
-            survivors,
-            0,
-            first_offset_delta=0,
-            end_offset_delta=8,
-            drop_tombstones=False,
-            timestamp_shift=0,
-        )
-        newest_ms = now_ms + base_offset + 6
-        return rebuild_batch(parse_header(full), kept.payload, records_count=2, max_timestamp=newest_ms)
+        return with_holes(batch(base_offset, leader_epoch, 8))
 
     return [
         batch(0, 0, 2),
@@ -160,3 +146,20 @@ def _batches(now_ms: int) -> list[bytes]:
         batch(52, 5, 2, producer_id=1, sequence=7, txn=True),
         batch(54, 9),
     ]
+
+
+def with_holes(full: bytes) -> bytes:
+    """The batch of eight records as a clean leaves it that keeps the first and the last but one."""
+    header = parse_header(full)
+    kept = copy_records(
+        full[HEADER_SIZE:],
+        header.records_count,
+        bytes([0b01000001]),
+        0,
+        first_offset_delta=0,
+        end_offset_delta=header.last_offset_delta + 1,
+        drop_tombstones=False,
+        timestamp_shift=0,
+    )
+    newest_ms = header.base_timestamp + kept.max_timestamp_delta
+    return rebuild_batch(header, kept.payload, records_count=kept.count, max_timestamp=newest_ms)
