@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.scheduler import Scheduler
+from stratalog.log.directory_health import DISK_FAILURES
 from stratalog.log.log_availability import LogAvailability
 from stratalog.segment.log_segment import LogSegment
 
@@ -75,11 +76,13 @@ def unlink_later(
 
 
 def unlink_leftover(filesystem: FileSystem, path: str) -> None:
-    """Unlink a file of a dropped segment that a former process has left. What the disk refuses stays, and is
-    told: it means nothing to the log."""
+    """Unlink a file of a dropped segment that a former process has left. What cannot be unlinked stays, and is
+    told: it means nothing to the log. Raises OSError where the disk fails."""
     try:
         filesystem.unlink(path)
     except OSError as failure:
+        if failure.errno in DISK_FAILURES:
+            raise
         logger.warning(
             "a file of a deleted segment cannot be removed, and stays until the next start: correct what the"
             " reason says, path=`%s` reason=`%s`",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stratalog.log.late_removal import RETRY_MS, remove_later
+from stratalog.log.late_removal import RETRY_MS, remove_later, unlink_leftover
 from stratalog.log.log_config import LogConfig
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -155,3 +155,11 @@ def test_a_log_that_is_closed_leaves_the_rest_to_who_opens_it_next(
     disk.refused = None
     machine.start()
     assert deleted(disk) == []
+
+
+def test_a_disk_that_fails_at_a_leftover_is_told_as_one() -> None:
+    disk = FaultyFileSystem()
+    disk.make_directories("/d")
+    disk.fail_at(disk.operation_count + 1, number=errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        unlink_leftover(disk, "/d/a.deleted")
