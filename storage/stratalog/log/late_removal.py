@@ -76,8 +76,8 @@ def unlink_later(
 
 
 def unlink_leftover(filesystem: FileSystem, path: str) -> None:
-    """Unlink a file of a dropped segment that a former process has left. What cannot be unlinked stays, and is
-    told: it means nothing to the log. Raises OSError where the disk fails."""
+    """Unlink a file of a dropped segment that a former process has left. What cannot be unlinked stays, and
+    is told: it means nothing to the log. Raises OSError where the disk fails."""
     try:
         filesystem.unlink(path)
     except OSError as failure:
