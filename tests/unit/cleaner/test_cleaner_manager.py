@@ -331,7 +331,7 @@ def test_an_error_of_a_look_concerns_one_log() -> None:
     machine = started(2)
     directory = f"{DATA_DIR}/{machine.partition(1)}"
     first = machine.log_manager.log(machine.partition(1))
-    first.reconfigure(replace(COMPACTED, min_compaction_lag_ms=60_000))
+    first.reconfigure(replace(COMPACTED, max_compaction_lag_ms=60_000))
     machine.clock.advance(120_000)
     for name in machine.machine.disk.list_directory(directory):
         if name.endswith((".log", ".timeindex")) and name.startswith("0" * 19):
