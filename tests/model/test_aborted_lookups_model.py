@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stratalog.base.types import Durability
-from stratalog.cleaner.clean_result import CleanLimits
 from stratalog.cleaner.aborted_index import AbortedIndex
+from stratalog.cleaner.clean_result import CleanLimits
 from stratalog.cleaner.cleaner import Cleaner
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig
