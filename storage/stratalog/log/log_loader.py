@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.log.aborted_evidence import AbortedWitness, is_contradicted
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.cut_remains import keep_remains
+from stratalog.log.directory_health import DISK_FAILURES
 from stratalog.log.late_removal import unlink_leftover
 from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.local_log import LocalLog
@@ -232,9 +232,12 @@ class LogLoader:
                 self._filesystem.unlink(path)
         self._leftovers.clear()
         for base_offset, data in self._unproven:
-            # From now on it is. Where the disk refuses it is another start's turn.
-            with suppress(OSError):
+            # From now on it is. Where there is no room it is another start's turn.
+            try:
                 write_checksum(self._filesystem, self._directory, base_offset, data)
+            except OSError as failure:
+                if failure.errno in DISK_FAILURES:
+                    raise
         self._unproven.clear()
         state.producers.snapshot_files.remove_unfinished()
         state.producers.snapshot_files.release()
