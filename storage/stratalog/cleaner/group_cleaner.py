@@ -25,6 +25,7 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
@@ -62,6 +63,7 @@ from stratalog.record.offset_map import (
 from stratalog.segment.batch_walk import LocatedBatch
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
+from stratalog.segment.transaction_index import bytes_below, without_markers
 
 
 class CleanPlan(NamedTuple):
@@ -152,17 +154,17 @@ class GroupCleaner:
 
     def _keep_aborted(self, segment: LogSegment) -> None:
         """Of the segment's transaction index those entries whose markers were kept."""
-        for entry in segment.indexes().transaction_index if segment.has_aborted else ():
-            if entry.last_offset not in self._dropped_aborts:
-                self._writer_of(entry.last_offset).add_aborted(entry)
+        for chunk in segment.indexes().transaction_index.chunks() if segment.has_aborted else ():
+            kept = without_markers(chunk, self._dropped_aborts) if self._dropped_aborts else chunk
+            for writer, follower in zip_longest(self._writers, self._writers[1:]):
+                size = len(kept) if follower is None else bytes_below(kept, follower.base_offset)
+                writer.add_aborted(kept[:size])
+                kept = kept[size:]
         self._dropped_aborts.clear()
 
     def _begin(self, base_offset: int) -> None:
         interval_bytes = self._plan.config.index_interval_bytes
         self._writers.append(SegmentWriter(self._resources, self._directory, base_offset, interval_bytes))
-
-    def _writer_of(self, offset: int) -> SegmentWriter:
-        return next(writer for writer in reversed(self._writers) if writer.base_offset <= offset)
 
     def _clean_segment(self, segment: LogSegment) -> None:
         # What the map does not know is left as it is, wherever the log begins by now.

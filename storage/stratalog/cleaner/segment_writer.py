@@ -30,7 +30,6 @@ from stratalog.segment.segment_files import unlink_segment
 from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.transaction_checksum import checksum_line
-from stratalog.segment.transaction_index import AbortedTransaction
 
 _WRITE_BYTES = 256 * 1024
 MAX_POSITION = 2**31 - 1
@@ -100,9 +99,9 @@ class SegmentWriter:
         self._file.append([self._pending[: self._pending_bytes], batches])
         self._pending_bytes = 0
 
-    def add_aborted(self, aborted: AbortedTransaction) -> None:
-        """The transaction's marker is in this segment; markers come in order."""
-        self._indexes.add_aborted(aborted)
+    def add_aborted(self, entries: bytes) -> None:
+        """Whole entries of transaction indexes, whose markers are in this segment; they come in order."""
+        self._indexes.transaction_index.extend(entries)
 
     def finish(self, modified_ms: int) -> CleanedSegment:
         """Close the files, durable but for their names, with that time as the data's. Raises OSError."""

@@ -266,12 +266,14 @@ class AbstractIndex(ABC, Generic[Entry]):
         if self._file is not None:
             self._file.forget_pages(self._page_bytes, self._extent.stored_count * self.ENTRY_SIZE)
 
-    def chunks(self) -> Iterator[bytes]:
-        """All entries, as they are or will be in the file, some at a time."""
-        extent = self._extent
-        for number in range(-(-extent.stored_count * self.ENTRY_SIZE // self._page_bytes)):
-            yield self._page(extent, number)
-        yield bytes(extent.tail)
+    def chunks(self, first: int = 0) -> Iterator[bytes]:
+        """The entries from the ordinal `first` on, as they are or will be in the file, some at a time."""
+        extent, size = self._extent, self.ENTRY_SIZE
+        begin, position = divmod(min(first, extent.stored_count) * size, self._page_bytes)
+        for number in range(begin, -(-extent.stored_count * size // self._page_bytes)):
+            yield self._page(extent, number)[position:]
+            position = 0
+        yield bytes(extent.tail[max(0, first - extent.stored_count) * size :])
 
     def to_bytes(self) -> bytes:
         """The contents of the file."""

@@ -22,12 +22,13 @@ of the index is looked at when it is opened.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain
 from typing import ClassVar, NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer, FileSystem
+from stratalog.record.batch_kernels import rank_entries
 from stratalog.segment.abstract_index import AbstractIndex, IndexKey
 from stratalog.segment.file_names import (
     TRANSACTION_CHECKSUM_SUFFIX,
@@ -96,6 +97,12 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
         assert self.last is None or self.last.last_offset < aborted.last_offset
         self._extend(_ENTRY.pack(_VERSION, *aborted), aborted)
 
+    def extend(self, entries: bytes) -> None:
+        """Append whole entries of other indexes, in order."""
+        if entries:
+            assert self.last is None or self.last.last_offset < self._decode(entries[:ENTRY_SIZE]).last_offset
+            self._extend(entries, self._decode(entries[-ENTRY_SIZE:]))
+
     def below(self, offset: int) -> TransactionIndex:
         """The transactions whose marker lies below `offset`, as an index that grows."""
         return self.first(self._find(offset - 1, _LAST_OFFSET_KEY)[0])
@@ -120,8 +127,7 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
         """
         found: list[AbortedTransaction] = []
         first, _ = self._find(fetch_offset - 1, _LAST_OFFSET_KEY)
-        for ordinal in range(first, len(self)):
-            aborted = self.entry(ordinal)
+        for aborted in self._entries(first):
             if aborted.first_offset < upper_bound_offset:
                 found.append(aborted)
             if aborted.last_stable_offset >= upper_bound_offset:
@@ -139,14 +145,29 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
             last_offset_before = entry.last_offset
 
     def __iter__(self) -> Iterator[AbortedTransaction]:
+        return self._entries(0)
+
+    def _entries(self, first: int) -> Iterator[AbortedTransaction]:
         # All of them are looked at whenever a log is opened, which may be many.
-        return map(_entry_of, chain.from_iterable(map(_ENTRY.iter_unpack, self.chunks())))
+        return map(_entry_of, chain.from_iterable(map(_ENTRY.iter_unpack, self.chunks(first))))
 
     def _decode(self, data: Buffer) -> AbortedTransaction:
         return _entry_of(_ENTRY.unpack(data))
 
     def _require_possible(self, last: AbortedTransaction, count: int) -> None:
         """The look at every entry, which follows, says more."""
+
+
+def bytes_below(entries: bytes, offset: int) -> int:
+    """How many bytes are taken by the entries, which ascend, whose markers lie below `offset`."""
+    return rank_entries(entries, ENTRY_SIZE, *_LAST_OFFSET_KEY, offset - 1) * ENTRY_SIZE
+
+
+def without_markers(entries: bytes, last_offsets: Collection[int]) -> bytes:
+    """The entries but for those of these markers."""
+    return b"".join(
+        _ENTRY.pack(*fields) for fields in _ENTRY.iter_unpack(entries) if fields[3] not in last_offsets
+    )
 
 
 def _entry_of(fields: tuple[int, ...]) -> AbortedTransaction:

@@ -42,8 +42,8 @@ def copied(log: UnifiedLog, group: Sequence[LogSegment]) -> CleanedSegment:
     writer = SegmentWriter(log.segment_exchange.resources, log.directory, group[0].base_offset, 100)
     for segment in group:
         writer.write(segment.read_bytes(0, segment.size_bytes))
-        for entry in segment.indexes().transaction_index if segment.has_aborted else ():
-            writer.add_aborted(entry)
+        if segment.has_aborted:
+            writer.add_aborted(segment.indexes().transaction_index.to_bytes())
     return writer.finish(7000)
 
 

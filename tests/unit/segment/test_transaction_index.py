@@ -16,6 +16,8 @@ from stratalog.segment.transaction_index import (
     ENTRY_SIZE,
     AbortedTransaction,
     TransactionIndex,
+    bytes_below,
+    without_markers,
 )
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
@@ -142,3 +144,39 @@ def test_bytes_that_are_no_transaction_index_are_refused(data: bytes) -> None:
 def test_garbage_is_an_index_or_refused(data: bytes) -> None:
     with contextlib.suppress(CorruptRecordError):
         assert TransactionIndex(0, data).to_bytes() == data
+
+
+@given(entries=HISTORIES, limit=st.integers(0, 61), dropped=st.sets(st.integers(0, 60)))
+def test_entries_of_other_indexes_are_taken_as_bytes(
+    entries: list[AbortedTransaction], limit: int, dropped: set[int]
+) -> None:
+    data = index_of(entries).to_bytes()
+    size = bytes_below(data, limit)
+    parts: list[TransactionIndex] = []
+    for part in (data[:size], data[size:]):
+        parts.append(TransactionIndex(0))
+        parts[-1].extend(without_markers(part, dropped))
+        # A second part goes behind the first, and no part is none.
+        parts[-1].extend(b"")
+
+    kept = [entry for entry in entries if entry.last_offset not in dropped]
+    assert list(parts[0]) == [entry for entry in kept if entry.last_offset < limit]
+    assert list(parts[1]) == [entry for entry in kept if entry.last_offset >= limit]
+    for index in parts:
+        assert index.last == next(reversed(list(index)), None)
+
+
+def test_entries_come_in_order() -> None:
+    index = index_of([AbortedTransaction(1, 0, 5, 6)])
+    with pytest.raises(AssertionError):
+        index.extend(index.to_bytes())
+
+
+def test_entries_are_read_from_any_of_them_on() -> None:
+    entries = [AbortedTransaction(1, 3 * number, 3 * number + 2, 0) for number in range(300)]
+    index = TransactionIndex(0)
+    index.attach(IndexFile(IndexPageCache(OpenFiles(MemoryFileSystem(), 4)), PATH))
+    for entry in entries:
+        index.append(entry)
+    for first in (0, 1, 119, 120, 121, 239, 240, 241, 299, 300):
+        assert b"".join(index.chunks(first)) == index_of(entries[first:]).to_bytes()
