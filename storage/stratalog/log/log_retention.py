@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 
 class LogRetention:
-    """Guarded by UnifiedLog: its flush lock and its lock are held for every change."""
+    """Guarded by UnifiedLog: its flush lock and its lock are held for every change but of what `prove_ages`
+    finds, which is replaced as a whole."""
 
     def __init__(
         self,
@@ -50,6 +51,8 @@ class LogRetention:
         self._filesystem = loaded.local_log.resources.filesystem
         self._newest_ms_of = retention.newest_ms_on(self._filesystem)
         self._reported_base_offset = self._damaged_base_offset = -1
+        # Segments whose age was proven, with the size that they had.
+        self._proven: dict[LogSegment, int] = {}
         # The one that ended the last look at ages, because it claims to be of the future.
         self._future_base_offset: int | None = None
 
@@ -60,18 +63,38 @@ class LogRetention:
         base_offset = self._future_base_offset
         return int(base_offset is not None and base_offset >= self._offsets.local_log_start_offset)
 
-    def drop_tiered(self, config: LogConfig) -> tuple[LogSegment, ...]:
-        """Drop all that is in the object store. Raises CorruptRecordError, DataDirectoryError."""
-        return self._drop(retention.tiered(self._local.segments, self._offsets), config)
+    def prove_ages(self, rule: retention.RetentionRule, config: LogConfig) -> None:
+        """Compare checksums of what `drop_beyond` drops by age. That may read whole segments: under no lock,
+        beside appends. Raises CorruptRecordError, DataDirectoryError."""
+        proven: dict[LogSegment, int] = {}
+
+        def is_older(segment: LogSegment, before_ms: int) -> bool:
+            size_bytes = segment.size_bytes
+            is_known = self._is_tiered(segment) or self._proven.get(segment) == size_bytes
+            if not self._seems_older(segment, before_ms) or not (is_known or self._is_sound(segment)):
+                return False
+            proven[segment] = size_bytes
+            return True
+
+        self._count_of(rule, config, is_older)
+        self._proven = proven
 
     def drop_beyond(self, rule: retention.RetentionRule, config: LogConfig) -> tuple[LogSegment, ...]:
-        """Drop what the rule lets go. Raises CorruptRecordError, DataDirectoryError."""
-        now_ms = self._clock.now_ms()
+        """Drop what the rule lets go; by age, what was proven: the rest is another look's. Raises
+        CorruptRecordError, DataDirectoryError."""
+
+        def is_older(segment: LogSegment, before_ms: int) -> bool:
+            is_known = self._is_tiered(segment) or self._proven.get(segment) == segment.size_bytes
+            return self._seems_older(segment, before_ms) and is_known
+
         self._future_base_offset = None
-        count = self._availability.reading(
-            lambda: rule(self._local.segments, self._offsets, config, self._is_older, now_ms)
+        return self._drop(self._count_of(rule, config, is_older), config)
+
+    def _count_of(self, rule: retention.RetentionRule, config: LogConfig, is_older: retention.IsOlder) -> int:
+        now_ms = self._clock.now_ms()
+        return self._availability.reading(
+            lambda: rule(self._local.segments, self._offsets, config, is_older, now_ms)
         )
-        return self._drop(count, config)
 
     def _drop(self, count: int, config: LogConfig) -> tuple[LogSegment, ...]:
         """Drop the first `count` segments, and those below the log start."""
@@ -109,17 +132,24 @@ class LogRetention:
         self._state.producers.on_log_start_offset_incremented(self._offsets.log_start_offset)
         self._state.publish(self._offsets.high_watermark)
 
-    def _is_older(self, segment: LogSegment, before_ms: int) -> bool:
-        is_tiered = segment.end_offset <= self._offsets.tiered_end_offset
+    def _is_tiered(self, segment: LogSegment) -> bool:
+        """There is nothing to lose."""
+        return segment.end_offset <= self._offsets.tiered_end_offset
+
+    def _seems_older(self, segment: LogSegment, before_ms: int) -> bool:
+        """As its index and its headers say."""
         try:
-            if self._newest_ms(segment) >= before_ms:
-                return False
-            if not is_tiered:
-                segment.prove_max_timestamp()
+            return self._newest_ms(segment) < before_ms
         except CorruptRecordError as damage:
-            if is_tiered:
-                # There is nothing to lose.
+            if self._is_tiered(segment):
                 return self._filesystem.modified_ms(segment.path) < before_ms
+            self._report_damage(segment, damage)
+            return False
+
+    def _is_sound(self, segment: LogSegment) -> bool:
+        try:
+            segment.prove_max_timestamp()
+        except CorruptRecordError as damage:
             self._report_damage(segment, damage)
             return False
         return True

@@ -48,6 +48,13 @@ def tiered(segments: LogSegments, offsets: LogOffsets) -> int:
     return below_offset(segments, min(offsets.tiered_end_offset, offsets.high_watermark))
 
 
+def all_tiered(
+    segments: LogSegments, offsets: LogOffsets, _config: LogConfig, _is_older: IsOlder, _now_ms: int
+) -> int:
+    """The same as a rule that no configuration bounds."""
+    return tiered(segments, offsets)
+
+
 def beyond_local_retention(
     segments: LogSegments, offsets: LogOffsets, config: LogConfig, is_older: IsOlder, now_ms: int
 ) -> int:

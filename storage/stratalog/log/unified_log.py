@@ -361,19 +361,19 @@ class UnifiedLog:
         What lies below the log start goes in any case. `ignore_retention`: everything that is in the object
         store. Raises CorruptRecordError, DataDirectoryError.
         """
-        with self._flush_lock, self.lock:
-            if ignore_retention:
-                dropped = self._retention.drop_tiered(self.config)
-            else:
-                dropped = self._retention.drop_beyond(retention.beyond_local_retention, self.config)
-            self._unlink_later(dropped)
-            return len(dropped)
+        return self._delete_beyond(
+            retention.all_tiered if ignore_retention else retention.beyond_local_retention
+        )
 
     def delete_old_segments(self) -> int:
         """Drop segments of a log that is not tiered, below its start or beyond its retention; returns how
         many. The log start follows. Raises CorruptRecordError, DataDirectoryError."""
+        return self._delete_beyond(retention.beyond_retention)
+
+    def _delete_beyond(self, rule: retention.RetentionRule) -> int:
+        self._retention.prove_ages(rule, self.config)
         with self._flush_lock, self.lock:
-            dropped = self._retention.drop_beyond(retention.beyond_retention, self.config)
+            dropped = self._retention.drop_beyond(rule, self.config)
             self._unlink_later(dropped)
             return len(dropped)
 

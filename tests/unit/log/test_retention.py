@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import HEADER_SIZE, MAX_TIMESTAMP_POSITION
 from stratalog.record.record import Record
+from stratalog.segment.log_segment import LogSegment
 from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
@@ -419,3 +421,40 @@ def started_with_damage(
     file.append([data])
     file.sync()
     return LogMachine(disk, config).start()
+
+
+def test_segments_are_proven_beside_appends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads them from some batch on, which may be all of them: nobody shall wait for that."""
+    _, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
+    fill(log, 3)
+    prove, proven = LogSegment.prove_max_timestamp, list[int]()
+
+    def prove_beside_an_append(segment: LogSegment) -> None:
+        batch = encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")])
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(log.append_as_leader, batch, 1).result(10)
+        proven.append(segment.base_offset)
+        prove(segment)
+
+    monkeypatch.setattr(LogSegment, "prove_max_timestamp", prove_beside_an_append)
+
+    assert log.delete_old_segments() == 2
+    assert (proven, log.log_start_offset) == ([0, 1], 2)
+    log.check()
+
+
+def test_what_was_appended_behind_a_proof_is_proven_by_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
+    prove = LogSegment.prove_max_timestamp
+
+    def append(segment: LogSegment) -> None:
+        prove(segment)
+        log.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS - 5 * HOUR_MS, b"k", b"v")]), 1)
+
+    append(log.local_segments.active)
+    with monkeypatch.context() as patched:
+        patched.setattr(LogSegment, "prove_max_timestamp", append)
+        assert log.delete_old_segments() == 0
+    assert log.delete_old_segments() == 1
+    assert log.log_start_offset == log.log_end_offset == 2
+    log.check()
