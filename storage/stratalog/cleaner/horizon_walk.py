@@ -7,19 +7,13 @@ may follow, which knows better.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from stratalog.cleaner.header_walk import headers_of
 from stratalog.cleaner.kept_horizons import KeptHorizons
+from stratalog.log.cleaned_segment import OnRead
 from stratalog.log.unified_log import UnifiedLog
 
-_LOOK_BYTES = 16 * 1024
-"""What is read for a header, at most."""
-_STEP_BYTES = 1 << 20
 
-
-def find_horizons(
-    log: UnifiedLog, end_offset: int, now_ms: int, on_read: Callable[[int], None]
-) -> KeptHorizons:
+def find_horizons(log: UnifiedLog, end_offset: int, now_ms: int, on_read: OnRead) -> KeptHorizons:
     """What is noted in the batches below `end_offset`. `on_read` is told how many bytes were read, about, and
     may raise.
 
@@ -27,17 +21,10 @@ def find_horizons(
     """
     found = KeptHorizons(now_ms)
     with_data: set[int] = set()
-    read_bytes = 0
     for segment in log.local_segments:
         if segment.base_offset >= end_offset:
             break
-        for _, header in segment.batches():
-            if header.base_offset >= end_offset:
-                break
-            read_bytes += min(header.size_in_bytes, _LOOK_BYTES)
-            if read_bytes >= _STEP_BYTES:
-                on_read(read_bytes)
-                read_bytes = 0
+        for header in headers_of(segment, on_read, end_offset):
             horizon_ms = header.delete_horizon_ms
             has_data = header.producer_id in with_data
             if header.is_control:
@@ -50,5 +37,4 @@ def find_horizons(
                 found.note(horizon_ms, horizon_ms)
             elif header.is_control:
                 found.note_waiting_marker()
-    on_read(read_bytes)
     return found

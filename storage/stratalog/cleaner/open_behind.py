@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
+from stratalog.cleaner.header_walk import headers_of
 from stratalog.log.cleaned_segment import OnRead
 from stratalog.record.offset_map import OpenTransactions
 from stratalog.segment.log_segment import LogSegment
-
-_LOOK_BYTES = 16 * 1024
-"""What is read for a header, at most."""
-_STEP_BYTES = 1 << 20
 
 
 def transactions_open_behind(segments: Iterable[LogSegment], on_read: OnRead) -> OpenTransactions:
@@ -26,19 +23,12 @@ def transactions_open_behind(segments: Iterable[LogSegment], on_read: OnRead) ->
     Raises CorruptRecordError, OSError.
     """
     found = OpenTransactions()
-    read_bytes = 0
     for segment in segments:
         # Where retention was quicker, nothing of it is left.
         with suppress(FileNotFoundError):
-            for _, header in segment.batches():
-                read_bytes += min(header.size_in_bytes, _LOOK_BYTES)
-                if read_bytes >= _STEP_BYTES:
-                    on_read(read_bytes)
-                    read_bytes = 0
+            for header in headers_of(segment, on_read):
                 if header.is_control:
                     found.on_marker(header.producer_id)
                 elif header.is_transactional:
                     found.on_data(header.producer_id, is_kept=False)
-    if read_bytes:
-        on_read(read_bytes)
     return found

@@ -70,8 +70,9 @@ class LogRetention:
 
         def is_older(segment: LogSegment, before_ms: int) -> bool:
             size_bytes = segment.size_bytes
-            is_known = self._is_tiered(segment) or self._proven.get(segment) == size_bytes
-            if not self._seems_older(segment, before_ms) or not (is_known or self._is_sound(segment)):
+            if not self._seems_older(segment, before_ms):
+                return False
+            if not self._is_proven(segment, size_bytes) and not self._is_sound(segment):
                 return False
             proven[segment] = size_bytes
             return True
@@ -84,8 +85,7 @@ class LogRetention:
         CorruptRecordError, DataDirectoryError."""
 
         def is_older(segment: LogSegment, before_ms: int) -> bool:
-            is_known = self._is_tiered(segment) or self._proven.get(segment) == segment.size_bytes
-            return self._seems_older(segment, before_ms) and is_known
+            return self._seems_older(segment, before_ms) and self._is_proven(segment, segment.size_bytes)
 
         self._future_base_offset = None
         return self._drop(self._count_of(rule, config, is_older), config)
@@ -135,6 +135,9 @@ class LogRetention:
     def _is_tiered(self, segment: LogSegment) -> bool:
         """There is nothing to lose."""
         return segment.end_offset <= self._offsets.tiered_end_offset
+
+    def _is_proven(self, segment: LogSegment, size_bytes: int) -> bool:
+        return self._is_tiered(segment) or self._proven.get(segment) == size_bytes
 
     def _seems_older(self, segment: LogSegment, before_ms: int) -> bool:
         """As its index and its headers say."""
