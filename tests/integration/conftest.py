@@ -1,4 +1,4 @@
-"""S3 servers for all integration tests: each is started once a session, and only if a test asks for it."""
+"""S3 servers and Kafka's jars for integration tests: had once a session, and only if a test asks for them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import itertools
 import os
 from collections.abc import Generator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from stratalog.objectstore.s3 import S3ObjectStore
+from stratalog.testing.kafka_distribution import KafkaDistribution, KafkaMissingError
 from stratalog.testing.s3_servers import SERVERS, S3Server, ServerMissingError
 
+_REPOSITORY = Path(__file__).parents[2]
 _SESSION = uuid4().hex[:12]
 _PREFIXES = itertools.count(1)
 
@@ -49,6 +52,15 @@ def minio_server() -> Generator[S3Server]:
 def external_server() -> Generator[S3Server]:
     """Whatever S3_ENDPOINT_URL points at."""
     yield from _served("external")
+
+
+@pytest.fixture(scope="session")
+def kafka() -> KafkaDistribution:
+    """Kafka's own programs; a test that asks for them skips where they cannot be had."""
+    try:
+        return KafkaDistribution.fetched(_REPOSITORY / ".cache" / "kafka")
+    except KafkaMissingError as missing:
+        pytest.skip(str(missing))
 
 
 def _is_asked_for(name: str) -> bool:

@@ -18,21 +18,12 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.testing.kafka_broker import KafkaBroker
-from stratalog.testing.kafka_distribution import KafkaDistribution, KafkaMissingError
+from stratalog.testing.kafka_distribution import KafkaDistribution
 from stratalog.testing.service_bench import service_bench
 
-REPOSITORY = Path(__file__).parents[2]
 TOPICS = ("t0", "t1", "t2", "t3")
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def kafka() -> KafkaDistribution:
-    try:
-        return KafkaDistribution.fetched(REPOSITORY / ".cache" / "kafka")
-    except KafkaMissingError as missing:
-        pytest.skip(str(missing))
 
 
 def run_import(data_dir: Path, *arguments: str | Path) -> dict[str, Any]:

@@ -27,22 +27,13 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.thread_scheduler import ThreadScheduler
 from stratalog.testing.kafka_broker import KafkaBroker
-from stratalog.testing.kafka_distribution import KafkaDistribution, KafkaMissingError
+from stratalog.testing.kafka_distribution import KafkaDistribution
 from stratalog.testing.service_bench import service_bench
 
-REPOSITORY = Path(__file__).parents[2]
 OLD_EPOCH = 17
 """Of the server that has written the log: higher than that of any topic that was just created."""
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def kafka() -> KafkaDistribution:
-    try:
-        return KafkaDistribution.fetched(REPOSITORY / ".cache" / "kafka")
-    except KafkaMissingError as missing:
-        pytest.skip(str(missing))
 
 
 def export(target: Path, topic_id: UUID) -> list[str]:

@@ -31,7 +31,7 @@ from stratalog.record.compression import Codec
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, LOG_OVERHEAD, parse_header
 from stratalog.record.record import Record
 from stratalog.testing.kafka_broker import KafkaBroker
-from stratalog.testing.kafka_distribution import KafkaDistribution, KafkaMissingError
+from stratalog.testing.kafka_distribution import KafkaDistribution
 from stratalog.testing.log_machine import LogMachine
 from stratalog.testing.service_bench import ServiceBench, service_bench
 
@@ -42,14 +42,6 @@ TOPICS = ("appendtime", "codecs", "compacted", "recompressed", "txn")
 OURS = "ours"
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def kafka() -> KafkaDistribution:
-    try:
-        return KafkaDistribution.fetched(REPOSITORY / ".cache" / "kafka")
-    except KafkaMissingError as missing:
-        pytest.skip(str(missing))
 
 
 def import_golden(folder: Path) -> None:
