@@ -119,7 +119,7 @@ class SegmentWriter:
         if has_aborted:
             aborted = indexes.transaction_index.to_bytes()
             self._save(TRANSACTION_INDEX_SUFFIX, aborted)
-            self._save(TRANSACTION_CHECKSUM_SUFFIX, checksum_line(aborted))
+            self._save(TRANSACTION_CHECKSUM_SUFFIX, checksum_line(crc32c(aborted), self.size_bytes))
         return CleanedSegment(
             self.base_offset, self.next_offset - 1, self.size_bytes, self._checksum, has_aborted
         )

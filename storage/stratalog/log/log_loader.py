@@ -101,7 +101,7 @@ class LogLoader:
         self._leftovers: list[str] = []
         # Segments that have the checksum of a transaction index, and such indexes without one.
         self._checksums: set[int] = set()
-        self._unproven: list[tuple[int, bytes]] = []
+        self._unproven: list[tuple[LogSegment, bytes]] = []
 
     def load(self, *, is_new: bool, was_clean: bool, first_offset: int, log_start_offset: int) -> LoadedLog:
         """`is_new`: the directory was just made. `was_clean`: the former process closed the log.
@@ -231,10 +231,12 @@ class LogLoader:
             else:
                 self._filesystem.unlink(path)
         self._leftovers.clear()
-        for base_offset, data in self._unproven:
+        for segment, data in self._unproven:
             # From now on it is. Where there is no room it is another start's turn.
             try:
-                write_checksum(self._filesystem, self._directory, base_offset, data)
+                write_checksum(
+                    self._filesystem, self._directory, segment.base_offset, data, segment.size_bytes
+                )
             except OSError as failure:
                 if failure.errno in DISK_FAILURES:
                     raise
@@ -276,7 +278,9 @@ class LogLoader:
             except CorruptRecordError:
                 return count
             data = index.to_bytes()
-            is_whole = is_proven(self._filesystem, self._directory, segment.base_offset, data)
+            is_whole = is_proven(
+                self._filesystem, self._directory, segment.base_offset, data, segment.size_bytes
+            )
             if is_whole is False:
                 return count
             if witness is not None and witness.misses_entry(index, segment):
@@ -288,7 +292,7 @@ class LogLoader:
             if is_sealed and is_whole is None:
                 if is_contradicted(index, segments[: count + 1]):
                     return count
-                self._unproven.append((segment.base_offset, data))
+                self._unproven.append((segment, data))
         return len(segments)
 
     def _overflows(self, segment: LogSegment) -> bool:

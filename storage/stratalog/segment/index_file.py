@@ -37,6 +37,10 @@ class IndexFile:
         with self._cache.files.use(self.path) as file:
             return file.size()
 
+    def read(self) -> bytes:
+        """All of a small one. Raises FileNotFoundError, OSError."""
+        return self._cache.files.filesystem.read_file(self.path)
+
     def page(self, position: int, size_bytes: int) -> bytes:
         """Bytes that will not change any more. Raises CorruptRecordError where the file is shorter, OSError
         (FileNotFoundError where it is gone)."""

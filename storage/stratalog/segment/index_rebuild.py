@@ -19,7 +19,6 @@ from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.segment_search import position_since
-from stratalog.segment.transaction_index import TransactionIndex
 
 
 class IndexedBatches(NamedTuple):
@@ -78,7 +77,7 @@ def rebuild_indexes(
     with resources.files.use(segment_path(directory, base_offset, LOG_SUFFIX)) as file:
         indexes, _ = index_batches(file, extent, interval_bytes)
     indexes.time_index.maybe_append(indexes.max_timestamp)
-    indexes.transaction_index = TransactionIndex.load(resources.filesystem, directory, base_offset)
+    indexes.leave_aborted(resources.index_pages, directory, extent.size_bytes)
     if not replaces_files or indexes.damaged_position is not None:
         return indexes
     try:
@@ -89,8 +88,7 @@ def rebuild_indexes(
             path = segment_path(directory, base_offset, suffix)
             replace_file(resources.filesystem, path, index.to_bytes())
             resources.files.forget(path)
-        has_aborted = len(indexes.transaction_index) > 0
-        return SegmentIndexes.open(resources.index_pages, directory, base_offset, has_aborted=has_aborted)
+        return SegmentIndexes.open(resources.index_pages, directory, base_offset, extent.size_bytes)
     except OSError:
         # The disk may be full or read-only. The copy in memory serves; the next process tries again.
         return indexes

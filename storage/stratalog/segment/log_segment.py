@@ -235,7 +235,7 @@ class LogSegment:
         with self.lend() as file:
             indexes, end_offset = resume_closed(opened, file, self._extent)
         opened.check_last(end_offset=end_offset, log_size_bytes=self.size_bytes)
-        indexes.note_saved(opened)
+        indexes.note_saved(opened, self.size_bytes)
         self.activate(indexes, end_offset)
 
     def cut(self, size_bytes: int) -> None:
@@ -260,7 +260,7 @@ class LogSegment:
 
     def save_indexes(self) -> None:
         """Write the index files of the active segment, which stays active. Not synced. Raises OSError."""
-        self._growing().save()
+        self._growing().save(self.size_bytes)
 
     def sync(self, *, with_indexes: bool) -> None:
         """Data (and the index files, of a sealed segment) survive a power loss when this returns. Raises
@@ -412,7 +412,7 @@ class LogSegment:
 
     def _open_indexes(self) -> SegmentIndexes:
         return SegmentIndexes.open(
-            self._resources.index_pages, self.directory, self.base_offset, has_aborted=self.has_aborted
+            self._resources.index_pages, self.directory, self.base_offset, self.size_bytes
         )
 
     def rebuild_indexes(self, damaged: SegmentIndexes | None) -> SegmentIndexes:

@@ -12,6 +12,9 @@ into it does not follow from the segment alone: a transaction may have begun bef
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from stratalog.base.errors import CorruptRecordError
 from stratalog.record.batch_kernels import index_rows
 from stratalog.record.batch_row import BatchRow
@@ -19,7 +22,6 @@ from stratalog.record.index_rows import IndexProgress
 from stratalog.segment.file_names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
 from stratalog.segment.index_file import IndexFile
@@ -32,32 +34,45 @@ from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOff
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
 
 
+class _Known(NamedTuple):
+    """What indexes know. Entries are only ever added, so the same counts are the same entries."""
+
+    offset_count: int
+    time_count: int
+    transaction_count: int
+    max_timestamp: TimestampOffset
+    log_size_bytes: int
+
+
 class SegmentIndexes:
     """Not thread-safe for changes: guarded by UnifiedLog.lock. Look-ups in the indexes run beside an
     append."""
 
     __slots__ = (
         "_saved",
+        "_transaction_index",
+        "_unopened",
         "bytes_since_entry",
         "damaged_position",
         "max_timestamp",
         "offset_index",
         "time_index",
-        "transaction_index",
     )
 
     def __init__(
-        self, offset_index: OffsetIndex, time_index: TimeIndex, transaction_index: TransactionIndex
+        self, offset_index: OffsetIndex, time_index: TimeIndex, transaction_index: TransactionIndex | None
     ) -> None:
+        """`transaction_index`: None where `leave_aborted` follows."""
         self.offset_index = offset_index
         self.time_index = time_index
-        self.transaction_index = transaction_index
+        self._transaction_index = transaction_index
+        self._unopened: tuple[IndexFile, int] | None = None
         self.bytes_since_entry = 0
         # Where a batch is damaged that these were made of: its offsets are believed, times are not.
         self.damaged_position: int | None = None
         self.max_timestamp = time_index.last or NO_TIMESTAMP_OFFSET
-        # What the files hold is all that was known when this was `_extent`.
-        self._saved: tuple[int, int, int, TimestampOffset] | None = None
+        # What the files hold is all that was known when this was `_known`.
+        self._saved: _Known | None = None
 
     @staticmethod
     def empty(base_offset: int) -> SegmentIndexes:
@@ -65,47 +80,74 @@ class SegmentIndexes:
         return SegmentIndexes(OffsetIndex(base_offset), TimeIndex(base_offset), TransactionIndex(base_offset))
 
     @staticmethod
-    def open(cache: IndexPageCache, directory: str, base_offset: int, *, has_aborted: bool) -> SegmentIndexes:
-        """Of a segment that was sealed or closed. No more than the last page of the files is read, but for
-        that of aborted transactions: it is looked at as a whole, because nothing else proves it.
+    def open(cache: IndexPageCache, directory: str, base_offset: int, log_size_bytes: int) -> SegmentIndexes:
+        """Of a segment that was sealed or closed. No more is read than the last page of the two files that
+        lead to batches.
 
-        Raises FileNotFoundError where one of the two others is missing, CorruptRecordError, OSError.
+        Raises FileNotFoundError where one of these is missing, CorruptRecordError, OSError.
         """
 
         def file(suffix: str) -> IndexFile:
             return IndexFile(cache, segment_path(directory, base_offset, suffix))
 
-        return SegmentIndexes(
+        indexes = SegmentIndexes(
             OffsetIndex.open(base_offset, file(OFFSET_INDEX_SUFFIX)),
             TimeIndex.open(base_offset, file(TIME_INDEX_SUFFIX)),
-            TransactionIndex.open_checked(base_offset, file(TRANSACTION_INDEX_SUFFIX))
-            if has_aborted
-            else TransactionIndex(base_offset),
+            None,
         )
+        indexes.leave_aborted(cache, directory, log_size_bytes)
+        return indexes
+
+    def leave_aborted(self, cache: IndexPageCache, directory: str, log_size_bytes: int) -> None:
+        """The transaction index is what the file has, once it is asked for."""
+        file = TransactionIndex.file(cache, directory, self.offset_index.base_offset)
+        self._transaction_index, self._unopened = None, (file, log_size_bytes)
+
+    @property
+    def transaction_index(self) -> TransactionIndex:
+        """Proved as a whole when it is asked for first; who reads anything else does not depend on it.
+
+        Raises CorruptRecordError, OSError, both never once it was there.
+        """
+        index = self._transaction_index
+        if index is None:
+            assert self._unopened is not None
+            index = TransactionIndex.open_proven(self.offset_index.base_offset, *self._unopened)
+            self._transaction_index = index
+        return index
+
+    @transaction_index.setter
+    def transaction_index(self, index: TransactionIndex) -> None:
+        self._transaction_index = index
 
     def attach(self, cache: IndexPageCache, directory: str) -> None:
         """Grow in the segment's files from now on. What they hold so far of an index that is in memory means
         nothing."""
-        suffixes = OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
-        indexes: tuple[OffsetIndex | TimeIndex | TransactionIndex, ...] = self._all()
-        for index, suffix in zip(indexes, suffixes, strict=True):
-            if not index.has_file:
-                index.attach(IndexFile(cache, segment_path(directory, index.base_offset, suffix)))
+        base_offset = self.offset_index.base_offset
+        if not self.offset_index.has_file:
+            self.offset_index.attach(
+                IndexFile(cache, segment_path(directory, base_offset, OFFSET_INDEX_SUFFIX))
+            )
+        if not self.time_index.has_file:
+            self.time_index.attach(IndexFile(cache, segment_path(directory, base_offset, TIME_INDEX_SUFFIX)))
+        if not self.transaction_index.has_file:
+            self.transaction_index.attach(TransactionIndex.file(cache, directory, base_offset))
 
-    def save(self) -> None:
+    def save(self, log_size_bytes: int) -> None:
         """Let the files be whole, with the highest timestamp of all as the last entry, unless they are so
         already. Not synced. The indexes go on as they were, so a failure is none of theirs.
+        `log_size_bytes`: of the data that they are about.
 
         Raises OSError.
         """
-        extent = self._extent()
-        if extent == self._saved:
+        known = self._known(log_size_bytes)
+        if known == self._saved:
             return
         self._saved = None
         self.offset_index.save()
         self.time_index.save_closed(self.max_timestamp)
-        self.transaction_index.save_or_remove()
-        self._saved = extent
+        self.transaction_index.save_or_remove(log_size_bytes)
+        self._saved = known
 
     def until(self, end_position: int) -> SegmentIndexes:
         """What they were when the batches below `end_position` were all, as indexes that grow, but for the
@@ -122,25 +164,21 @@ class SegmentIndexes:
             self.transaction_index.first(len(self.transaction_index)),
         )
 
-    def note_saved(self, opened: SegmentIndexes) -> None:
-        """These have grown out of `opened`, which the files hold: perhaps `save` would write just that."""
+    def note_saved(self, opened: SegmentIndexes, log_size_bytes: int) -> None:
+        """These have grown out of `opened`, which the files of data of that size hold: perhaps `save` would
+        write just that."""
+        known = self._known(log_size_bytes)
         closing_count = int(self.time_index.is_news(self.max_timestamp))
-        found = (
-            len(self.offset_index),
-            len(self.time_index) + closing_count,
-            len(self.transaction_index),
-            self.max_timestamp,
-        )
-        if found == opened._extent():
-            self._saved = self._extent()
+        if known._replace(time_count=known.time_count + closing_count) == opened._known(log_size_bytes):
+            self._saved = known
 
-    def _extent(self) -> tuple[int, int, int, TimestampOffset]:
-        # Entries are only ever added, so the same counts are the same entries.
-        return (
+    def _known(self, log_size_bytes: int) -> _Known:
+        return _Known(
             len(self.offset_index),
             len(self.time_index),
             len(self.transaction_index),
             self.max_timestamp,
+            log_size_bytes,
         )
 
     def _all(self) -> tuple[OffsetIndex, TimeIndex, TransactionIndex]:
@@ -192,13 +230,19 @@ class SegmentIndexes:
 
     def forget_pages(self) -> None:
         """Nobody is going to look anything up."""
-        for index in self._all():
+        for index in self._opened():
             index.forget_pages()
 
     @property
     def memory_bytes(self) -> int:
         """Of the entries that are not in the files yet."""
-        return sum(index.memory_bytes for index in self._all())
+        return sum(index.memory_bytes for index in self._opened())
+
+    def _opened(self) -> Iterator[OffsetIndex | TimeIndex | TransactionIndex]:
+        yield self.offset_index
+        yield self.time_index
+        if self._transaction_index is not None:
+            yield self._transaction_index
 
     def check(self, *, end_offset: int, log_size_bytes: int) -> None:
         """Look at every entry. Raises CorruptRecordError where an index is damaged or points beyond the log,
@@ -208,7 +252,8 @@ class SegmentIndexes:
         self.check_last(end_offset=end_offset, log_size_bytes=log_size_bytes)
 
     def check_last(self, *, end_offset: int, log_size_bytes: int) -> None:
-        """Look at the last entries. Raises CorruptRecordError where one points beyond the log."""
+        """Look at the last entries of what is open. Raises CorruptRecordError where one points beyond the
+        log."""
         last = self.offset_index.last
         if last is not None and (last.offset >= end_offset or last.position >= log_size_bytes):
             raise CorruptRecordError(
@@ -219,7 +264,7 @@ class SegmentIndexes:
             raise CorruptRecordError(
                 "a time index points beyond its log", offset=newest.offset, end=end_offset
             )
-        aborted = self.transaction_index.last
+        aborted = None if self._transaction_index is None else self._transaction_index.last
         if aborted is not None and aborted.last_offset >= end_offset:
             raise CorruptRecordError(
                 "a transaction index points beyond its log", offset=aborted.last_offset, end=end_offset

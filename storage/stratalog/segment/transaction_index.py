@@ -15,16 +15,19 @@ transaction lies behind its records, so the search goes on into the segments tha
 
 As with the other indexes: no checksum in the format, made again from the log after a crash. Unlike them it is
 seldom needed, so a segment without an abort has no file; and what an entry says of the log beside it could
-not be compared with a batch or two, so we keep a checksum in another file (`transaction_checksum`), and all
-of the index is looked at when it is opened.
+not be compared with a batch or two, so we keep a checksum in another file (`transaction_checksum`). All of
+the index is held against it when it is opened, and each page against what was read then (`WatchedIndexFile`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import reduce
 from itertools import chain
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
+
+from crc32c import crc32c
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer, FileSystem
@@ -36,7 +39,9 @@ from stratalog.segment.file_names import (
     segment_path,
 )
 from stratalog.segment.index_file import IndexFile
-from stratalog.segment.transaction_checksum import checksum_line
+from stratalog.segment.index_page_cache import IndexPageCache
+from stratalog.segment.transaction_checksum import checksum_line, matches
+from stratalog.segment.watched_index_file import WatchedIndexFile
 
 _VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
@@ -65,10 +70,17 @@ class AbortedInRange(NamedTuple):
 class TransactionIndex(AbstractIndex[AbortedTransaction]):
     """Guarded by UnifiedLog.lock, with look-ups beside an append, as every `AbstractIndex`."""
 
-    __slots__ = ()
+    __slots__ = ("_checksum",)
+
+    _checksum: int
+    """CRC-32C of the entries, as they were entered: not of what the disk made of them."""
 
     KIND: ClassVar[str] = "a transaction index"
     ENTRY_SIZE: ClassVar[int] = ENTRY_SIZE
+
+    def __init__(self, base_offset: int, data: Buffer = b"") -> None:
+        super().__init__(base_offset, data)
+        self._checksum = crc32c(data)
 
     @staticmethod
     def load(filesystem: FileSystem, directory: str, base_offset: int) -> TransactionIndex:
@@ -80,14 +92,35 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
         return TransactionIndex(base_offset, data)
 
     @classmethod
-    def open_checked(cls, base_offset: int, file: IndexFile) -> TransactionIndex:
-        """What is in the file, after a look at every entry; empty where there is none. Raises
-        CorruptRecordError, OSError."""
+    def file(cls, cache: IndexPageCache, directory: str, base_offset: int) -> IndexFile:
+        """Of one that grows, or is opened. It need not be there."""
+        path = segment_path(directory, base_offset, TRANSACTION_INDEX_SUFFIX)
+        return WatchedIndexFile(cache, path, cls._page_bytes)
+
+    @classmethod
+    def open_proven(cls, base_offset: int, file: IndexFile, log_size_bytes: int) -> TransactionIndex:
+        """What is in the file, after a look at every entry; empty where there is none. `log_size_bytes`: of
+        the segment's data.
+
+        Raises CorruptRecordError where an entry cannot be one, or where the checksum beside is that of
+        something else, OSError.
+        """
         try:
             index = cls.open(base_offset, file)
         except FileNotFoundError:
             return cls(base_offset)
         index.check()
+        index._checksum = _checksum_of(index.chunks())
+        try:
+            found = file.beside(TRANSACTION_CHECKSUM_SUFFIX).read()
+        except FileNotFoundError:
+            return index
+        if matches(found, index._checksum, log_size_bytes) is False:
+            raise CorruptRecordError(
+                "a transaction index does not match the checksum beside it; restart the server, which makes"
+                " it again from the batches",
+                path=file.path,
+            )
         return index
 
     def append(self, aborted: AbortedTransaction) -> None:
@@ -103,17 +136,26 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
             assert self.last is None or self.last.last_offset < self._decode(entries[:ENTRY_SIZE]).last_offset
             self._extend(entries, self._decode(entries[-ENTRY_SIZE:]))
 
+    def _extend(self, data: bytes, last: AbortedTransaction) -> None:
+        super()._extend(data, last)
+        self._checksum = crc32c(data, self._checksum)
+
+    def first(self, count: int) -> Self:
+        index = super().first(count)
+        index._checksum = _checksum_of(index.chunks())
+        return index
+
     def below(self, offset: int) -> TransactionIndex:
         """The transactions whose marker lies below `offset`, as an index that grows."""
         return self.first(self._find(offset - 1, _LAST_OFFSET_KEY)[0])
 
-    def save_or_remove(self) -> None:
+    def save_or_remove(self, log_size_bytes: int) -> None:
         """Write the file and its checksum; none where there is no entry. Not synced. Raises OSError."""
         assert self._file is not None
         checksum_file = self._file.beside(TRANSACTION_CHECKSUM_SUFFIX)
         if len(self):
             self.save()
-            checksum_file.write(0, [checksum_line(self.to_bytes())])
+            checksum_file.write(0, [checksum_line(self._checksum, log_size_bytes)])
         else:
             # They may be left of before a truncation, or of before a crash.
             checksum_file.remove()
@@ -168,6 +210,10 @@ def without_markers(entries: bytes, last_offsets: Collection[int]) -> bytes:
     return b"".join(
         _ENTRY.pack(*fields) for fields in _ENTRY.iter_unpack(entries) if fields[3] not in last_offsets
     )
+
+
+def _checksum_of(chunks: Iterable[bytes]) -> int:
+    return reduce(lambda checksum, chunk: crc32c(chunk, checksum), chunks, 0)
 
 
 def _entry_of(fields: tuple[int, ...]) -> AbortedTransaction:

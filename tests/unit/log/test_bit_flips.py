@@ -259,6 +259,38 @@ def test_no_flip_lets_an_aborted_record_be_read_as_committed(state: dict[str, by
         assert aborted_of(log) == truth, lost
 
 
+def test_no_flip_under_a_running_log_lets_an_aborted_record_be_read_as_committed() -> None:
+    """Readers of committed records are refused until the next start, or told the truth; others go on."""
+    chosen, truth = random.Random(SEED), aborted_of(whole_log())
+    refused_count = 0
+    for path in (path for path in other_files() if path.endswith((".txnindex", ".txnchecksum"))):
+        for position in range(len(varied().file(path))):
+            disk = varied().disk(CLOSED)
+            machine = LogMachine(disk, CONFIG)
+            log = machine.start()
+            put(disk, path, varied().flipped(path, position, chosen.randrange(8)))
+            everything = [log.read(offset, 1, Isolation.LOG_END) for offset in range(varied().end_offset)]
+            assert b"".join(dict.fromkeys(data.batches for data in everything)) == bytes_behind(0)
+            for offset, expected in enumerate(truth):
+                try:
+                    data = log.read(offset, 1, Isolation.TXN_COMMITTED)
+                except LogStoreError:
+                    refused_count += 1
+                else:
+                    assert data.aborted_transactions == expected, (path, position, offset, SEED)
+            machine.kill()
+            assert aborted_of(machine.start()) == truth, (path, position, SEED)
+    assert refused_count > 100
+
+
+def put(disk: MemoryFileSystem, path: str, data: bytes) -> None:
+    """Replace what is in a file, behind the back of whoever has it open."""
+    file = disk.open_append(path)
+    file.truncate(0)
+    file.append([data])
+    file.close()
+
+
 def aborted_of(log: UnifiedLog) -> list[tuple[AbortedTransaction, ...]]:
     """What comes with a fetch from each offset."""
     return [

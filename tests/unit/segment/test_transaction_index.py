@@ -92,24 +92,118 @@ def test_truncation_forgets_the_markers_from_the_offset_on(
 def test_a_segment_without_an_abort_has_no_file() -> None:
     filesystem = MemoryFileSystem()
     filesystem.make_directories("/log")
-    file = IndexFile(IndexPageCache(OpenFiles(filesystem)), PATH)
+    file = TransactionIndex.file(IndexPageCache(OpenFiles(filesystem)), "/log", 10)
     index = TransactionIndex.load(filesystem, "/log", 10)
     index.attach(file)
-    index.save_or_remove()
+    index.save_or_remove(500)
     assert filesystem.list_directory("/log") == []
     index.append(AbortedTransaction(1, 2, 12, 13))
     index.append(AbortedTransaction(2, 13, 14, 15))
-    index.save_or_remove()
+    index.save_or_remove(500)
     assert filesystem.read_file(PATH) == index.to_bytes()
     assert list(TransactionIndex.load(filesystem, "/log", 10)) == list(index)
-    assert list(TransactionIndex.open_checked(10, file.anew())) == list(index)
+    assert list(TransactionIndex.open_proven(10, file.anew(), 500)) == list(index)
     index = index.below(14)
-    index.save_or_remove()
+    index.save_or_remove(500)
     assert filesystem.file_size(PATH) == ENTRY_SIZE
     index = index.below(10)
-    index.save_or_remove()
+    index.save_or_remove(500)
     assert filesystem.list_directory("/log") == []
-    assert list(TransactionIndex.open_checked(10, file.anew())) == []
+    assert list(TransactionIndex.open_proven(10, file.anew(), 500)) == []
+
+
+def many(count: int) -> list[AbortedTransaction]:
+    return [AbortedTransaction(1, 2 * i, 2 * i + 1, 2 * i + 2) for i in range(count)]
+
+
+class _Disk:
+    """An index that fills more than two pages, on a disk whose bits can be flipped, read through a cache with
+    room for one."""
+
+    def __init__(self) -> None:
+        self.filesystem = MemoryFileSystem()
+        self.filesystem.make_directories("/log")
+        self._cache = IndexPageCache(OpenFiles(self.filesystem), max_bytes=1)
+        self.entries = many(300)
+        self.index = TransactionIndex(0)
+        self.index.attach(self.file())
+        for entry in self.entries:
+            self.index.append(entry)
+
+    def file(self) -> IndexFile:
+        return TransactionIndex.file(self._cache, "/log", 0)
+
+    def flip(self, path: str, position: int) -> None:
+        data = bytearray(self.filesystem.read_file(path))
+        data[position] ^= 4
+        file = self.filesystem.open_append(path)
+        file.truncate(0)
+        file.append([data])
+        file.close()
+
+    def opened(self) -> TransactionIndex:
+        return TransactionIndex.open_proven(0, self.file(), 9000)
+
+
+INDEX, CHECKSUM = (f"/log/{0:020d}{suffix}" for suffix in (".txnindex", ".txnchecksum"))
+LOWEST_BITS = [
+    entry * ENTRY_SIZE + field for entry in (0, 119, 120, 239, 240, 299) for field in (9, 17, 25, 33)
+]
+
+
+@pytest.mark.parametrize("position", LOWEST_BITS)
+def test_what_the_disk_makes_of_an_index_after_it_was_opened_is_served_to_nobody(position: int) -> None:
+    disk = _Disk()
+    disk.index.save_or_remove(9000)
+    index = disk.opened()
+    disk.flip(INDEX, position)
+    entry = position // ENTRY_SIZE
+    with pytest.raises(CorruptRecordError, match="not what it was") as failure:
+        index.collect(0, 600)
+    assert failure.value.fields == {"path": INDEX, "position": entry // 120 * 120 * ENTRY_SIZE}
+    with pytest.raises(CorruptRecordError, match="transaction index"):
+        disk.opened()
+
+
+@pytest.mark.parametrize("position", LOWEST_BITS[:16])
+def test_an_index_that_grows_gives_no_checksum_to_what_the_disk_made_of_it(position: int) -> None:
+    disk = _Disk()
+    assert disk.filesystem.file_size(INDEX) == 240 * ENTRY_SIZE
+    disk.flip(INDEX, position)
+    with pytest.raises(CorruptRecordError, match="not what it was"):
+        disk.index.collect(0, 600)
+    with pytest.raises(CorruptRecordError, match="not what it was"):
+        disk.index.below(500)
+    disk.index.save_or_remove(9000)
+    with pytest.raises(CorruptRecordError, match="transaction index"):
+        disk.opened()
+
+
+@given(first=st.integers(1, 300), second=st.integers(0, 300), added=st.integers(0, 300))
+def test_an_index_that_is_cut_and_grows_again_knows_its_pages(first: int, second: int, added: int) -> None:
+    disk = _Disk()
+    index = disk.index
+    expected = disk.entries
+    for count in (first, min(first, second)):
+        index.save_or_remove(count)
+        index, expected = index.below(2 * count), expected[:count]
+        assert list(index) == expected
+    for entry in many(count + added)[count:]:
+        index.append(entry)
+        expected = [*expected, entry]
+    assert list(index) == expected
+    index.save_or_remove(77)
+    opened = TransactionIndex.open_proven(0, disk.file(), 77)
+    assert list(opened) == list(opened.below(10_000)) == expected
+
+
+def test_an_index_of_another_time_does_not_pass_with_its_own_checksum() -> None:
+    disk = _Disk()
+    disk.index.save_or_remove(8999)
+    with pytest.raises(CorruptRecordError, match="does not match the checksum"):
+        disk.opened()
+    disk.filesystem.unlink(CHECKSUM)
+    assert list(disk.opened()) == disk.entries
 
 
 def entry_bytes(version: int, *numbers: int) -> bytes:
