@@ -8,12 +8,18 @@ transaction is a record like any other.
 A segment is passed over where its time index and the headers agree that it is too old; within one, no batch
 is passed over but by a header whose checksum was compared, and what is found was read as a fetch reads it:
 its offset, which the checksum leaves out, is held against what lies behind.
+
+So the newest record costs a look into one segment, the one whose claim is the highest. Where nothing in the
+range bears that out, the next one is tried; but a claim that a damaged batch has part in is neither believed
+nor passed over, and the answer is refused. A segment that claims too little would be missed. No single damage
+does that: it takes one in the time index, and another one, in a header, that agrees with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from operator import itemgetter
 
+from stratalog.log.log_segments import LogSegments
 from stratalog.record.batch import decode
 from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import NO_LEADER_EPOCH
@@ -25,7 +31,7 @@ from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOff
 
 
 def first_at_or_after(
-    segments: Sequence[LogSegment], timestamp_ms: int, start_offset: int, end_offset: int
+    segments: LogSegments, timestamp_ms: int, start_offset: int, end_offset: int
 ) -> TimestampOffset | None:
     """The first record in [start_offset, end_offset) with that timestamp or a later one.
 
@@ -44,25 +50,35 @@ def first_at_or_after(
     return None
 
 
-def newest(segments: Sequence[LogSegment], start_offset: int, end_offset: int) -> TimestampOffset | None:
+def newest(segments: LogSegments, start_offset: int, end_offset: int) -> TimestampOffset | None:
     """The first of the records in [start_offset, end_offset) that have the highest timestamp; None where none
     has one.
 
     Raises as `first_at_or_after` does.
     """
-    best = NO_TIMESTAMP_OFFSET
-    for segment in segments:
-        if segment.end_offset <= start_offset or segment.base_offset >= end_offset:
-            continue
-        # The index names the batch with the segment's highest timestamp; usually one of its records is the
-        # answer. It is not where the batch lies outside of the range, in part or in whole: then all are
-        # asked.
-        highest_ms = segment.max_timestamp().timestamp_ms
-        for since_ms in (highest_ms, best.timestamp_ms + 1) if highest_ms > best.timestamp_ms else ():
-            better = _newest_since(segment, since_ms, highest_ms, start_offset, end_offset)
-            if better.timestamp_ms >= since_ms:
-                best = better
-                break
+    claims = [
+        (segment.max_timestamp().timestamp_ms, segment)
+        for segment in segments
+        if segment.end_offset > start_offset and segment.base_offset < end_offset
+    ]
+    # The highest first; among equal ones the oldest, as they were.
+    claims.sort(key=itemgetter(0), reverse=True)
+    best, others = NO_TIMESTAMP_OFFSET, list[tuple[int, LogSegment]]()
+    for highest_ms, segment in claims:
+        if highest_ms <= best.timestamp_ms:
+            break
+        found = _newest_since(segment, highest_ms, highest_ms, start_offset, end_offset)
+        if found.timestamp_ms >= highest_ms:
+            best = found
+        else:
+            # The batch with this timestamp lies outside of the range, in part or in whole, or a clean took
+            # the record that had it.
+            others.append((highest_ms, segment))
+    for highest_ms, segment in others:
+        since_ms = best.timestamp_ms + (segment.base_offset > best.offset)
+        found = _newest_since(segment, since_ms, highest_ms, start_offset, end_offset)
+        if found.timestamp_ms >= since_ms:
+            best = found
     return None if best == NO_TIMESTAMP_OFFSET else best
 
 

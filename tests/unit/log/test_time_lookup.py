@@ -1,0 +1,150 @@
+"""Look-ups by time: what a scan finds, asking few segments, and beside damage that does not concern them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.types import Durability
+from stratalog.log.isolation import Isolation
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch_row import BatchRow
+from stratalog.record.builder import encode_batch
+from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAX_TIMESTAMP_POSITION, parse_header
+from stratalog.record.record import Record
+from stratalog.segment.log_segment import LogSegment
+from stratalog.testing.log_ledger import read_local
+from stratalog.testing.log_machine import LogMachine
+
+CONFIG = LogConfig(
+    index_interval_bytes=1, min_durability=Durability.DISK, remote_storage_enable=False, retention_ms=-1
+)
+
+
+def batch(times_ms: Sequence[int], claimed_ms: int = 0) -> bytes:
+    """`claimed_ms`: the highest timestamp that its header tells, as that of a batch does whose newest record
+    a clean took."""
+    encoded = encode_batch([Record(0, time_ms, b"k", b"v") for time_ms in times_ms])
+    header, records = parse_header(encoded), encoded[HEADER_SIZE:]
+    claiming = header._replace(max_timestamp=max(header.max_timestamp, claimed_ms))
+    return (
+        claiming._replace(crc=crc32c(records, crc32c(claiming.pack()[ATTRIBUTES_POSITION:]))).pack() + records
+    )
+
+
+def append(log: UnifiedLog, segments: Sequence[Sequence[bytes]]) -> None:
+    """Each list of batches becomes a segment of its own."""
+    for batches in segments:
+        log.roll()
+        for one in batches:
+            moved = parse_header(one)._replace(base_offset=log.log_end_offset, leader_epoch=1)
+            log.append_as_follower(moved.pack() + one[HEADER_SIZE:])
+
+
+def flip(machine: LogMachine, path: str, position: int) -> None:
+    """Damage a byte behind everybody's back."""
+    data = bytearray(machine.disk.read_file(path))
+    data[position] ^= 1
+    file = machine.disk.open_append(path)
+    file.truncate(0)
+    file.append([data])
+    file.close()
+
+
+TIMES = st.lists(st.integers(0, 9), min_size=1, max_size=3)
+BATCHES = st.builds(batch, TIMES, st.sampled_from([0, 0, 0, 8, 11]))
+
+
+@given(
+    segments=st.lists(st.lists(BATCHES, min_size=1, max_size=4), min_size=1, max_size=5),
+    start_share=st.floats(0, 1),
+    flushed_count=st.integers(0, 5),
+)
+def test_what_is_found_is_what_a_scan_finds(
+    segments: list[list[bytes]], start_share: float, flushed_count: int
+) -> None:
+    """Times go back and forth, many are equal, headers claim more than there is, and the range begins and
+    ends in the middle of batches and segments."""
+    log = LogMachine(config=CONFIG).start()
+    append(log, segments[:flushed_count])
+    log.flush()
+    append(log, segments[flushed_count:])
+    assert (log.high_watermark < log.log_end_offset) == (flushed_count < len(segments))
+    log.increment_log_start_offset(int(start_share * log.high_watermark))
+    for isolation in (Isolation.HIGH_WATERMARK, Isolation.LOG_END):
+        end_offset = log.high_watermark if isolation is Isolation.HIGH_WATERMARK else log.log_end_offset
+        there = [record for record in read_local(log) if record.offset < end_offset]
+        newest = max(there, key=lambda one: (one.timestamp_ms, -one.offset), default=None)
+        found = log.max_timestamp(isolation)
+        assert found == (None if newest is None else (newest.timestamp_ms, newest.offset))
+        for wanted_ms in range(13):
+            first = next((one for one in there if one.timestamp_ms >= wanted_ms), None)
+            found = log.offset_for_timestamp(wanted_ms, isolation)
+            assert found == (None if first is None else (first.timestamp_ms, first.offset))
+    log.check()
+
+
+def damaged(times_ms: Sequence[int], position: int, *ordinals: int) -> UnifiedLog:
+    """A log with two batches in each segment, the second one of that time, opened when a byte of that one was
+    damaged in some."""
+    machine = LogMachine(config=CONFIG)
+    log = machine.start()
+    append(log, [[batch([time_ms - 5]), batch([time_ms, time_ms - 1])] for time_ms in times_ms])
+    segments = log.local_segments
+    machine.stop()
+    for ordinal in ordinals:
+        *_, last = segments[ordinal].batches()
+        flip(machine, segments[ordinal].path, last.position + position)
+    return machine.start()
+
+
+@pytest.mark.parametrize("newest", range(6))
+def test_the_newest_record_is_found_beside_damage(newest: int) -> None:
+    """Of those segments that have older ones only."""
+    times_ms = [*range(10, 10 * newest + 10, 10), 90, *range(10 * newest, 50, 10)]
+    others = [ordinal for ordinal in range(6) if ordinal != newest]
+    log = damaged(times_ms, HEADER_SIZE, *others)
+    assert log.max_timestamp() == (90, 3 * newest + 1)
+    log = damaged(times_ms, HEADER_SIZE, newest)
+    with pytest.raises(CorruptRecordError):
+        log.max_timestamp()
+
+
+@pytest.mark.parametrize("ordinal", range(5))
+@pytest.mark.parametrize("byte", range(8))
+def test_where_nobody_knows_how_new_a_segment_is_there_is_no_newest_record(ordinal: int, byte: int) -> None:
+    """The time in a header was damaged, downward or upward, that the index bears out."""
+    log = damaged([10, 20, 30, 40, 50, 60], MAX_TIMESTAMP_POSITION + byte, ordinal)
+    with pytest.raises(CorruptRecordError):
+        log.max_timestamp()
+
+
+def test_one_segment_is_read_for_the_newest_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = damaged([*range(10, 300, 10), 290, 290], HEADER_SIZE)
+    assert log.max_timestamp() == (290, 85)
+    read, rows_since = list[int](), LogSegment.rows_since
+
+    def noted(segment: LogSegment, timestamp_ms: int) -> Iterator[BatchRow]:
+        read.append(segment.base_offset)
+        return rows_since(segment, timestamp_ms)
+
+    monkeypatch.setattr(LogSegment, "rows_since", noted)
+    assert log.max_timestamp() == (290, 85)
+    assert read == [84]
+
+
+def test_deleted_records_need_not_be_sound_for_a_look_up() -> None:
+    """Of segments that were not dropped yet."""
+    log = damaged([10, 20, 30, 40], MAX_TIMESTAMP_POSITION + 7, 0)
+    with pytest.raises(CorruptRecordError):
+        log.offset_for_timestamp(35)
+    log.increment_log_start_offset(4)
+    assert len(log.local_segments) == 4
+    assert log.offset_for_timestamp(35) == (35, 9)
+    assert log.max_timestamp() == (40, 10)
