@@ -10,15 +10,19 @@ Few segments have aborted transactions. Which of the sealed ones do is noted whe
 never changes: it is known, without a look at any file, of each segment before it is part of a list, and only
 the active one gets its first one later. So that one is asked each time, and who looks for aborted
 transactions comes by no other segment that has none.
+
+Nor do the times of sealed segments change. The highest one of all up to each is noted when a look-up first
+comes by, in a list that is replaced as a whole: two that do so at once find the same.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import chain, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from operator import attrgetter
 
+from stratalog.record.header import NO_TIMESTAMP
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.transaction_index import AbortedTransaction
 
@@ -32,6 +36,7 @@ class LogSegments(tuple[LogSegment, ...]):  # noqa: SLOT001 - a tuple has no roo
     def __init__(self, _: Iterable[LogSegment] = (), /) -> None:
         # They are here already: `tuple.__new__` takes them.
         self._sealed_with_aborted = tuple(segment for segment in self.sealed if segment.has_aborted)
+        self._highest_ms_so_far: list[int] = []
 
     @property
     def active(self) -> LogSegment:
@@ -64,6 +69,28 @@ class LogSegments(tuple[LogSegment, ...]):  # noqa: SLOT001 - a tuple has no roo
             return iter(self[-1:])
         first = bisect_right(self, offset, key=_base_offset) - 1
         return map(self.__getitem__, range(first, len(self)))
+
+    def since_time(self, timestamp_ms: int) -> Iterator[LogSegment]:
+        """From the first sealed segment on that claims a time as late as that one, or else the active one.
+
+        Raises CorruptRecordError where one before it does not know its times, OSError.
+        """
+        highest_ms = self._highest_ms_so_far
+        if not highest_ms or highest_ms[-1] < timestamp_ms:
+            highest_ms = self._highest_ms_up_to(timestamp_ms)
+        return map(self.__getitem__, range(bisect_left(highest_ms, timestamp_ms), len(self)))
+
+    def _highest_ms_up_to(self, timestamp_ms: int) -> list[int]:
+        """Of the sealed segments up to the first with a time as late as that one: more are not asked."""
+        highest_ms = self._highest_ms_so_far.copy()
+        so_far_ms = highest_ms[-1] if highest_ms else NO_TIMESTAMP
+        for segment in islice(self, len(highest_ms), len(self) - 1):
+            so_far_ms = max(so_far_ms, segment.max_timestamp().timestamp_ms)
+            highest_ms.append(so_far_ms)
+            if so_far_ms >= timestamp_ms:
+                break
+        self._highest_ms_so_far = highest_ms
+        return highest_ms
 
     def split_at(self, offset: int) -> tuple[tuple[LogSegment, ...], tuple[LogSegment, ...]]:
         """Those up to the last one that begins at or below `offset`, which is one of the log's, and those
@@ -104,5 +131,8 @@ class LogSegments(tuple[LogSegment, ...]):  # noqa: SLOT001 - a tuple has no roo
         for segment, follower in pairwise(self):
             assert segment.end_offset <= follower.base_offset
         assert self._sealed_with_aborted == tuple(segment for segment in self.sealed if segment.has_aborted)
+        highest_ms = self._highest_ms_so_far
+        times_ms = (segment.max_timestamp().timestamp_ms for segment in self[: len(highest_ms)])
+        assert highest_ms == list(accumulate(times_ms, max))
         for segment in self:
             segment.check()

@@ -37,7 +37,9 @@ def first_at_or_after(
 
     Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped meanwhile).
     """
-    for segment in segments:
+    # What lies below the start, and was not dropped yet, is not asked for its times.
+    is_all_live = start_offset < segments[0].end_offset
+    for segment in segments.since_time(timestamp_ms) if is_all_live else segments:
         if segment.end_offset <= start_offset or segment.max_timestamp().timestamp_ms < timestamp_ms:
             continue
         if segment.base_offset >= end_offset:

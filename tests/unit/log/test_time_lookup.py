@@ -19,6 +19,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAX_TIMESTAMP_POSITION, parse_header
 from stratalog.record.record import Record
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import LogMachine
 
@@ -137,6 +138,34 @@ def test_one_segment_is_read_for_the_newest_record(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(LogSegment, "rows_since", noted)
     assert log.max_timestamp() == (290, 85)
     assert read == [84]
+
+
+def test_a_look_up_asks_few_segments_for_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = damaged(range(10, 2010, 10), HEADER_SIZE)
+    asked, max_timestamp = list[LogSegment](), LogSegment.max_timestamp
+
+    def noted(segment: LogSegment) -> TimestampOffset:
+        asked.append(segment)
+        return max_timestamp(segment)
+
+    monkeypatch.setattr(LogSegment, "max_timestamp", noted)
+    # What lies behind the answer is not asked at all: nor need it be sound.
+    assert log.offset_for_timestamp(1000) == (1000, 3 * 99 + 1)
+    assert set(asked) == set(log.local_segments[:100])
+    assert log.offset_for_timestamp(1995) == (1995, 3 * 199)
+    for time_ms in (5, 995, 1000, 1990):
+        asked.clear()
+        assert log.offset_for_timestamp(time_ms) is not None
+        assert len(asked) == 1
+    # A segment that was sealed meanwhile is known as well, one that was cut off is forgotten.
+    append(log, [[batch([2005, 2010])]])
+    log.flush()
+    assert log.offset_for_timestamp(2010) == (2010, 601)
+    log.truncate_to(300)
+    assert log.offset_for_timestamp(1005) is None
+    append(log, [[batch([3000])]])
+    log.flush()
+    assert log.offset_for_timestamp(1005) == (3000, 300)
 
 
 def test_deleted_records_need_not_be_sound_for_a_look_up() -> None:
