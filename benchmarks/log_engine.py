@@ -279,14 +279,24 @@ def measure_recovery(root: Path, scale: Scale) -> Row:
 
 
 def measure_lookups(root: Path, scale: Scale) -> Iterator[Row]:
-    """A read of one byte: the first batch comes whole, whatever its size."""
+    """A read of one byte: the first batch comes whole, whatever its size. Those by time decode one."""
     medians: dict[int, float] = {}
     for count in scale.lookup_segment_counts:
         with opened(root / f"lookup-{count}") as manager:
             log = open_log(manager, segment_bytes=scale.lookup_segment_bytes)
             fill(log, batch_of(Random(1), 4096), count * scale.lookup_segment_bytes)
             medians[count] = median_lookup_s(log, scale.lookups)
+            time_s = median_time_lookup_s(log, scale.lookups)
+            newest_s = median_s(log.max_timestamp, scale.lookups // 10)
         yield promised(f"look up and read, {count} segments", "reads/s", 1 / medians[count], 1 / 60e-6)
+        for work, taken_s, target in (("look up a time", time_s, 0.4), ("find the newest", newest_s, 0.1)):
+            yield Row(
+                work=f"{work} / read, {count} segments",
+                unit="calls/s",
+                ours=1 / taken_s,
+                reference=1 / medians[count],
+                target=target,
+            )
     few, many = min(medians), max(medians)
     yield Row(
         work=f"look up in {many} / in {few} segments",
@@ -319,15 +329,28 @@ def measure_large_indexes(root: Path, scale: Scale) -> Iterator[Row]:
 
 def median_lookup_s(log: UnifiedLog, count: int) -> float:
     random = Random(2)
-    taken: list[float] = []
-    # Twice as many as count: the first half finds the indexes on disk.
-    for _ in range(2 * count):
+
+    def look_up() -> None:
         offset = random.randrange(log.log_end_offset)
-        begin = time.perf_counter()
-        data = log.read(offset, 1)
-        taken.append(time.perf_counter() - begin)
-        assert data.next_offset > offset
-    return statistics.median(taken[count:])
+        assert log.read(offset, 1).next_offset > offset
+
+    return median_s(look_up, count)
+
+
+def median_time_lookup_s(log: UnifiedLog, count: int) -> float:
+    random, newest = Random(2), log.max_timestamp()
+    assert newest is not None
+
+    def look_up() -> None:
+        found = log.offset_for_timestamp(random.randrange(DEFAULT_NOW_MS, newest.timestamp_ms))
+        assert found is not None
+
+    return median_s(look_up, count)
+
+
+def median_s(look_up: Callable[[], object], count: int) -> float:
+    """Twice as many as count: the first half finds the indexes on disk."""
+    return statistics.median([seconds(look_up) for _ in range(2 * count)][count:])
 
 
 def measure_committed(root: Path, scale: Scale) -> Row:
