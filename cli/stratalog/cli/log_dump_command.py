@@ -29,7 +29,8 @@ from stratalog.cli.output import counted
     "--index-sanity-check",
     "compares_indexes",
     is_flag=True,
-    help="Compare each entry of an index with the segment beside it.",
+    help="Compare each entry of an index with the segment beside it, and the checksum of a transaction index"
+    " with that.",
 )
 @click.option(
     "--offset",
@@ -54,10 +55,11 @@ def dump(
     max_count: int | None,
     as_json: bool,
 ) -> None:
-    """Print what FILE holds: a segment (.log), an index (.index, .timeindex, .txnindex), a producer snapshot
-    (.snapshot), a snapshot of Kafka's metadata log (OFFSET-EPOCH.checkpoint, bootstrap.checkpoint),
-    leader-epoch-checkpoint, partition.metadata, a checkpoint of a data directory or its meta.properties; or
-    all of these in a directory. Names tell what a file is; nothing is changed.
+    """Print what FILE holds: a segment (.log), an index (.index, .timeindex, .txnindex), the checksum of a
+    transaction index (.txnchecksum), a producer snapshot (.snapshot), a snapshot of Kafka's metadata log
+    (OFFSET-EPOCH.checkpoint, bootstrap.checkpoint), leader-epoch-checkpoint, partition.metadata, a checkpoint
+    of a data directory or its meta.properties; or all of these in a directory. Names tell what a file is;
+    nothing is changed.
 
     Needs no server, but a running one may be writing: the last batch may be there in part, and index files of
     the active segment are not to be relied on.
@@ -148,7 +150,7 @@ def _items_of(filesystem: FileSystem, log: LogFile, options: DumpOptions) -> Ite
         return dump_segment(filesystem, log, options)
     if log.kind.is_index:
         return dump_index(filesystem, log, options)
-    return dump_small_file(filesystem, log)
+    return dump_small_file(filesystem, log, options)
 
 
 def _json_line(log: LogFile, item: DumpItem) -> str:

@@ -13,21 +13,23 @@ import re
 from typing import NamedTuple
 
 from stratalog.base.filesystem import FileSystem
+from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE, CLEANER_OFFSET_FILE
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.log.producer_snapshot import SNAPSHOT_SUFFIX
 from stratalog.manager.meta_properties import META_FILE
 from stratalog.manager.partition_metadata import PARTITION_METADATA_FILE
+from stratalog.manager.start_checkpoint import LOG_START_COPY_FILE
 from stratalog.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_CHECKSUM_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
 )
 
 # Kafka's own, which this project does not write.
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
-CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 
 _MAX_OFFSET = 2**63 - 1
 _OFFSET_NAME = re.compile(r"([0-9]{20})(\.[a-z]+)(\.deleted|\.swap|\.cleaned)?", re.ASCII)
@@ -43,11 +45,14 @@ class FileKind(enum.Enum):
     OFFSET_INDEX = "offset index"
     TIME_INDEX = "time index"
     TRANSACTION_INDEX = "transaction index"
+    TRANSACTION_CHECKSUM = "checksum of a transaction index"
     PRODUCER_SNAPSHOT = "producer snapshot"
     METADATA_SNAPSHOT = "metadata snapshot"
     LEADER_EPOCHS = "leader epochs"
     PARTITION_METADATA = "partition metadata"
     CHECKPOINT = "checkpoint"
+    CHECKPOINT_COPY = "copy of a checkpoint"
+    HORIZON_CHECKPOINT = "checkpoint of times"
     META_PROPERTIES = "properties of a data directory"
 
     @property
@@ -66,6 +71,7 @@ _KINDS_BY_SUFFIX = {
     OFFSET_INDEX_SUFFIX: FileKind.OFFSET_INDEX,
     TIME_INDEX_SUFFIX: FileKind.TIME_INDEX,
     TRANSACTION_INDEX_SUFFIX: FileKind.TRANSACTION_INDEX,
+    TRANSACTION_CHECKSUM_SUFFIX: FileKind.TRANSACTION_CHECKSUM,
     SNAPSHOT_SUFFIX: FileKind.PRODUCER_SNAPSHOT,
 }
 _KINDS_BY_NAME = {
@@ -75,6 +81,8 @@ _KINDS_BY_NAME = {
     LOG_START_OFFSET_FILE: FileKind.CHECKPOINT,
     HIGH_WATERMARK_FILE: FileKind.CHECKPOINT,
     CLEANER_OFFSET_FILE: FileKind.CHECKPOINT,
+    LOG_START_COPY_FILE: FileKind.CHECKPOINT_COPY,
+    CLEANER_HORIZON_FILE: FileKind.HORIZON_CHECKPOINT,
     META_FILE: FileKind.META_PROPERTIES,
 }
 _RANKS = {kind: rank for rank, kind in enumerate(FileKind)}

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
+from crc32c import crc32c
+
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
-from stratalog.cli.log_dump_entries import CorruptPlace, DumpEntry, DumpItem
+from stratalog.cli.log_dump_entries import CorruptPlace, DumpEntry, DumpItem, DumpOptions
 from stratalog.cli.log_dump_files import FileKind, LogFile
 from stratalog.cli.record_json import JsonValue
 from stratalog.log.checkpoint import parse_checkpoint
@@ -21,6 +23,9 @@ from stratalog.log.producer_state_entry import ProducerStateEntry
 from stratalog.manager.kafka_log_directory import is_of_server
 from stratalog.manager.meta_properties import parse_meta_properties
 from stratalog.manager.partition_metadata import parse_partition_metadata
+from stratalog.manager.start_checkpoint import parse_start_copy
+from stratalog.segment.file_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX
+from stratalog.segment.transaction_checksum import matches, parse_line
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """A snapshot of five million producers."""
@@ -31,7 +36,7 @@ _EMPTY_AT_FIRST = frozenset({FileKind.CHECKPOINT, FileKind.LEADER_EPOCHS})
 _Fields = dict[str, JsonValue]
 
 
-def dump_small_file(filesystem: FileSystem, log: LogFile) -> Iterator[DumpItem]:
+def dump_small_file(filesystem: FileSystem, log: LogFile, options: DumpOptions) -> Iterator[DumpItem]:
     """Raises OSError."""
     size_bytes = filesystem.file_size(log.path)
     if size_bytes > MAX_FILE_BYTES:
@@ -46,6 +51,10 @@ def dump_small_file(filesystem: FileSystem, log: LogFile) -> Iterator[DumpItem]:
         yield CorruptPlace(None, str(failure), size_bytes)
         return
     yield from (DumpEntry(entry_type, fields) for fields in found)
+    if log.kind is FileKind.TRANSACTION_CHECKSUM and options.compares_indexes:
+        difference = _difference(filesystem, log)
+        if difference is not None:
+            yield CorruptPlace(None, difference)
 
 
 def _is_of_server(filesystem: FileSystem, log: LogFile) -> bool:
@@ -53,6 +62,24 @@ def _is_of_server(filesystem: FileSystem, log: LogFile) -> bool:
     return is_of_server(
         filesystem, os.path.dirname(directory) if log.kind is FileKind.LEADER_EPOCHS else directory
     )
+
+
+def _transaction_checksum(_log: LogFile, data: bytes) -> list[_Fields]:
+    # Of a file that was being made when the power went, nothing may have come to the disk.
+    return [{"crc": parse_line(data)}] if data else []
+
+
+def _difference(filesystem: FileSystem, log: LogFile) -> str | None:
+    """What the files beside the checksum of a transaction index say against it. Raises OSError."""
+    try:
+        index = filesystem.read_file(log.beside(TRANSACTION_INDEX_SUFFIX))
+        log_size_bytes = filesystem.file_size(log.beside(LOG_SUFFIX))
+    except FileNotFoundError as failure:
+        return f"there is no {os.path.basename(failure.filename)} beside it"
+    found = filesystem.read_file(log.path)
+    if matches(found, crc32c(index), log_size_bytes) is False:
+        return f"the transaction index and the size of the segment, {log_size_bytes} bytes, have another one"
+    return None
 
 
 def _producers(log: LogFile, data: bytes) -> list[_Fields]:
@@ -86,6 +113,20 @@ def _checkpoint_offsets(_log: LogFile, data: bytes) -> list[_Fields]:
     ]
 
 
+def _start_copy(_log: LogFile, data: bytes) -> list[_Fields]:
+    return [
+        {"topic": partition.topic, "partition": partition.partition, "offset": offset}
+        for partition, offset in parse_start_copy(data).items()
+    ]
+
+
+def _horizons(_log: LogFile, data: bytes) -> list[_Fields]:
+    return [
+        {"topic": partition.topic, "partition": partition.partition, "due_ms": due_ms}
+        for partition, due_ms in parse_checkpoint(data.decode()).items()
+    ]
+
+
 def _partition_metadata(_log: LogFile, data: bytes) -> list[_Fields]:
     return [{"topic_id": str(parse_partition_metadata(data.decode()))}]
 
@@ -97,9 +138,12 @@ def _meta_properties(_log: LogFile, data: bytes) -> list[_Fields]:
 
 
 _DECODERS: dict[FileKind, tuple[str, Callable[[LogFile, bytes], list[_Fields]]]] = {
+    FileKind.TRANSACTION_CHECKSUM: ("transaction_checksum", _transaction_checksum),
     FileKind.PRODUCER_SNAPSHOT: ("producer", _producers),
     FileKind.LEADER_EPOCHS: ("leader_epoch", _leader_epochs),
     FileKind.CHECKPOINT: ("checkpoint_offset", _checkpoint_offsets),
+    FileKind.CHECKPOINT_COPY: ("checkpoint_offset", _start_copy),
+    FileKind.HORIZON_CHECKPOINT: ("clean_due", _horizons),
     FileKind.PARTITION_METADATA: ("partition_metadata", _partition_metadata),
     FileKind.META_PROPERTIES: ("property", _meta_properties),
 }

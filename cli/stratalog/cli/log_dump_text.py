@@ -204,6 +204,12 @@ _TABLES: dict[str, tuple[_Column, ...]] = {
     ),
     "leader_epoch": _numbers("leader_epoch", "start_offset"),
     "checkpoint_offset": (*_words("topic"), *_numbers("partition", "offset")),
+    "clean_due": (
+        *_words("topic"),
+        *_numbers("partition"),
+        _Column("DUE", _time("due_ms"), is_number=False),
+    ),
+    "transaction_checksum": _numbers("crc"),
     "partition_metadata": _words("topic_id"),
     "property": _words("name", "value"),
 }

@@ -13,6 +13,7 @@ none, what entries say is compared with the batches that they name (`aborted_evi
 
 from __future__ import annotations
 
+import re
 import struct
 
 from crc32c import crc32c
@@ -21,11 +22,20 @@ from stratalog.base.filesystem import Buffer, FileSystem
 from stratalog.segment.file_names import TRANSACTION_CHECKSUM_SUFFIX, segment_path
 
 _SIZE = struct.Struct(">q")
+_LINE = re.compile(rb"[0-9a-f]{8}\n")
 
 
 def checksum_line(index_checksum: int, log_size_bytes: int) -> bytes:
     """The contents of the file, by the CRC-32C of the index."""
     return f"{crc32c(_SIZE.pack(log_size_bytes), index_checksum):08x}\n".encode()
+
+
+def parse_line(found: bytes) -> int:
+    """CRC-32C of the index and the size. Raises ValueError where the contents are not those of such a
+    file."""
+    if _LINE.fullmatch(found) is None:
+        raise ValueError("not eight hexadecimal digits and a line feed")
+    return int(found, 16)
 
 
 def matches(found: bytes, index_checksum: int, log_size_bytes: int) -> bool | None:

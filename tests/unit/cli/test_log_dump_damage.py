@@ -14,13 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.types import TopicPartition
 from stratalog.cli import log_dump_segment
 from stratalog.cli.log_commands import log
 from stratalog.cli.log_dump_entries import CorruptPlace, DumpEntry, DumpItem, DumpOptions
-from stratalog.cli.log_dump_files import FileKind, log_file_of
+from stratalog.cli.log_dump_files import FileKind, log_file_of, log_files_in
 from stratalog.cli.log_dump_indexes import dump_index
 from stratalog.cli.log_dump_segment import dump_segment
 from stratalog.cli.log_dump_small_files import dump_small_file
+from stratalog.log.checkpoint import format_checkpoint
 from stratalog.manager.meta_properties import (
     DIRECTORY_ID,
     META_FILE,
@@ -29,6 +31,7 @@ from stratalog.manager.meta_properties import (
     VERSION,
     format_meta_properties,
 )
+from stratalog.manager.start_checkpoint import format_start_copy
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
@@ -41,7 +44,9 @@ from stratalog.record.header import (
     MAX_TIMESTAMP_POSITION,
 )
 from stratalog.record.record import Record
+from stratalog.testing.log_machine import PARTITION_DIR
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.varied_log import VariedLog
 
 DATA = Path(__file__).parents[2] / "golden" / "kafka-4.1.1" / "data"
 CODECS = DATA / "g1-codecs-0"
@@ -65,7 +70,7 @@ def dump_bytes(name: str, data: bytes, *, beside: Path | None = None) -> list[Du
         return list(dump_segment(filesystem, file, EVERYTHING))
     if file.kind.is_index:
         return list(dump_index(filesystem, file, EVERYTHING))
-    return list(dump_small_file(filesystem, file))
+    return list(dump_small_file(filesystem, file, EVERYTHING))
 
 
 def write(filesystem: MemoryFileSystem, name: str, data: bytes) -> None:
@@ -129,6 +134,52 @@ def test_a_transaction_index_is_held_against_the_markers() -> None:
     commit = struct.pack(">hqqqq", 0, 2, 0, 2, 3)
     [place] = corrupt(dump_bytes(name, commit, beside=TXN))
     assert "does not abort" in place.reason
+
+
+def test_the_checksum_of_a_transaction_index_is_held_against_what_it_is_of() -> None:
+    varied = VariedLog()
+    filesystem = varied.disk({})
+    files = [
+        file for file in log_files_in(filesystem, PARTITION_DIR) if file.kind is FileKind.TRANSACTION_CHECKSUM
+    ]
+    assert len(files) > 1
+    for file in files:
+        [item] = dump_small_file(filesystem, file, EVERYTHING)
+        assert item == DumpEntry("transaction_checksum", {"crc": int(varied.file(file.path), 16)})
+        for suffix in (".txnchecksum", ".txnindex"):
+            path = file.beside(suffix)
+            for _, changed in flipped(varied.file(path)):
+                assert corrupt(list(dump_small_file(varied.disk({path: changed}), file, EVERYTHING)))
+        for suffix in (".txnindex", ".log"):
+            path = file.beside(suffix)
+            [place] = corrupt(list(dump_small_file(varied.disk({path: None}), file, EVERYTHING)))
+            assert place.reason == f"there is no {path.rpartition('/')[2]} beside it"
+        log_path = file.beside(".log")
+        longer = varied.disk({log_path: varied.file(log_path) + b"\0"})
+        [place] = corrupt(list(dump_small_file(longer, file, EVERYTHING)))
+        assert f"{len(varied.file(log_path)) + 1} bytes" in place.reason
+        assert not corrupt(list(dump_small_file(longer, file, DumpOptions())))
+
+
+def test_our_own_checkpoints_are_shown(tmp_path: Path) -> None:
+    starts = {TopicPartition("orders", 0): 105_823}
+    (tmp_path / "log-start-offset-checkpoint.copy").write_bytes(format_start_copy(starts))
+    (tmp_path / "cleaner-horizon-checkpoint").write_text(
+        format_checkpoint({TopicPartition("orders", 0): 1_700_000_000_000})
+    )
+    result = run(tmp_path)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "log-start-offset-checkpoint.copy: copy of a checkpoint, 29 bytes",
+        "TOPIC   PARTITION  OFFSET",
+        "orders          0  105823",
+        "",
+        "cleaner-horizon-checkpoint: checkpoint of times, 27 bytes",
+        "TOPIC   PARTITION  DUE",
+        "orders          0  2023-11-14T22:13:20.000Z",
+    ]
+    for _, changed in flipped(format_start_copy(starts)):
+        assert corrupt(dump_bytes("log-start-offset-checkpoint.copy", changed))
 
 
 def test_every_flipped_bit_of_a_snapshot_is_found() -> None:
@@ -292,11 +343,16 @@ def test_records_before_a_broken_one_are_shown() -> None:
     assert len(corrupt(items)) == 1
 
 
+SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".txnchecksum", ".snapshot")
+OF_OURS = {f"{FIRST}.txnchecksum", "log-start-offset-checkpoint.copy", "cleaner-horizon-checkpoint"}
+NEVER_EMPTY = {f"{FIRST} "partition.metadata", "meta.properties", *OF_OURS}.snapshot",
 NAMES = [
-    *(f"{FIRST}{suffix}" for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot")),
+    *(f"{FIRST}{suffix}" for suffix in SUFFIXES),
     "leader-epoch-checkpoint",
     "partition.metadata",
     "replication-offset-checkpoint",
+    "log-start-offset-checkpoint.copy",
+    "cleaner-horizon-checkpoint",
     "meta.properties",
 ]
 
@@ -320,7 +376,7 @@ def test_text_files_with_flipped_bits_are_read_or_refused(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_file_has_nothing_or_is_not_one_of_its_kind(name: str) -> None:
     found = dump_bytes(name, b"")
-    assert bool(corrupt(found)) == (name in {f"{FIRST}.snapshot", "partition.metadata", "meta.properties"}), (
+    assert bool(corrupt(found)) == (name in NEVER_EMPTY), (
         "a broker makes the others before it has anything to write"
     )
 
