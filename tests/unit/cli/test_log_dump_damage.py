@@ -345,7 +345,7 @@ def test_records_before_a_broken_one_are_shown() -> None:
 
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".txnchecksum", ".snapshot")
 OF_OURS = {f"{FIRST}.txnchecksum", "log-start-offset-checkpoint.copy", "cleaner-horizon-checkpoint"}
-NEVER_EMPTY = {f"{FIRST} "partition.metadata", "meta.properties", *OF_OURS}.snapshot",
+NEVER_EMPTY = {f"{FIRST}.snapshot", "partition.metadata", "meta.properties", *OF_OURS}
 NAMES = [
     *(f"{FIRST}{suffix}" for suffix in SUFFIXES),
     "leader-epoch-checkpoint",
