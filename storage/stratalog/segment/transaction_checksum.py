@@ -18,6 +18,7 @@ import struct
 
 from crc32c import crc32c
 
+from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer, FileSystem
 from stratalog.segment.file_names import TRANSACTION_CHECKSUM_SUFFIX, segment_path
 
@@ -31,10 +32,10 @@ def checksum_line(index_checksum: int, log_size_bytes: int) -> bytes:
 
 
 def parse_line(found: bytes) -> int:
-    """CRC-32C of the index and the size. Raises ValueError where the contents are not those of such a
+    """CRC-32C of the index and the size. Raises CorruptRecordError where the contents are not those of such a
     file."""
     if _LINE.fullmatch(found) is None:
-        raise ValueError("not eight hexadecimal digits and a line feed")
+        raise CorruptRecordError("not eight hexadecimal digits and a line feed")
     return int(found, 16)
 
 
