@@ -163,11 +163,17 @@ async def test_records_go_on_behind_the_last_one_under_a_higher_epoch(tmp_path: 
         assert parse_header(answer.batches).leader_epoch > 41
 
 
+def forget_recovery_points(log_dir: Path) -> None:
+    """Nothing was fsynced when the broker was killed, as far as it knows."""
+    path = log_dir / "recovery-point-offset-checkpoint"
+    path.write_text(format_checkpoint(dict.fromkeys(parse_checkpoint(path.read_text()), 0)))
+
+
 @pytest.mark.parametrize("is_whole", [True, False])
 async def test_what_a_killed_broker_left_is_recovered(tmp_path: Path, is_whole: bool) -> None:
     shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
     (tmp_path / "kafka" / ".kafka_cleanshutdown").unlink()
-    (tmp_path / "kafka" / "recovery-point-offset-checkpoint").write_text("")
+    forget_recovery_points(tmp_path / "kafka")
     log = tmp_path / "kafka" / "g1-txn-0" / f"{258:020}.log"
     # A broker makes the indexes of the segment that it writes as large as they may become.
     os.truncate(log.with_suffix(".index"), 10_485_760)
@@ -196,7 +202,7 @@ async def test_what_a_killed_broker_left_is_recovered(tmp_path: Path, is_whole: 
 async def test_what_a_recovery_cut_off_is_told_with_where_it_is(tmp_path: Path, option: str) -> None:
     shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
     (tmp_path / "kafka" / ".kafka_cleanshutdown").unlink(missing_ok=True)
-    (tmp_path / "kafka" / "recovery-point-offset-checkpoint").write_text("")
+    forget_recovery_points(tmp_path / "kafka")
     path = tmp_path / "kafka" / "g1-codecs-0" / f"{0:020}.log"
     data = bytearray(path.read_bytes())
     first = parse_header(data)
@@ -353,7 +359,7 @@ def test_a_segment_that_did_not_come_along_is_told(tmp_path: Path, options: tupl
 def test_a_torn_end_that_was_cut_off_is_told(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
     (tmp_path / "kafka" / ".kafka_cleanshutdown").unlink()
-    (tmp_path / "kafka" / "recovery-point-offset-checkpoint").write_text("")
+    forget_recovery_points(tmp_path / "kafka")
     log = tmp_path / "kafka" / "g1-txn-0" / f"{258:020}.log"
     size = log.stat().st_size
     os.truncate(log, size - 1)

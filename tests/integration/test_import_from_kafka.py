@@ -80,6 +80,7 @@ async def test_a_broker_that_has_written_no_checkpoint_yet(tmp_path: Path, kafka
     with broker.running(is_killed=True):
         broker.create_topic("young", 1)
         broker.produce("young", ["a", "b", "c"])
+        broker.wait_for_high_watermarks()
     for name in ("recovery-point", "log-start"):
         assert (broker.log_dir / f"{name}-offset-checkpoint").read_bytes() == b"", name
     report = run_import(tmp_path / "data", broker.log_dir)

@@ -17,13 +17,17 @@ A broker makes all three checkpoints when it first has a directory, empty, and w
 logs into the first one, every minute and when it stops. So a partition without a line there was brought here
 from somewhere else, or is younger than that minute; and where it was brought without the line that says which
 of its records were deleted, these would be back, and nothing in its files would tell.
+
+A broker that was killed before its first minute was over has written neither of the first two, but perhaps
+the third, which gets its lines every five seconds. One of the two that is empty alone has lost what was in
+it.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 from uuid import UUID
@@ -139,7 +143,11 @@ class KafkaLogDirectory:
             self._start_offsets = self._start_offsets_of_deletions()
             self._recovery_points = self._offsets(RECOVERY_POINT_FILE)
             self._high_watermarks = self._offsets(HIGH_WATERMARK_FILE) or {}
-            self._is_young = not self.was_clean and self._is_empty(RECOVERY_POINT_FILE)
+            is_young = not self.was_clean and all(
+                map(self._is_empty, (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE))
+            )
+            # The partitions that it has written down; None where it had not come to that.
+            self._known = self._known_when_young() if is_young else (self._recovery_points or {}).keys()
             self.partitions, self.passed_over = self._find()
         except BaseException:
             self.release()
@@ -189,6 +197,12 @@ class KafkaLogDirectory:
         path = f"{self.path}/{name}"
         return self._filesystem.exists(path) and self._filesystem.file_size(path) == 0
 
+    def _known_when_young(self) -> Collection[TopicPartition] | None:
+        """When the broker was killed in its first minute."""
+        path = f"{self.path}/{HIGH_WATERMARK_FILE}"
+        is_written = self._filesystem.exists(path) and not self._is_empty(HIGH_WATERMARK_FILE)
+        return self._high_watermarks.keys() if is_written else None
+
     def _find(self) -> tuple[tuple[TopicPartition, ...], tuple[PassedOver, ...]]:
         partitions: list[TopicPartition] = []
         passed_over: list[PassedOver] = []
@@ -207,9 +221,7 @@ class KafkaLogDirectory:
     def _lacks_checkpoints(self, partition: TopicPartition) -> bool:
         if self._start_offsets is None:
             return True
-        return not self._is_young and (
-            self._recovery_points is None or partition not in self._recovery_points
-        )
+        return self._known is not None and partition not in self._known
 
     def partition(self, topic_partition: TopicPartition) -> SourcePartition:
         """One of `partitions`, with what an import has to know. Raises UnsupportedOperationError where it is

@@ -23,6 +23,7 @@ from typing import Final
 from uuid import UUID
 
 from stratalog.base.clock import SystemClock
+from stratalog.log.checkpoint import HIGH_WATERMARK_FILE
 from stratalog.manager.partition_metadata import format_topic_id, parse_topic_id
 from stratalog.testing.kafka_distribution import KafkaDistribution
 
@@ -161,6 +162,14 @@ class KafkaBroker:
                 return
             clock.sleep(1)
         raise AssertionError(description)
+
+    def wait_for_high_watermarks(self) -> None:
+        """Until it has written some down, which it does every five seconds."""
+        clock, path = SystemClock(), self.log_dir / HIGH_WATERMARK_FILE
+        deadline_s = clock.monotonic_s() + START_TIMEOUT_S
+        while not path.read_bytes():
+            assert clock.monotonic_s() < deadline_s, path
+            clock.sleep(0.1)
 
     def create_topic(self, name: str, partition_count: int) -> UUID:
         """Create a topic; returns the id that the broker has given to it."""

@@ -136,6 +136,40 @@ def it_was_stopped_and_yet_wrote_nothing(broker: Broker) -> None:
     broker.write(f"/disk1/{RECOVERY_POINT_FILE}", "")
 
 
+def recovery_points_alone_are_empty(broker: Broker) -> None:
+    broker.write(f"/disk1/{RECOVERY_POINT_FILE}", "")
+
+
+def log_starts_alone_are_written(broker: Broker) -> None:
+    recovery_points_alone_are_empty(broker)
+    broker.write(f"/disk1/{HIGH_WATERMARK_FILE}", "")
+
+
+def it_had_others_only_when_it_was_killed_in_its_first_minute(broker: Broker) -> None:
+    nothing_is_written_but_high_watermarks(broker)
+    broker.write(f"/disk1/{HIGH_WATERMARK_FILE}", format_checkpoint({SECOND: 10}))
+
+
+def its_high_watermarks_of_the_first_minute_are_damaged(broker: Broker) -> None:
+    nothing_is_written_but_high_watermarks(broker)
+    broker.write(f"/disk1/{HIGH_WATERMARK_FILE}", "0\n2\ntrim 0 10\n")
+
+
+def nothing_is_written_but_high_watermarks(broker: Broker) -> None:
+    for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE):
+        broker.write(f"/disk1/{name}", "")
+
+
+def nothing_is_written(broker: Broker) -> None:
+    nothing_is_written_but_high_watermarks(broker)
+    broker.write(f"/disk1/{HIGH_WATERMARK_FILE}", "")
+
+
+def nothing_is_written_and_high_watermarks_are_gone(broker: Broker) -> None:
+    nothing_is_written_but_high_watermarks(broker)
+    broker.disk.unlink(f"/disk1/{HIGH_WATERMARK_FILE}")
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -144,6 +178,10 @@ def it_was_stopped_and_yet_wrote_nothing(broker: Broker) -> None:
         there_was_no_log_when_it_was_written,
         log_starts_are_gone,
         it_was_stopped_and_yet_wrote_nothing,
+        recovery_points_alone_are_empty,
+        log_starts_alone_are_written,
+        it_had_others_only_when_it_was_killed_in_its_first_minute,
+        its_high_watermarks_of_the_first_minute_are_damaged,
     ],
 )
 def test_a_directory_whose_checkpoints_cannot_be_its_own_is_refused(
@@ -161,13 +199,22 @@ def test_damaged_log_starts_are_refused_whatever_is_allowed(broker: Broker) -> N
         broker.read(allows_missing_checkpoints=True)
 
 
-def test_checkpoints_that_were_not_written_yet_are_no_damage(broker: Broker) -> None:
+@pytest.mark.parametrize(
+    ("young", "high_watermark"),
+    [
+        (nothing_is_written, None),
+        (nothing_is_written_and_high_watermarks_are_gone, None),
+        (nothing_is_written_but_high_watermarks, 10),
+    ],
+)
+def test_checkpoints_that_were_not_written_yet_are_no_damage(
+    broker: Broker, young: Callable[[Broker], None], high_watermark: int | None
+) -> None:
     """As a broker leaves them that was killed before its first checkpoint."""
     broker.disk.unlink(f"/disk1/{CLEAN_SHUTDOWN_FILE}")
-    for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE):
-        broker.write(f"/disk1/{name}", "")
+    young(broker)
     [first, second] = broker.read()
-    assert (first.log_start_offset, first.recovery_point, first.high_watermark) == (0, 0, None)
+    assert (first.log_start_offset, first.recovery_point, first.high_watermark) == (0, 0, high_watermark)
     assert not first.lacks_checkpoints
     assert second.log_start_offset == 6
 
