@@ -172,6 +172,7 @@ def _print_lines(lines: Sequence[str]) -> None:
 def _plan_document(plan: ImportPlan) -> dict[str, object]:
     return {
         "was_clean": plan.was_clean,
+        "unclean_log_dirs": list(plan.unclean_log_dirs),
         "config": dict(plan.config),
         "passed_over": [over._asdict() for over in plan.passed_over],
         "leftovers": list(map(str, plan.leftovers)),

@@ -23,7 +23,8 @@ def plan_remarks(plan: ImportPlan) -> list[str]:
         remarks.append("note: an earlier import was cut off; what it left is replaced")
     if not plan.was_clean:
         remarks.append(
-            "note: the broker was not stopped cleanly; logs are recovered, which may cut torn ends off"
+            f"note: the broker was not stopped cleanly; logs in {', '.join(plan.unclean_log_dirs)} are"
+            " recovered, which may cut torn ends off"
         )
     if plan.is_retention_assumed:
         remarks.append(

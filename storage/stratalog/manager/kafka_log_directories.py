@@ -48,9 +48,9 @@ class KafkaLogDirectories:
         return ",".join(directory.path for directory in self._directories)
 
     @property
-    def was_clean(self) -> bool:
-        """The broker has closed all logs."""
-        return all(directory.was_clean for directory in self._directories)
+    def unclean_paths(self) -> tuple[str, ...]:
+        """Those in which the broker has not closed the logs."""
+        return tuple(directory.path for directory in self._directories if not directory.was_clean)
 
     @property
     def passed_over(self) -> tuple[PassedOver, ...]:

@@ -77,6 +77,8 @@ def test_logs_of_several_directories_are_opened_each_as_its_own_was_left(world: 
         ("payments", 0): 30,
     }
     assert not report.plan.was_clean
+    [remark] = [remark for remark in report_remarks(report) if "not stopped cleanly" in remark]
+    assert "logs in /other are recovered" in remark
     logs = world.server()
     for topic in logs.catalog.topics().values():
         for partition, opened in logs.open_topic(topic).items():

@@ -53,13 +53,18 @@ class ImportPlan(NamedTuple):
     topics: tuple[SourceTopic, ...]
     config: Mapping[str, str]
     """Overrides of each of the topics."""
-    was_clean: bool
-    """The broker has closed its logs; where not, they are recovered."""
+    unclean_log_dirs: tuple[str, ...]
+    """Those in which the broker has not closed its logs: they are recovered."""
     passed_over: tuple[PassedOver, ...]
     leftovers: tuple[TopicPartition, ...]
     """What an import that was cut off has left of these topics."""
     already_imported: tuple[str, ...] = ()
     """Topics that an earlier import has brought; nothing becomes of them."""
+
+    @property
+    def was_clean(self) -> bool:
+        """The broker has closed all logs."""
+        return not self.unclean_log_dirs
 
     @property
     def is_retention_assumed(self) -> bool:
@@ -110,7 +115,7 @@ def plan_import(
     leftovers = tuple(
         present.topic_partition for present in target.present if present.topic_partition.topic in new_names
     )
-    return ImportPlan(topics, config, source.was_clean, tuple(passed_over), leftovers, already_imported)
+    return ImportPlan(topics, config, source.unclean_paths, tuple(passed_over), leftovers, already_imported)
 
 
 def _is_imported(topic: SourceTopic, target: ImportTarget) -> bool:
