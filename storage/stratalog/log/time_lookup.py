@@ -23,7 +23,7 @@ from stratalog.log.log_segments import LogSegments
 from stratalog.record.batch import decode
 from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import NO_LEADER_EPOCH
-from stratalog.record.header import MAX_OFFSET
+from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, NO_TIMESTAMP, parse_header
 from stratalog.record.record import Record
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
 from stratalog.segment.log_segment import LogSegment
@@ -77,10 +77,13 @@ def newest(segments: LogSegments, start_offset: int, end_offset: int) -> Timesta
             # the record that had it.
             others.append((highest_ms, segment))
     for highest_ms, segment in others:
-        since_ms = best.timestamp_ms + (segment.base_offset > best.offset)
-        found = _newest_since(segment, since_ms, highest_ms, start_offset, end_offset)
-        if found.timestamp_ms >= since_ms:
-            best = found
+        least_ms = best.timestamp_ms + (segment.base_offset > best.offset)
+        # Where the range ends may well be the newest: then no more than that is read.
+        for since_ms in dict.fromkeys((max(least_ms, _end_ms(segment, end_offset)), least_ms)):
+            found = _newest_since(segment, since_ms, highest_ms, start_offset, end_offset)
+            if found.timestamp_ms >= since_ms:
+                best = found
+                break
     return None if best == NO_TIMESTAMP_OFFSET else best
 
 
@@ -89,8 +92,11 @@ def _newest_since(
 ) -> TimestampOffset:
     """The first record in the range with the highest timestamp of `since_ms` or more; none in the segment has
     one above `highest_ms`."""
-    best = NO_TIMESTAMP_OFFSET
+    best, next_offset = NO_TIMESTAMP_OFFSET, segment.base_offset
     for row in segment.rows_since(since_ms):
+        if next_offset >= end_offset:
+            break
+        next_offset = row.last_offset + 1
         if row.max_timestamp_ms >= max(since_ms, best.timestamp_ms + 1) and row.last_offset >= start_offset:
             for record in _records(segment, row):
                 if start_offset <= record.offset < end_offset and record.timestamp_ms > best.timestamp_ms:
@@ -98,6 +104,14 @@ def _newest_since(
         if best.timestamp_ms == highest_ms:
             break
     return best
+
+
+def _end_ms(segment: LogSegment, end_offset: int) -> int:
+    """The time of the last batch below, as its header says: nobody has proven it."""
+    position = segment.position_of(min(end_offset, segment.end_offset) - 1)
+    if position is None:
+        return NO_TIMESTAMP
+    return parse_header(segment.read_bytes(position, HEADER_SIZE)).max_timestamp
 
 
 def _records(segment: LogSegment, row: BatchRow) -> list[Record]:

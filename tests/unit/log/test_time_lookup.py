@@ -39,10 +39,12 @@ def batch(times_ms: Sequence[int], claimed_ms: int = 0) -> bytes:
     )
 
 
-def append(log: UnifiedLog, segments: Sequence[Sequence[bytes]]) -> None:
-    """Each list of batches becomes a segment of its own."""
-    for batches in segments:
-        log.roll()
+def append(log: UnifiedLog, segments: Sequence[Sequence[bytes]], *, goes_on: bool = False) -> None:
+    """Each list of batches becomes a segment of its own; `goes_on`: the first one becomes the end of what is
+    there."""
+    for number, batches in enumerate(segments):
+        if number or not goes_on:
+            log.roll()
         for one in batches:
             moved = parse_header(one)._replace(base_offset=log.log_end_offset, leader_epoch=1)
             log.append_as_follower(moved.pack() + one[HEADER_SIZE:])
@@ -66,16 +68,17 @@ BATCHES = st.builds(batch, TIMES, st.sampled_from([0, 0, 0, 8, 11]))
     segments=st.lists(st.lists(BATCHES, min_size=1, max_size=4), min_size=1, max_size=5),
     start_share=st.floats(0, 1),
     flushed_count=st.integers(0, 5),
+    goes_on=st.booleans(),
 )
 def test_what_is_found_is_what_a_scan_finds(
-    segments: list[list[bytes]], start_share: float, flushed_count: int
+    segments: list[list[bytes]], start_share: float, flushed_count: int, *, goes_on: bool
 ) -> None:
     """Times go back and forth, many are equal, headers claim more than there is, and the range begins and
     ends in the middle of batches and segments."""
     log = LogMachine(config=CONFIG).start()
     append(log, segments[:flushed_count])
     log.flush()
-    append(log, segments[flushed_count:])
+    append(log, segments[flushed_count:], goes_on=goes_on)
     assert (log.high_watermark < log.log_end_offset) == (flushed_count < len(segments))
     log.increment_log_start_offset(int(start_share * log.high_watermark))
     for isolation in (Isolation.HIGH_WATERMARK, Isolation.LOG_END):
@@ -177,3 +180,20 @@ def test_deleted_records_need_not_be_sound_for_a_look_up() -> None:
     assert len(log.local_segments) == 4
     assert log.offset_for_timestamp(35) == (35, 9)
     assert log.max_timestamp() == (40, 10)
+
+
+def test_below_a_high_watermark_not_all_of_a_segment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the active segment claims lies above it."""
+    log = LogMachine(config=CONFIG).start()
+    append(log, [[batch([time_ms]) for time_ms in range(200)]])
+    log.flush()
+    append(log, [[batch([time_ms]) for time_ms in range(200, 400)]], goes_on=True)
+    asked, rows_since = list[int](), LogSegment.rows_since
+
+    def noted(segment: LogSegment, timestamp_ms: int) -> Iterator[BatchRow]:
+        asked.append(timestamp_ms)
+        return rows_since(segment, timestamp_ms)
+
+    monkeypatch.setattr(LogSegment, "rows_since", noted)
+    assert log.max_timestamp() == (199, 199)
+    assert asked == [399, 199]
