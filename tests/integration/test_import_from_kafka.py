@@ -85,6 +85,7 @@ async def test_a_broker_that_has_written_no_checkpoint_yet(tmp_path: Path, kafka
         assert (broker.log_dir / f"{name}-offset-checkpoint").read_bytes() == b"", name
     report = run_import(tmp_path / "data", broker.log_dir)
     assert starts(report) == {"young": 0}
+    assert (report["was_clean"], report["unclean_log_dirs"]) == (False, [str(broker.log_dir)])
     assert not [remark for remark in report["remarks"] if remark.startswith("warning")]
     async with service_bench(tmp_path) as bench:
         [records] = await bench.read_all("young")
