@@ -50,11 +50,14 @@ LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 DELETE_REASON = "delete"
 FUTURE_REASON = "future"
+STRAY_REASON = "stray"
 _REMOVED_REASONS = (DELETE_REASON, FUTURE_REASON)
 # A property that only a broker writes.
 _CLUSTER_ID = "cluster.id"
 # The longest name that all usual file systems take.
 _MAX_NAME_BYTES = 255
+# Of the number of a partition, here and in Kafka.
+_MAX_PARTITION = 2**31 - 1
 # What `path_beside` makes, and Kafka.
 _NAME_BESIDE = re.compile(r"([A-Za-z0-9._-]+)\.[0-9a-f]{32}-([a-z]+)")
 
@@ -187,14 +190,27 @@ class DataDirectory:
     def set_aside_of(self, partition: TopicPartition, reason: str) -> list[str]:
         """Those that were this partition's, or, of the longest names, may have been; as of the last look and
         since."""
+        return self._beside(partition, reason, self._set_aside_names)
+
+    def _beside(self, partition: TopicPartition, reason: str, names: Iterable[str]) -> list[str]:
         unique = UUID(int=0)
         beside = posixpath.basename(self.path_beside(partition, unique, reason))
         prefix, suffix = beside.split(unique.hex)
         return [
             f"{self.path}/{name}"
-            for name in sorted(self._set_aside_names)
+            for name in sorted(names)
             if len(name) == len(beside) and name.startswith(prefix) and name.endswith(suffix)
         ]
+
+    def put_away_of(self, partition: TopicPartition) -> list[str]:
+        """What was this partition's, and was deleted or set aside, but for strays: of these checkpoints know
+        nothing. As it is now. Raises OSError."""
+        names = self._directory_names()
+        reasons = {name.rpartition("-")[2] for name in names if _NAME_BESIDE.fullmatch(name)}
+        found: list[str] = []
+        for reason in sorted(reasons - {FUTURE_REASON, STRAY_REASON}):
+            found += self._beside(partition, reason, names)
+        return found
 
     def take_back(self, path: str, partition: TopicPartition) -> None:
         """What was set aside is the partition's again; durable. Raises OSError."""
@@ -307,4 +323,4 @@ def parse_partition_name(name: str) -> TopicPartition | None:
     topic, dash, number = name.rpartition("-")
     if not dash or not topic or not number.isascii() or not number.isdigit() or str(int(number)) != number:
         return None
-    return TopicPartition(topic, int(number))
+    return TopicPartition(topic, int(number)) if int(number) <= _MAX_PARTITION else None

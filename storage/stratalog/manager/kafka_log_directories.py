@@ -8,14 +8,17 @@ found must be 0 to some last one without a hole, and no partition may be there t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import islice, pairwise
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.manager.kafka_log_directory import KafkaLogDirectory, PassedOver, SourcePartition, SourceTopic
 from stratalog.manager.partition_metadata import read_partition_metadata
+
+_SHOWN_GAPS = 5
 
 
 class KafkaLogDirectories:
@@ -38,6 +41,10 @@ class KafkaLogDirectories:
                 for partition in directory.partitions:
                     self._partitions[partition].append(directory)
             self._undo = undo.pop_all()
+        numbers: defaultdict[str, list[int]] = defaultdict(list)
+        for partition in sorted(self._partitions):
+            numbers[partition.topic].append(partition.partition)
+        self._numbers = {topic: tuple(found) for topic, found in numbers.items()}
 
     def release(self) -> None:
         self._undo.close()
@@ -59,10 +66,7 @@ class KafkaLogDirectories:
     @property
     def partitions_by_topic(self) -> Mapping[str, tuple[int, ...]]:
         """The numbers of the partitions that are here, by topic, in the order of names."""
-        numbers: dict[str, tuple[int, ...]] = {}
-        for partition in sorted(self._partitions):
-            numbers[partition.topic] = (*numbers.get(partition.topic, ()), partition.partition)
-        return numbers
+        return self._numbers
 
     def path_of(self, partition: TopicPartition) -> str:
         """The log directory that has it, or the first of these."""
@@ -74,14 +78,17 @@ class KafkaLogDirectories:
         Raises DataDirectoryError where it is not whole, or the checkpoints do not know it,
         UnsupportedOperationError where it is older than batches of version 2, OSError.
         """
-        numbers = self.partitions_by_topic[name]
-        missing = sorted(set(range(numbers[-1])) - set(numbers))
-        if missing:
+        numbers = self._numbers[name]
+        missing_count = numbers[-1] + 1 - len(numbers)
+        if missing_count:
             raise DataDirectoryError(
                 "partitions of the topic are not in this log directory; name the broker's other log"
-                " directories as well, bring here those that other brokers have, or leave the topic out",
+                " directories as well, bring here those that other brokers have, move away a directory that"
+                " is no partition's, or leave the topic out",
                 topic=name,
-                missing_partitions=",".join(map(str, missing)),
+                missing_partitions=",".join(islice(_gaps(numbers), _SHOWN_GAPS)),
+                missing_count=missing_count,
+                last_path=f"{self.path_of(TopicPartition(name, numbers[-1]))}/{name}-{numbers[-1]}",
                 path=self.path,
             )
         partitions = [self._partition(TopicPartition(name, number)) for number in numbers]
@@ -121,3 +128,12 @@ class KafkaLogDirectories:
                 partitions=",".join(str(partition.topic_partition.partition) for partition in unknown),
                 path=self.path_of(unknown[0].topic_partition),
             )
+
+
+def _gaps(numbers: Sequence[int]) -> Iterator[str]:
+    """What is missing between 0 and the last one of these, as `3` or `5-9`. However far they are apart."""
+    for before, number in pairwise((-1, *numbers)):
+        if number - before == 2:
+            yield str(number - 1)
+        elif number - before > 2:
+            yield f"{before + 1}-{number - 1}"

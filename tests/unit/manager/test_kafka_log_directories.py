@@ -20,9 +20,9 @@ from stratalog.log.checkpoint import (
     parse_broker_checkpoint,
     parse_checkpoint,
 )
-from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE, LOCK_FILE
+from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE, LOCK_FILE, parse_partition_name
 from stratalog.manager.kafka_log_directories import KafkaLogDirectories
-from stratalog.manager.kafka_log_directory import SourcePartition
+from stratalog.manager.kafka_log_directory import PassedOver, SourcePartition
 from stratalog.manager.partition_metadata import write_partition_metadata
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -246,8 +246,42 @@ def test_a_partition_that_is_in_two_directories_is_refused(broker: Broker) -> No
 
 
 def test_what_one_directory_lacks_the_others_may_have(broker: Broker) -> None:
-    broker.refuse("name the broker's other log directories.*missing_partitions=`0` path=`/disk2`", "/disk2")
+    broker.refuse(
+        "name the broker's other log directories.*missing_partitions=`0` missing_count=`1`.* path=`/disk2`",
+        "/disk2",
+    )
     assert len(broker.read()) == 2
+
+
+def test_what_is_missing_is_told_in_a_line_however_much_it_is(broker: Broker) -> None:
+    """A human has made a copy with a date behind its name; no line, and nothing in memory, grows with it."""
+    for number in (3, 20_261_122):
+        broker.disk.make_directories(f"/disk2/trim-{number}")
+    with pytest.raises(DataDirectoryError, match="move away a directory that is no partition's") as refusal:
+        broker.read()
+    assert refusal.value.fields == {
+        "topic": "trim",
+        "missing_partitions": "2,4-20261121",
+        "missing_count": 20_261_119,
+        "last_path": "/disk2/trim-20261122",
+        "path": "/disk1,/disk2",
+    }
+    for number in range(5, 100, 2):
+        broker.disk.make_directories(f"/disk2/trim-{number}")
+    with pytest.raises(DataDirectoryError) as refusal:
+        broker.read()
+    assert refusal.value.fields["missing_partitions"] == "2,4,6,8,10"
+    assert refusal.value.fields["missing_count"] == 20_261_119 - 48
+
+
+def test_a_number_that_no_partition_has_is_part_of_somebody_elses_name(broker: Broker) -> None:
+    assert parse_partition_name("trim-2147483647") == TopicPartition("trim", 2**31 - 1)
+    for number in (2**31, 99_999_999_999, 10**240):
+        assert parse_partition_name(f"trim-{number}") is None
+    broker.disk.make_directories("/disk1/trim-99999999999")
+    assert [one.topic_partition for one in broker.read()] == [FIRST, SECOND]
+    source = KafkaLogDirectories(broker.disk, PATHS)
+    assert source.passed_over == (PassedOver("trim-99999999999", "it is not a partition's", "/disk1"),)
 
 
 def test_a_broker_that_runs_holds_all_of_them(broker: Broker) -> None:
