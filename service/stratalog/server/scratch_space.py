@@ -2,7 +2,7 @@
 
 Nothing in there outlives a process, so it does not matter which directory it is. One whose disk fails while
 it is used ends that upload or compaction with an error; the next one finds the directory offline and takes
-another.
+another. A full disk takes no directory, and an upload may be what frees it: most need no file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
+from stratalog.log.directory_health import FULL_DISK
 from stratalog.remote.spool import clear_spool_directory
 
 logger = logging.getLogger(__name__)
@@ -26,19 +27,26 @@ class ScratchSpace:
         self._online = online
 
     def place(self, name: str) -> str:
-        """A directory of that name, which is there, and empty: nobody else may use the name now. Raises
-        DataDirectoryError where no log directory has one."""
+        """A directory of that name, empty: nobody else may use the name now. Where all disks are full it is
+        not there; whoever needs a file in it has to make it. Raises DataDirectoryError where no log directory
+        can have one."""
         first: tuple[str, OSError] | None = None
+        full_path: str | None = None
         for directory in self._online():
             # No topic can have this name for a directory: a partition's ends with a hyphen and a number.
             path = f"{directory}/scratch/{name}"
             try:
                 clear_spool_directory(self._filesystem, path)
             except OSError as failure:
+                if failure.errno in FULL_DISK:
+                    full_path = full_path or path
+                    continue
                 logger.warning("scratch files cannot be put into `%s`: %s", path, failure)
                 first = first or (path, failure)
             else:
                 return path
+        if full_path is not None:
+            return full_path
         raise DataDirectoryError(
             "no log directory takes scratch files; repair a disk or correct the rights, and try again",
             path="" if first is None else first[0],

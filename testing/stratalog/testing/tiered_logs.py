@@ -58,6 +58,7 @@ class TieredLogs:
         owner: str = "owner",
         max_object_bytes: int = 1 << 20,
         read_bytes: int = 1 << 20,
+        memory_bytes: int = 64 << 20,
         commit_settings: CommitSettings | None = None,
         stop: StopSignal | None = None,
     ) -> None:
@@ -90,7 +91,9 @@ class TieredLogs:
             identity.store_id,
             stop,
             RemoteLogManagerSettings(
-                writer=ObjectWriterSettings(spool_directory="/spool", index_interval_bytes=100),
+                writer=ObjectWriterSettings(
+                    spool_directory="/spool", memory_bytes=memory_bytes, index_interval_bytes=100
+                ),
                 max_object_bytes=max_object_bytes,
                 read_bytes=read_bytes,
             ),

@@ -84,7 +84,8 @@ class Compactor:
         spool_directory: Callable[[], str] | None = None,
     ) -> None:
         """`defaults`: what topics go by, at that time, where they set nothing. `spool_directory`: asked at
-        the beginning of each run, in place of the settings' own one."""
+        the beginning of each run, in place of the settings' own one, for a directory that is empty, or not
+        there."""
         self._filesystem = filesystem
         self._store = store
         self._clock = clock
@@ -116,7 +117,8 @@ class Compactor:
         with self._lock:
             if self._spool_directory is not None:
                 self._settings = dataclasses.replace(self._settings, spool_directory=self._spool_directory())
-            clear_spool_directory(self._filesystem, self._settings.spool_directory)
+            else:
+                clear_spool_directory(self._filesystem, self._settings.spool_directory)
             reports: list[CompactionReport] = []
             for _ in range(MAX_ROUNDS):
                 is_done = self._run_round(topics, left_alone, reports)

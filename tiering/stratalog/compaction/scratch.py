@@ -8,6 +8,7 @@ unlinked when it is closed, and what a crash leaves behind goes when the next co
 from __future__ import annotations
 
 import bisect
+import posixpath
 from types import TracebackType
 from uuid import UUID
 
@@ -90,6 +91,7 @@ class Scratch:
 
     def _append_to_file(self, data: Buffer) -> None:
         if self._file is None:
+            self._filesystem.make_directories(posixpath.dirname(self._path))
             self._file = self._filesystem.open_append(self._path)
             self._file.append(self._pieces)
             self._pieces, self._ends = [], []

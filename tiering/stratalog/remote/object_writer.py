@@ -41,7 +41,7 @@ class ObjectWriterSettings:
     """How objects are made. Immutable."""
 
     spool_directory: str
-    """An existing directory for temporary files, used by one process only."""
+    """A directory for temporary files, used by one process only; made with the first of them."""
     memory_bytes: int = 64 << 20
     """What each of the two spools keeps in memory before it takes a file. Lower it where many objects are
     written at once.

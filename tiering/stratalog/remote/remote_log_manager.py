@@ -42,7 +42,8 @@ class RemoteLogManagerSettings:
     writer: ObjectWriterSettings
     """How objects are made. Its spool directory is emptied when the manager is made."""
     max_object_bytes: int = 256 << 20
-    """Data in one object. Larger means fewer objects and longer until the first of them is committed."""
+    """Data in one object; less while the spool's disk is full. Larger means fewer objects and longer until
+    the first of them is committed."""
     read_bytes: int = 8 << 20
     """What is read from a segment at a time."""
     put_attempts: int = 3
@@ -66,7 +67,8 @@ class RemoteLogManager:
         spool_directory: Callable[[], str] | None = None,
     ) -> None:
         """`stop` ends a pass before its next read of a log; `store` may look at it, too. `spool_directory`:
-        asked before each object, in place of the settings' own one, for a directory that is there and empty.
+        asked before each object, in place of the settings' own one, for a directory that is empty, or not
+        there.
         """
         self._filesystem = filesystem
         self._store = store
@@ -134,16 +136,32 @@ class RemoteLogManager:
         writer_settings = settings.writer
         if self._spool_directory is not None:
             writer_settings = dataclasses.replace(writer_settings, spool_directory=self._spool_directory())
+        max_object_bytes = self._max_object_bytes(writer_settings.spool_directory)
         with ObjectWriter(self._filesystem, header, writer_settings) as writer:
             for run in runs:
-                if writer.data_bytes >= settings.max_object_bytes:
+                if writer.data_bytes >= max_object_bytes:
                     break
-                run.copy_into(writer, settings.max_object_bytes, settings.read_bytes)
+                run.copy_into(writer, max_object_bytes, settings.read_bytes)
                 # The object is full.
                 if not run.is_finished:
                     break
             if writer.slice_count > 0:
                 self._store_and_commit(writer.finish(), runs, epoch, report)
+
+    def _max_object_bytes(self, spool_directory: str) -> int:
+        """Data in the next object. Where there is no room for a spool it is so little that none is needed:
+        nothing but uploads frees a disk that is full of what is to be tiered."""
+        settings = self._settings
+        try:
+            free_bytes = self._filesystem.free_bytes(spool_directory)
+        except OSError:
+            # It is not there, and cannot be made either.
+            free_bytes = 0
+        # Data and key streams.
+        has_room = free_bytes >= 2 * settings.max_object_bytes
+        # One read goes beyond it, and what surrounds the data comes on top.
+        in_memory_bytes = max(1, settings.writer.memory_bytes // 2)
+        return settings.max_object_bytes if has_room else min(settings.max_object_bytes, in_memory_bytes)
 
     def _store_and_commit(
         self, finished: FinishedObject, runs: Sequence[UploadRun], epoch: int, report: _Report

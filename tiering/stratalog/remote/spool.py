@@ -2,12 +2,13 @@
 
 An object's parts cannot all be sent in the order in which they are made, so they wait here. Nothing is
 fsynced: a spool is worth nothing after a crash, and whoever owns the directory removes what an earlier
-process left in it (`clear_spool_directory`).
+process left in it (`clear_spool_directory`). Who has no file needs no directory: a full disk refuses one.
 """
 
 from __future__ import annotations
 
 import itertools
+import posixpath
 from collections.abc import Sequence
 from typing import NamedTuple, overload
 
@@ -108,6 +109,7 @@ class Spool:
 
     def _write(self) -> None:
         if self._file is None:
+            self._filesystem.make_directories(posixpath.dirname(self._path))
             self._file = self._filesystem.open_append(self._path)
         written_bytes = self._file.append(self._waiting)
         assert written_bytes == self._waiting_bytes

@@ -18,6 +18,7 @@ from stratalog.record.record import Record
 from stratalog.remote.object_verifier import verify_object
 from stratalog.remote.upload_report import UploadReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
+from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
@@ -104,6 +105,24 @@ def test_what_was_appended_is_tiered_once(
     logs.seal()
     logs.upload()
     check_all_tiered(logs, {name: expected[name] + more[name] for name in expected})
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_where_a_spool_has_no_room_objects_are_so_small_that_they_need_none(*, is_full: bool) -> None:
+    disk, clock = FullFileSystem(), ManualClock()
+    store = MemoryObjectStore(clock)
+    logs = TieredLogs(disk, store, clock, SequentialIds(1), memory_bytes=4000, read_bytes=1000)
+    logs.create_topic("t", 2, {"cleanup.policy": "compact"})
+    expected = fill(logs, [100, 50])
+    logs.seal()
+    data_bytes = sum(log.size_bytes for log in logs.logs.values())
+    assert data_bytes > 4000
+    if is_full:
+        disk.fill("/spool")
+    report = logs.upload()
+    assert (report.refused, report.failed, report.data_bytes) == ((), (), data_bytes)
+    assert report.object_count == (-(-data_bytes // 2000) if is_full else 1)
+    check_all_tiered(logs, expected)
 
 
 def test_the_active_segment_and_what_is_not_fsynced_stay_here() -> None:
