@@ -13,6 +13,7 @@ says which offset comes next.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import posixpath
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -158,14 +159,17 @@ class LogExport:
         *,
         keeps_producer_ids: bool = False,
     ) -> None:
-        """`target`: an absolute path where nothing is, or an empty directory. `keeps_producer_ids`: it goes
-        to the cluster that has handed these out. Raises DataDirectoryError where something is there,
-        ExportTargetError."""
+        """`target`: an absolute path where nothing is, or an empty directory, or a link that leads there.
+        `keeps_producer_ids`: it goes to the cluster that has handed these out. Raises DataDirectoryError
+        where something is there, or nothing can be given that name, ExportTargetError."""
         self._filesystem = filesystem
         self._keeps_producer_ids = keeps_producer_ids
-        self._target = target
+        with _target_errors(target):
+            # A name that is a link is not given to a directory.
+            self._target = target = filesystem.real_path(target)
         self._require_room()
         self._path = f"{target}.{ids.uuid().hex}-export"
+        self._require_replaceable()
         self._exported: list[ExportedLog] = []
         self._begun: dict[TopicPartition, UnifiedLog] = {}
         with _target_errors(target):
@@ -237,9 +241,13 @@ class LogExport:
         starts.write({partition: offset for partition, offset in starts.read().items() if partition in ends})
         for partition, end_offset in ends.items():
             directory = f"{self._path}/{partition}"
-            for name in self._filesystem.list_directory(directory):
-                if name.endswith(DELETED_SUFFIX):
-                    self._filesystem.unlink(f"{directory}/{name}")
+            deleted = [
+                name for name in self._filesystem.list_directory(directory) if name.endswith(DELETED_SUFFIX)
+            ]
+            for name in deleted:
+                self._filesystem.unlink(f"{directory}/{name}")
+            if deleted:
+                self._filesystem.sync_directory(directory)
             if self._end_of_files(partition) < end_offset:
                 for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                     replace_file(self._filesystem, segment_path(directory, end_offset, suffix), b"")
@@ -267,6 +275,25 @@ class LogExport:
                 "there is something already, and nothing is overwritten; choose another log directory",
                 path=self._target,
             )
+
+    def _require_replaceable(self) -> None:
+        """An empty directory gives its name away at the end: let one do so now, before hours of work."""
+        with _target_errors(self._target):
+            if not self._filesystem.exists(self._target):
+                return
+            self._filesystem.make_directories(self._path)
+            try:
+                self._filesystem.rename(self._path, self._target)
+                return
+            except OSError as failure:
+                self._filesystem.remove_tree(self._path)
+                if failure.errno != errno.EBUSY:
+                    raise
+        raise DataDirectoryError(
+            "a disk is mounted at this directory, or the system needs it, so that no other can take its name;"
+            " name a new directory in it",
+            path=self._target,
+        )
 
     def __enter__(self) -> Self:
         return self
