@@ -372,13 +372,14 @@ class CleanerManager:
         return surveyed
 
     def _forget_failure(self, found: LogToClean) -> None:
-        """There is nothing to try again: what failed was a look at the log, or the last step of a clean."""
+        """There is nothing to try again: what failed was a look at the log, or the last step of a clean. It
+        may be again where the log is still to be looked into."""
         partition = found.partition
         if found.is_due or not (self._failures.has(partition) and self._failures.may_try(partition)):
             return
         with self.held(found.log) as is_held:
             offset = self._checkpoint_of(found.log)
-            if not is_held:
+            if not is_held or self._lacks_horizon(found.log):
                 return
             try:
                 if offset is not None:

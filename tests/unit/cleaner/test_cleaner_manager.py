@@ -20,6 +20,7 @@ from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.cleaned_batches import NO_HORIZON
 from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine, Paused
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.log_machine import DATA_DIR
@@ -314,7 +315,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_a_pause() -> None:
     machine.fill(machine.open(0), 2)
     found = taken(machine.manager)
     disk.fail_at(disk.operation_count + 1, number=ENOSPC)
-    machine.manager.done(found, 2)
+    machine.manager.done(found, 2, NO_HORIZON)
     (failure,) = machine.manager.failures()
     assert (failure.kind, failure.dirty_bytes) == (FailureKind.FULL_DISK, 0)
     machine.manager.check()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from errno import EIO, ENOSPC
+from itertools import pairwise
 
 import pytest
 
@@ -276,6 +277,37 @@ def test_a_log_that_cannot_be_looked_into_is_tried_again_later() -> None:
     machine.clock.advance(MAX_DELAY_MS)
     assert manager.find_horizon()
     assert not manager.find_horizon()
+
+
+def test_a_log_that_cannot_be_looked_into_waits_longer_each_time() -> None:
+    """Until then nothing is due in it, which is no success."""
+    machine = IdleMachine()
+    log = cleaned_once(machine)
+    machine.machine.disk.unlink(PATH)
+    path = log.local_segments[0].path
+    whole = machine.machine.disk.read_file(path)
+    file = machine.machine.disk.open_append(path)
+    file.truncate(0)
+    file.append([b"\xff" * len(whole)])
+    manager = machine.new_manager()
+    worker = machine.worker(manager)
+    begun_ms, tried_after_s = machine.clock.now_ms(), list[int]()
+    for elapsed_s in range(2000):
+        tried_after_s += [elapsed_s] * worker.clean_filthiest()
+        machine.clock.advance(1000)
+    (failure,) = manager.failures()
+    assert (failure.failure_count, failure.since_ms) == (len(tried_after_s), begun_ms)
+    waits_s = [later - earlier for earlier, later in pairwise(tried_after_s)]
+    assert len(waits_s) >= 6
+    for count, wait_s in enumerate(waits_s):
+        assert 0.8 * 15 * 2**count <= wait_s <= 15 * 2**count + 1
+    file.truncate(0)
+    file.append([whole])
+    machine.clock.advance(MAX_DELAY_MS)
+    assert worker.clean_filthiest()
+    assert not worker.clean_filthiest()
+    assert manager.failures() == ()
+    assert worker.stats().next_horizon_ms < NO_HORIZON
 
 
 def test_a_look_ends_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
