@@ -135,6 +135,41 @@ def test_decoded_records_are_the_same(
     assert expected[0] == "result" or expected[1] is CorruptRecordError
 
 
+@given(payloads(), st.integers(0, 40), st.integers(1, 5), st.integers(0, 120))
+def test_spans_are_the_same(
+    payload_and_count: tuple[bytes, int], position: int, max_count: int, max_bytes: int
+) -> None:
+    payload, _ = payload_and_count
+    position = min(position, len(payload))
+    expected = outcome(pure_kernels.span_records, payload, position, max_count, max_bytes)
+    assert outcome(native.span_records, payload, position, max_count, max_bytes) == expected
+    assert expected[0] == "result" or expected[1] is CorruptRecordError
+
+
+@given(RECORDS, st.integers(1, 5), st.integers(0, 300))
+def test_spans_are_as_many_records_as_fit(records: list[Record], max_count: int, max_bytes: int) -> None:
+    kind, payload = outcome(pure_kernels.encode_records, records, 0)
+    if kind == "refused":
+        return
+    assert isinstance(payload, bytes)
+    # A record's size does not depend on its place among so few: their offset deltas take a byte.
+    sizes = [len(pure_kernels.encode_records([record], 0)) for record in records]
+    position, first = 0, 0
+    while first < len(records):
+        count = 1
+        while (
+            first + count < len(records)
+            and count < max_count
+            and sum(sizes[first:][: count + 1]) <= max_bytes
+        ):
+            count += 1
+        end = position + sum(sizes[first:][:count])
+        for kernels in (native, pure_kernels):
+            assert kernels.span_records(payload, position, max_count, max_bytes) == (count, end)
+        position, first = end, first + count
+    assert position == len(payload)
+
+
 @given(
     payloads(),
     st.binary(max_size=3),

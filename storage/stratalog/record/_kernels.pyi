@@ -18,6 +18,7 @@ from stratalog.record.pure_kernels import decode_records as decode_records
 from stratalog.record.pure_kernels import encode_columns as encode_columns
 from stratalog.record.pure_kernels import encode_records as encode_records
 from stratalog.record.pure_kernels import scan_records as scan_records
+from stratalog.record.pure_kernels import span_records as span_records
 from stratalog.record.pure_key_kernels import hash_keys as hash_keys
 from stratalog.record.pure_key_kernels import key_columns_fault as key_columns_fault
 from stratalog.record.pure_key_kernels import merge_windows as merge_windows

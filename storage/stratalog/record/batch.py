@@ -161,7 +161,8 @@ def decode(buffer: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_DE
 def decode_all(buffer: Buffer, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED) -> list[Record]:
     """The records of all batches of a buffer of whole batches, without the markers of control batches.
 
-    Raises as `decode` does. `max_bytes` bounds each batch.
+    All at once, so the buffer has to be one whose batches are known: nothing bounds what many of them
+    decompress to (see ``record_runs``). Raises as `decode` does. `max_bytes` bounds each batch.
     """
     records: list[Record] = []
     for position, header in batches(buffer):
@@ -170,12 +171,17 @@ def decode_all(buffer: Buffer, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED) -> 
     return records
 
 
-def _decode(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> list[Record]:
+def checked_payload(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int) -> Buffer:
+    """As `records_payload`, after the checksum was compared. Raises CorruptRecordError."""
     if not crc_matches(buffer, position, header):
         raise CorruptRecordError(
             "the batch's checksum does not match its bytes; fetch it again", base_offset=header.base_offset
         )
-    payload = records_payload(buffer, position, header, max_bytes=max_bytes)
+    return records_payload(buffer, position, header, max_bytes=max_bytes)
+
+
+def _decode(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> list[Record]:
+    payload = checked_payload(buffer, position, header, max_bytes=max_bytes)
     return kernels.decode_records(
         payload, header.records_count, header.base_offset, header.base_timestamp, header.append_time_ms
     )

@@ -25,6 +25,7 @@ cdef extern from "record_frame.h" nogil:
     bint walk_begin(record_walk *walk, const uint8_t *payload, size_t size, int64_t records_count)
     bint walk_next(record_walk *walk, record_frame *frame)
     bint walk_end(const record_walk *walk)
+    const uint8_t *read_varint(const uint8_t *position, const uint8_t *end, int32_t *number)
     int32_t headers_begin(const record_frame *frame, const uint8_t **position)
     bint headers_next(const record_frame *frame, const uint8_t **position, header_frame *header)
     uint8_t *write_varlong(uint8_t *target, int64_t number)

@@ -17,6 +17,9 @@ encode_records(records, base_timestamp) -> bytes
     written.
 decode_records(payload, records_count, base_offset, base_timestamp, append_time_ms) -> list[Record]
     `append_time_ms`, unless None, is the timestamp of all of them.
+span_records(payload, position, max_count, max_bytes) -> (count, end_position)
+    How many records from `position` on one takes at a time, and where they end: `max_count` at most and in
+    `max_bytes`, but one in any case. Looks at nothing but sizes.
 copy_records(payload, records_count, survivors, first_ordinal, *, first_offset_delta, end_offset_delta,
              drop_tombstones, timestamp_shift) -> CopiedRecords
     Copies the records whose bit is set in `survivors` (least significant first, the first record's is
@@ -79,6 +82,7 @@ __all__ = (
     "scan_records",
     "siphash128",
     "sort_key_entries",
+    "span_records",
 )
 
 PURE_KERNELS_VARIABLE = "STRATALOG_PURE_KERNELS"
@@ -105,6 +109,7 @@ if TYPE_CHECKING or not NATIVE:
         encode_columns,
         encode_records,
         scan_records,
+        span_records,
     )
     from stratalog.record.pure_key_kernels import (
         hash_keys,
@@ -128,4 +133,5 @@ else:
         scan_records,
         siphash128,
         sort_key_entries,
+        span_records,
     )

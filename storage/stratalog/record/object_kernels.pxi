@@ -191,3 +191,30 @@ def decode_records(payload, int64_t records_count, int64_t base_offset, int64_t 
     if not walk_end(&walk):
         raise CorruptRecordError(MESSAGES[KERNEL_BAD_FRAME])
     return records
+
+
+def span_records(payload, int64_t position, int64_t max_count, int64_t max_bytes):
+    """See ``kernels.span_records``."""
+    cdef Export source = export(payload)
+    cdef const uint8_t *start
+    cdef const uint8_t *end = source.data + source.size
+    cdef const uint8_t *place
+    cdef int32_t size
+    cdef int64_t count = 0
+    cdef bint is_sound = True
+    if not 0 <= position <= <int64_t> source.size:
+        raise CorruptRecordError(MESSAGES[KERNEL_BAD_FRAME])
+    start = source.data + position
+    with nogil:
+        while count == 0 or (count < max_count and source.data + position < end):
+            place = read_varint(source.data + position, end, &size)
+            if place == NULL or size < 1 or size > end - place:
+                is_sound = False
+                break
+            if count > 0 and place + size - start > max_bytes:
+                break
+            position = place + size - source.data
+            count += 1
+    if not is_sound:
+        raise CorruptRecordError(MESSAGES[KERNEL_BAD_FRAME])
+    return count, position

@@ -17,7 +17,7 @@ from stratalog.record.copied_records import CopiedRecords
 from stratalog.record.record import Record, RecordLike
 from stratalog.record.record_frame import RecordFrame, header_frames, header_name, record_frames
 from stratalog.record.records_summary import RecordsSummary
-from stratalog.record.varint import append_varint, varint_size
+from stratalog.record.varint import MAX_VARINT_BYTES, append_varint, read_varint, varint_size
 
 MIN_INT64 = -(2**63)
 MAX_INT64 = 2**63 - 1
@@ -104,6 +104,23 @@ def decode_records(
         )
         for frame in record_frames(data, records_count)
     ]
+
+
+def span_records(payload: Buffer, position: int, max_count: int, max_bytes: int) -> tuple[int, int]:
+    """See ``kernels.span_records``."""
+    view = memoryview(payload)
+    start, count = position, 0
+    while count == 0 or (count < max_count and position < len(view)):
+        head = bytes(view[position : position + MAX_VARINT_BYTES])
+        size, size_bytes = read_varint(head, 0, len(head))
+        end = position + size_bytes + size
+        if size < 1 or end > len(view):
+            raise CorruptRecordError("a record's size does not fit the batch", record_position=position)
+        if count > 0 and end - start > max_bytes:
+            break
+        position = end
+        count += 1
+    return count, position
 
 
 def copy_records(

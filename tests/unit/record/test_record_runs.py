@@ -1,0 +1,142 @@
+"""Records of many batches come in runs of bounded size, and what they take in memory is that of a few runs."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.record import kernels
+from stratalog.record.batch import batches, decode_all, stamp
+from stratalog.record.builder import encode_batch, rebuild_batch
+from stratalog.record.compression import Codec
+from stratalog.record.header import BatchHeader, parse_header
+from stratalog.record.record import Record
+from stratalog.record.record_runs import (
+    RUN_BYTES,
+    RUN_COUNT,
+    batch_records,
+    payload_spans,
+    record_runs,
+)
+
+MIB = 1 << 20
+
+
+def everything(header: BatchHeader) -> bool:
+    assert header.size_in_bytes > 0
+    return True
+
+
+def batch(base_offset: int, count: int, value_bytes: int, codec: Codec = Codec.NONE) -> bytes:
+    records = [Record(0, 5 + index, b"k%d" % index, bytes(value_bytes)) for index in range(count)]
+    return encode_batch(records, base_offset=base_offset, codec=codec)
+
+
+def row(*shapes: tuple[int, int, Codec]) -> bytes:
+    """Batches one behind the other: records, bytes of each value, codec."""
+    data, offset = b"", 0
+    for count, value_bytes, codec in shapes:
+        data += batch(offset, count, value_bytes, codec)
+        offset += count
+    return data
+
+
+def peak_bytes(runs: Iterator[object]) -> int:
+    """What reading to the end takes at most, where nothing is kept."""
+    tracemalloc.start()
+    try:
+        for _ in runs:
+            pass
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [],
+        [(1, 10, Codec.NONE)] * 50,
+        [(RUN_COUNT - 1, 0, Codec.NONE), (1, 0, Codec.NONE), (1, 0, Codec.NONE)],
+        [(3 * RUN_COUNT + 7, 1, Codec.ZSTD), (2, 0, Codec.NONE), (RUN_COUNT, 0, Codec.GZIP)],
+        [(2, 0, Codec.NONE), (5, RUN_BYTES // 2, Codec.LZ4), (3, RUN_BYTES + 1, Codec.SNAPPY)],
+        [(2, RUN_BYTES + 1, Codec.NONE), (1, 0, Codec.NONE)],
+    ],
+    ids=["none", "small", "full", "many records", "large records", "uncompressed"],
+)
+def test_the_runs_hold_every_record_in_order(shapes: list[tuple[int, int, Codec]]) -> None:
+    data = row(*shapes)
+    runs = list(record_runs(data, everything))
+    assert [record for run in runs for record in run] == decode_all(data)
+    for run in runs:
+        assert 0 < len(run) <= RUN_COUNT
+        values_bytes = sum(len(record.value or b"") for record in run)
+        assert values_bytes <= RUN_BYTES or len(run) == 1
+    found = [record for position, _ in batches(data) for record in batch_records(data, position)]
+    assert found == decode_all(data)
+
+
+def test_small_batches_come_together() -> None:
+    data = row(*[(10, 10, Codec.NONE)] * 100)
+    assert [len(run) for run in record_runs(data, everything)] == [1000]
+
+
+def test_batches_that_are_not_wanted_are_not_looked_into() -> None:
+    data = row((3, 1, Codec.NONE), (2, 1, Codec.NONE), (1, 1, Codec.NONE))
+    damaged = bytearray(data)
+    damaged[len(batch(0, 3, 1)) + len(batch(3, 2, 1)) - 1] ^= 1
+    asked: list[int] = []
+
+    def is_wanted(header: BatchHeader) -> bool:
+        asked.append(header.base_offset)
+        return header.base_offset != 3
+
+    offsets = [record.offset for run in record_runs(damaged, is_wanted) for record in run]
+    assert (offsets, asked) == ([0, 1, 2, 5], [0, 3, 5])
+
+
+def test_the_records_before_a_damaged_batch_come_first() -> None:
+    data = bytearray(row((3, 1, Codec.NONE), (2, 1, Codec.NONE)))
+    data[-1] ^= 1
+    runs = record_runs(data, everything)
+    assert [record.offset for record in next(runs)] == [0, 1, 2]
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        next(runs)
+
+
+def test_offsets_increase_from_one_piece_to_the_next_as_well() -> None:
+    piece = kernels.encode_records([Record(0, 0, None, None)] * RUN_COUNT, 0)
+    header = parse_header(batch(0, 2 * RUN_COUNT, 0))
+    twice = bytearray(rebuild_batch(header, piece * 2, records_count=2 * RUN_COUNT, max_timestamp=0))
+    stamp(twice, 0, base_offset=40, leader_epoch=0)
+    runs = record_runs(twice, everything)
+    assert next(runs)[0].offset == 40
+    with pytest.raises(CorruptRecordError, match="do not increase"):
+        next(runs)
+
+
+@pytest.mark.parametrize("claimed", [RUN_COUNT + 4, RUN_COUNT + 6])
+def test_a_count_that_is_not_that_of_the_records_is_found_at_the_end(claimed: int) -> None:
+    payload = kernels.encode_records([Record(0, 0, None, None)] * (RUN_COUNT + 5), 0)
+    first, last = payload_spans(payload, claimed)
+    assert len(kernels.decode_records(*first, 0, 0, None)) == RUN_COUNT
+    with pytest.raises(CorruptRecordError):
+        kernels.decode_records(*last, 0, 0, None)
+
+
+def test_memory_does_not_grow_with_the_number_of_batches() -> None:
+    one, many = (row(*[(80, 100 << 10, Codec.ZSTD)] * count) for count in (1, 12))
+    assert len(many) < MIB
+    for data in (one, many):
+        # The batch, what a run takes of it, and the run before that the loop still holds.
+        assert peak_bytes(record_runs(data, everything)) < 32 * MIB
+
+
+def test_memory_does_not_grow_with_the_number_of_records_in_a_batch() -> None:
+    data = row((150_000, 0, Codec.ZSTD))
+    assert peak_bytes(record_runs(data, everything)) < 16 * MIB
+    assert peak_bytes(batch_records(data)) < 16 * MIB
+    assert peak_bytes(decode_all(data) for _ in range(1)) > 24 * MIB, "this is what would be taken otherwise"
