@@ -56,7 +56,8 @@ ONLY_LOOKING = frozenset(
 class Machine:
     """A disk with a broker's log directory on it, and a store."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shares_files: bool = True) -> None:
+        self.shares_files = shares_files
         self.clock = ManualClock()
         self.store = MemoryObjectStore(self.clock)
         self.disk = FaultyFileSystem(broker_disk())
@@ -64,7 +65,12 @@ class Machine:
 
     def run(self, topics: tuple[str, ...] = (), *, store: ObjectStore | None = None) -> ImportReport:
         settings = ImportSettings(
-            log_dirs=("/kafka",), data_dir="/data", topics=topics, config={}, owner="somebody"
+            log_dirs=("/kafka",),
+            data_dir="/data",
+            topics=topics,
+            config={},
+            shares_files=self.shares_files,
+            owner="somebody",
         )
         scheduler = ManualScheduler(self.clock)
         return TopicImporter(
@@ -165,6 +171,7 @@ def whole_import() -> tuple[Machine, dict[TopicPartition, list[Record]]]:
 
 COMPLETE, EXPECTED = whole_import()
 BROKER_FILES = broker_files(FaultyFileSystem(broker_disk()))
+BROKER_LOGS = [path for path in BROKER_FILES if path.endswith(".log")]
 
 
 def require_whole_or_not_at_all(machine: Machine) -> None:
@@ -208,8 +215,21 @@ def test_an_import_removes_what_another_one_has_left_and_nobody_elses_directory(
     assert {path: after.get(path) for path in theirs} == theirs
 
 
-def changes() -> list[tuple[int, str]]:
-    machine = Machine()
+@pytest.mark.parametrize("shares_files", [True, False], ids=["linked", "copied"])
+def test_what_an_import_has_brought_survives_that_the_power_goes(*, shares_files: bool) -> None:
+    """Also what nobody syncs later: the segments that no server writes any more."""
+    machine = Machine(shares_files=shares_files)
+    machine.run()
+    copied = [what for what in machine.disk.trace if what.startswith("copy_file ") and ".log " in what]
+    assert len(copied) == (2 if shares_files else len(BROKER_LOGS))
+    assert len(BROKER_LOGS) > 4
+    machine.disk = machine.disk.reopened(Survival(Kept.NONE, Kept.NONE))
+    assert machine.topics == TOPICS
+    assert machine.serve() == EXPECTED
+
+
+def changes(*, shares_files: bool = True) -> list[tuple[int, str]]:
+    machine = Machine(shares_files=shares_files)
     machine.run()
     return [
         (number, what)
@@ -219,13 +239,14 @@ def changes() -> list[tuple[int, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shares_files", [True, False], ids=["linked", "copied"])
 @pytest.mark.parametrize("survival", SURVIVALS, ids=lambda survival: f"{survival[0].name}-{survival[1].name}")
-def test_a_crash_at_any_operation_on_the_disk(survival: Survival) -> None:
-    operations = changes()
+def test_a_crash_at_any_operation_on_the_disk(survival: Survival, *, shares_files: bool) -> None:
+    operations = changes(shares_files=shares_files)
     assert len(operations) > 100
     for number, what in operations:
         for part in (0.0, 0.5) if what.startswith("append") else (0.0,):
-            machine = Machine()
+            machine = Machine(shares_files=shares_files)
             machine.disk.crash_at(number, part=part)
             with contextlib.suppress(SimulatedCrash):
                 machine.run()

@@ -7,6 +7,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -242,6 +245,41 @@ def test_the_same_import_again_says_what_is_there_and_brings_the_rest(tmp_path: 
     assert (report["topics"], report["leftovers"]) == ([], [])
     assert report["already_imported"] == [f"g1-{name}" for name in TOPICS]
     assert len(report["remarks"]) == len(TOPICS)
+
+
+_HANGS = """
+import sys
+import threading
+from stratalog.cli.main import main
+from stratalog.manager.import_staging import ImportStaging
+
+def open_logs(*arguments, **options):
+    print("staged", flush=True)
+    threading.Event().wait()
+
+ImportStaging.open = open_logs
+sys.argv[:1] = ["stratalog"]
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_one_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    shutil.copytree(GOLDEN / "data", tmp_path / "kafka")
+    arguments = ("import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/new/data", "--copy")
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HANGS, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"staged\n"
+    assert len(list((tmp_path / "new" / "data").glob("import.*-staging/closed/*-0"))) == len(TOPICS)
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (130, b"")
+    assert not (tmp_path / "new").exists()
 
 
 def test_what_is_passed_over_is_told_in_a_line_for_each_topic(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.cli.config_option import config_option
 from stratalog.cli.connection import json_option
 from stratalog.cli.import_remarks import plan_remarks, report_remarks
+from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.output import Cell, counted, print_json, print_table
 from stratalog.cli.place_options import data_dir_option, store_option
 
@@ -106,8 +107,10 @@ def kafka(
         importer = TopicImporter(filesystem, store, clock, scheduler, ids, system_random(), settings)
         if dry_run:
             _print_plan(importer.plan(), as_json, links=not copies_all)
-        else:
-            _print_report(importer.run(_tell_nobody if as_json else _tell), as_json)
+            return
+        with interrupted_by_signals():
+            report = importer.run(_tell_nobody if as_json else _tell)
+        _print_report(report, as_json)
     finally:
         scheduler.close()
         store.close()

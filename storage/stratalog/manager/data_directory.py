@@ -12,6 +12,7 @@ Besides one directory for each partition it has::
     TOPIC-N.UUID-delete                 a deleted partition, to be removed
     TOPIC-N.UUID-future                 a copy of a partition that is to move here, see `log_move`
     TOPIC-N.UUID-REASON                 set aside, for a human: `stray`, `fenced`
+    import.UUID-staging                 copies that an import makes, see `import_staging`; later, that it left
 
 The marker of a clean shutdown is `{"version":0}`, or with `"left":["TOPIC-N"]` names directories of no topic
 that nobody has closed.
@@ -60,6 +61,8 @@ _MAX_NAME_BYTES = 255
 _MAX_PARTITION = 2**31 - 1
 # What `path_beside` makes, and Kafka.
 _NAME_BESIDE = re.compile(r"([A-Za-z0-9._-]+)\.[0-9a-f]{32}-([a-z]+)")
+# No partition's name: these end with a number. And nobody else's: what has such a name is removed.
+_STAGING = re.compile(r"import\.[0-9a-f]{32}-staging")
 
 
 class DataDirectory:
@@ -223,6 +226,16 @@ class DataDirectory:
         suffix = f".{unique.hex}-{reason}"
         return f"{self.path}/{str(partition)[: _MAX_NAME_BYTES - len(suffix)]}{suffix}"
 
+    def staging_path(self, unique: UUID) -> str:
+        """Of a directory for what an import makes before it is the partitions'."""
+        path = f"{self.path}/import.{unique.hex}-staging"
+        assert _is_staging(posixpath.basename(path))
+        return path
+
+    def staged(self) -> list[str]:
+        """Paths of those directories, in order. Raises OSError."""
+        return [f"{self.path}/{name}" for name in self._directory_names() if _is_staging(name)]
+
     def futures(self) -> list[str]:
         """Paths of copies of partitions that were to move here. Raises OSError."""
         return self._named_for(FUTURE_REASON)
@@ -299,7 +312,14 @@ def is_name_beside(name: str, reason: str) -> bool:
     return parse_partition_name(match[1]) is not None or len(name) == _MAX_NAME_BYTES
 
 
+def _is_staging(name: str) -> bool:
+    return _STAGING.fullmatch(name) is not None
+
+
 def _is_set_aside(name: str) -> bool:
+    """For a human to look at: with what an import has staged, who has this lock was not that import."""
+    if _is_staging(name):
+        return True
     match = _NAME_BESIDE.fullmatch(name)
     return match is not None and match[2] not in _REMOVED_REASONS and is_name_beside(name, match[2])
 

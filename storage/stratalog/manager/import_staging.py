@@ -16,8 +16,9 @@ Four steps, for all partitions of an import together:
 4. The caller makes the topics known. Until then nobody looks at these directories, and `remove_leftovers` of
    the next import removes them.
 
-A crash in 1 or 2 leaves the staging directory, which the next import removes; one in 3 leaves lines in
-checkpoints, of which no new log believes anything, and directories with the mark.
+Before 3, a failure or an interrupt removes the staging directory. A crash in 1 or 2 leaves it: a server that
+starts says so, and the next import removes it; one in 3 leaves lines in checkpoints, of which no new log
+believes anything, and directories with the mark.
 
 The files that are shared are never written here: whatever changes one makes it its own before (`own_file`).
 Who starts the broker again on its own directory must know that it may truncate them; `shares_files=False` is
@@ -27,7 +28,6 @@ for that.
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
@@ -44,7 +44,7 @@ from stratalog.log.leader_epoch_cache import LeaderEpochCache
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_recovery import RecoveryReport
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.data_directory import DataDirectory
+from stratalog.manager.data_directory import DataDirectory, parse_partition_name
 from stratalog.manager.import_mark import write_import_mark
 from stratalog.manager.kafka_log_directory import SourcePartition, SourceTopic
 from stratalog.manager.log_manager import LogManager
@@ -52,8 +52,6 @@ from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.partition_metadata import write_partition_metadata
 from stratalog.manager.start_checkpoint import StartCheckpoint
 
-# No partition's name: these end with a number. And nobody else's: what has such a name is removed.
-_STAGING = re.compile(r"import\.[0-9a-f]{32}-staging")
 MAX_IMPORTED_EPOCH = 2**31 - 1 - 1_000_000
 """Each start of a server takes a higher epoch, for good and for all of a store."""
 
@@ -98,10 +96,10 @@ class ImportStaging:
         self._scheduler = scheduler
         self._ids = ids
         self._directory = directory
-        self._path = f"{directory.path}/import.{ids.uuid().hex}-staging"
-        assert is_staging(posixpath.basename(self._path))
+        self._path = directory.staging_path(ids.uuid())
         self._shares_files = shares_files
         self._homes: dict[str, list[_Staged]] = {}
+        self._is_placing = False
 
     def stage(self, topics: Sequence[SourceTopic]) -> None:
         """Link and copy the files. Every topic has its id. Durable when it returns. Raises OSError."""
@@ -232,22 +230,27 @@ class ImportStaging:
 
     def remove_unfinished(self) -> None:
         """Remove what imports that were cut off have staged. Raises OSError."""
-        for name in filter(is_staging, self._filesystem.list_directory(self._directory.path)):
-            self._filesystem.remove_tree(f"{self._directory.path}/{name}")
+        for path in self._directory.staged():
+            self._filesystem.remove_tree(path)
 
     def discard(self) -> None:
-        """Remove what was staged, as far as possible: the next import removes the rest."""
+        """Remove what was staged, as far as possible: the next import removes the rest. Nothing once a part
+        of it may be in its place."""
+        if self._is_placing:
+            return
         try:
             self._filesystem.remove_tree(self._path)
         except OSError:
             pass
 
     def place(self, epochs: Mapping[TopicPartition, int]) -> None:
-        """Move the staged logs into the data directory; `epochs`: under which each is imported. Durable when
-        it returns. Raises OSError.
+        """Move the staged logs into the data directory, all of them; `epochs`: under which each is imported.
+        Durable when it returns. Raises DataDirectoryError where something is left, which stays, OSError.
         """
-        has_other_logs = bool(self._directory.partitions())
         homes = {staged.source.topic_partition: home for home in self._homes for staged in self._homes[home]}
+        assert epochs.keys() == homes.keys(), "what was staged is what is placed"
+        has_other_logs = bool(self._directory.partitions())
+        self._is_placing = True
         both = zip(self._checkpoints(self._directory.path), *map(self._checkpoints, self._homes), strict=True)
         for checkpoint, *staged_checkpoints in both:
             # What an older log of that name has left is not to be believed of this one.
@@ -260,21 +263,33 @@ class ImportStaging:
             write_import_mark(self._filesystem, staged, epoch)
             self._filesystem.rename(staged, self._directory.partition_path(partition))
         self._filesystem.sync_directory(self._directory.path)
+        self._require_nothing_left()
         self._filesystem.remove_tree(self._path)
         if not has_other_logs:
             # All logs that are here were closed, by `open`.
             self._directory.mark_clean_shutdown()
+
+    def _require_nothing_left(self) -> None:
+        """What was staged and not placed is not removed as if it had been."""
+        left = [
+            f"{home}/{name}"
+            for home in self._homes
+            for name in self._filesystem.list_directory(home)
+            if parse_partition_name(name) is not None
+        ]
+        if left:
+            raise DataDirectoryError(
+                "a partition that was staged has not got its place, and stays where it is; import again, and"
+                " report this",
+                path=left[0],
+                left_count=len(left),
+            )
 
     def _checkpoints(self, directory: str) -> tuple[OffsetCheckpoint | StartCheckpoint, ...]:
         return (
             OffsetCheckpoint(self._filesystem, f"{directory}/{RECOVERY_POINT_FILE}"),
             StartCheckpoint(self._filesystem, directory),
         )
-
-
-def is_staging(name: str) -> bool:
-    """Whether an import has given the name to its staging directory."""
-    return _STAGING.fullmatch(name) is not None
 
 
 def _holes_before(log: UnifiedLog) -> tuple[int, ...]:

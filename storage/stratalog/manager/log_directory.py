@@ -17,6 +17,7 @@ process closed and that nobody has touched since, or touched only to close it in
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
@@ -29,6 +30,8 @@ from stratalog.log.disk_error import disk_error
 from stratalog.manager.data_directory import DataDirectory
 from stratalog.manager.directory_checkpoints import DirectoryCheckpoints
 from stratalog.manager.spare_space import SpareSpace
+
+logger = logging.getLogger(__name__)
 
 
 class DirectoryState(enum.Enum):
@@ -53,7 +56,8 @@ class LogDirectoryStatus(NamedTuple):
     remaining_log_count: int
     """Logs that were found at the start and have not been opened yet."""
     set_aside_count: int = 0
-    """Directories of partitions that are no topic's, or were set aside: for a human to look at."""
+    """Directories of partitions that are no topic's, or were set aside, and what imports left: for a human to
+    look at."""
 
 
 class OpenedDirectory(NamedTuple):
@@ -75,6 +79,13 @@ class OpenedDirectory(NamedTuple):
             spare = SpareSpace(filesystem, path)
             checkpoints = DirectoryCheckpoints(filesystem, path, spare)
             partitions = tuple(files.partitions())
+            for staged in files.staged():
+                # Its files may be the last names of a broker's: the next import removes it, or a human.
+                logger.warning(
+                    "an import was cut off, and left what it had staged, which no topic has; import again,"
+                    " which replaces it, or remove it, path=`%s`",
+                    staged,
+                )
             return OpenedDirectory(files, checkpoints, spare, partitions)
         except BaseException:
             files.release()

@@ -8,11 +8,18 @@ from collections.abc import Callable
 
 import pytest
 
-from stratalog.base.errors import DataDirectoryError, UnsupportedOperationError
+from stratalog.base.errors import DataDirectoryError, StoreUnavailableError, UnsupportedOperationError
+from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.cli.import_remarks import report_remarks
-from stratalog.log.checkpoint import format_checkpoint
+from stratalog.log.checkpoint import OffsetCheckpoint, format_checkpoint
+from stratalog.manager import import_staging
+from stratalog.manager.import_mark import write_import_mark
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
+from stratalog.manager.start_checkpoint import StartCheckpoint
 from stratalog.record.batch import batches
+from stratalog.remote import topic_importer
 from stratalog.segment.file_names import segment_path
 from stratalog.testing.import_world import ImportWorld
 from stratalog.testing.old_messages import old_message
@@ -113,6 +120,129 @@ def test_a_repetition_with_nothing_to_do_removes_what_one_that_was_cut_off_had_s
     world.write(f"{left}/closed/orders-0/{0:020}.log", b"copied")
     assert world.run("orders").topics == ()
     assert not world.disk.exists(left)
+
+
+def staged_in(world: ImportWorld, path: str = "/data") -> list[str]:
+    names = world.disk.list_directory(path) if world.disk.exists(path) else []
+    return [f"{path}/{name}" for name in names if name.startswith("import.")]
+
+
+def interrupt(*_arguments: object, **_options: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("has_data", [True, False], ids=["used", "new"])
+def test_one_that_is_interrupted_leaves_no_copies(world: ImportWorld, *, has_data: bool) -> None:
+    if has_data:
+        world.run("orders")
+    before = world.disk.contents()
+
+    def interrupt_when_staged(_: TopicPartition) -> None:
+        assert len(staged_in(world)) == 1
+        interrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        world.importer(topics=("payments",), shares_files=False).run(interrupt_when_staged)
+    assert world.disk.contents() == before
+    assert len(world.run("payments").topics) == 1
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, StoreUnavailableError("gone"), OSError("broken")])
+def test_what_was_opened_and_not_placed_goes_again(
+    world: ImportWorld, monkeypatch: pytest.MonkeyPatch, failure: BaseException | type[BaseException]
+) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
+        assert len(staged_in(world)) == 1
+        raise failure
+
+    with monkeypatch.context() as patched:
+        patched.setattr(topic_importer, "claim_shard", fail)
+        with pytest.raises((KeyboardInterrupt, StoreUnavailableError, DataDirectoryError)):
+            world.run()
+    assert staged_in(world) == []
+    assert len(world.run().topics) == 2
+
+
+def test_once_a_log_is_placed_nothing_is_discarded(
+    world: ImportWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has got its place and what has not yet: together they are all of it."""
+    with monkeypatch.context() as patched:
+        marks: list[str] = []
+
+        def mark(disk: FileSystem, directory: str, epoch: int) -> None:
+            if marks:
+                interrupt()
+            marks.append(directory)
+            write_import_mark(disk, directory, epoch)
+
+        patched.setattr(import_staging, "write_import_mark", mark)
+        with pytest.raises(KeyboardInterrupt):
+            world.run()
+    [staged] = staged_in(world)
+    assert world.disk.exists("/data/orders-0/import.metadata")
+    left = [name for name in world.disk.list_directory(f"{staged}/closed") if name[-2:] in {"-0", "-1"}]
+    assert left == ["orders-1", "payments-0"]
+    report = world.run()
+    assert report.plan.leftovers == (TopicPartition("orders", 0),)
+    assert [len(topic.partitions) for topic in report.topics] == [2, 1]
+    assert staged_in(world) == []
+
+
+def test_what_has_not_got_its_place_is_never_removed_as_if_it_had(world: ImportWorld) -> None:
+    def put_another(_: TopicPartition) -> None:
+        [staged] = staged_in(world)
+        world.disk.make_directories(f"{staged}/closed/lost-0")
+        world.write(f"{staged}/closed/lost-0/{0:020}.log", b"records")
+
+    with pytest.raises(DataDirectoryError, match=r"has not got its place.*closed/lost-0` left_count=`1`"):
+        world.importer(topics=("payments",)).run(put_another)
+    [staged] = staged_in(world)
+    assert world.disk.read_file(f"{staged}/closed/lost-0/{0:020}.log") == b"records"
+    assert not world.server().catalog.topics()
+
+
+def test_a_start_says_what_an_import_that_was_killed_has_left(
+    world: ImportWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = f"/data/import.{7:032x}-staging"
+    others = ["/data/import.old-staging", f"/data/my-import.{7:032x}-staging"]
+    for path in (left, *others):
+        world.disk.make_directories(f"{path}/closed/orders-0")
+    logs = LogManager.open(
+        world.disk, world.clock, world.scheduler, world.ids, LogManagerSettings(data_dirs=("/data",))
+    )
+    [told] = [record.getMessage() for record in caplog.records if "was cut off" in record.getMessage()]
+    assert f"import again, which replaces it, or remove it, path=`{left}`" in told
+    assert logs.found.set_aside() == {"/data": [left]}
+    assert logs.directories()[0].set_aside_count == 1
+    # Its files may be the only ones left: nobody but an import, or a human, removes it.
+    logs.close()
+    assert world.disk.exists(f"{left}/closed/orders-0")
+    world.run()
+    assert staged_in(world) == [others[0]]
+
+
+@pytest.mark.parametrize("is_among_others", [True, False], ids=["among others", "alone"])
+def test_nothing_that_an_older_log_of_the_name_has_left_is_believed_of_the_new_one(
+    world: ImportWorld, *, is_among_others: bool
+) -> None:
+    """A crash has left lines in the checkpoints, higher than where this log ends; it has no log start."""
+    stale = {TopicPartition("payments", 0): 400}
+    others = {TopicPartition("bills", 0): 7} if is_among_others else {}
+    logs = LogManager.open(
+        world.disk, world.clock, world.scheduler, world.ids, LogManagerSettings(data_dirs=("/data",))
+    )
+    logs.close()
+    recovery_points = OffsetCheckpoint(world.disk, "/data/recovery-point-offset-checkpoint")
+    recovery_points.write(stale | others)
+    StartCheckpoint(world.disk, "/data").write(stale | others)
+    world.run("payments")
+    assert recovery_points.read() == {TopicPartition("payments", 0): 30} | others
+    assert StartCheckpoint(world.disk, "/data").read() == others
+    server = world.server()
+    opened = server.open_topic(server.catalog.topics()["payments"])[TopicPartition("payments", 0)].log
+    assert (opened.log_start_offset, opened.log_end_offset) == (0, 30)
 
 
 def kill_broker(world: ImportWorld) -> None:

@@ -169,6 +169,19 @@ def test_names_that_no_topic_may_have_beside_others_are_refused(world: ImportWor
     world.refuse(InvalidRequestError, "differs from another", "orders.eu")
 
 
+def test_topics_that_share_an_id_are_refused_before_one_of_them_is_lost(world: ImportWorld) -> None:
+    """As of a directory that was copied with `cp -r`, with its line in the checkpoint."""
+    world.disk.make_directories("/kafka/zz-0")
+    write_partition_metadata(world.disk, "/kafka/zz-0", PAYMENTS)
+    match = r"was copied or renamed.*path=`/kafka/zz-0` other_topic=`payments` other_path=`/kafka/payments-0`"
+    world.refuse(DataDirectoryError, match, allows_missing_checkpoints=True)
+    # Whoever names one of them has said which one it is.
+    [payments] = world.run("payments", allows_missing_checkpoints=True).topics
+    assert payments.partitions[0].log.log_end_offset == 30
+    world.refuse(DataDirectoryError, match, "payments", "zz", allows_missing_checkpoints=True)
+    world.refuse(TopicAlreadyExistsError, "a topic of that id", "zz", allows_missing_checkpoints=True)
+
+
 def first_partition_is_elsewhere(world: ImportWorld) -> None:
     world.disk.remove_tree("/kafka/orders-0")
 

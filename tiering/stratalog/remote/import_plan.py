@@ -14,7 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.base.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from stratalog.base.errors import (
+    DataDirectoryError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.manager.kafka_log_directories import KafkaLogDirectories
@@ -107,6 +111,7 @@ def plan_import(
             for partition in (TopicPartition(name, number) for number in found[name])
         ]
     found_topics = [source.topic(name) for name in names]
+    _require_own_ids(found_topics)
     already_imported = tuple(topic.name for topic in found_topics if _is_imported(topic, target))
     topics = tuple(topic for topic in found_topics if topic.name not in already_imported)
     for topic in topics:
@@ -116,6 +121,25 @@ def plan_import(
         present.topic_partition for present in target.present if present.topic_partition.topic in new_names
     )
     return ImportPlan(topics, config, source.unclean_paths, tuple(passed_over), leftovers, already_imported)
+
+
+def _require_own_ids(topics: Sequence[SourceTopic]) -> None:
+    """A directory that was copied or renamed by hand has the id of the topic that it was of."""
+    named: dict[UUID, SourceTopic] = {}
+    for topic in topics:
+        if topic.topic_id is None:
+            continue
+        other = named.setdefault(topic.topic_id, topic)
+        if other is not topic:
+            raise DataDirectoryError(
+                "two topics of the log directory have one id, so one of them was copied or renamed by hand;"
+                " leave one of them out, or move it away",
+                topic_id=topic.topic_id,
+                topic=topic.name,
+                path=topic.partitions[0].path,
+                other_topic=other.name,
+                other_path=other.partitions[0].path,
+            )
 
 
 def _is_imported(topic: SourceTopic, target: ImportTarget) -> bool:

@@ -15,7 +15,8 @@ No server may run on the data directory: its lock is taken. In this order:
 
 A crash before 6 leaves what the next import removes, and in the shards log starts of topics that nobody
 knows; one in the middle of 6 leaves the first topics whole and the others out. The same import again passes
-over the former, see `import_plan`, and brings the latter.
+over the former, see `import_plan`, and brings the latter. What fails, or is interrupted, before 4 leaves no
+copies.
 """
 
 from __future__ import annotations
@@ -173,6 +174,8 @@ class TopicImporter:
                 directory,
                 shares_files=settings.shares_files,
             )
+            # Whatever ends the import: copies take much space. Once they are being placed they stay.
+            undo.callback(staging.discard)
             try:
                 self._require_store(directory)
                 plan = self._plan(source, self._read_target())
@@ -184,8 +187,7 @@ class TopicImporter:
                 staging.stage(topics)
                 staged = staging.open(LogConfig.from_overrides(plan.config), on_opened)
                 catalog, shards = self._open_store(directory)
-            except Exception:
-                staging.discard()
+            except BaseException:
                 self._discard_directories(made)
                 raise
             staging.remove_leftovers(plan.leftovers)
@@ -265,6 +267,7 @@ class TopicImporter:
         names: dict[TopicIdPartition, TopicPartition] = {}
         for topic in topics:
             for tip, name in _partitions(topic):
+                assert tip not in names, "the plan has refused topics of one id"
                 names[tip] = name
                 logs_by_shard.setdefault(shard_of(tip, len(shards)), {})[tip] = staged[name]
         claimed: dict[int, int] = {}
