@@ -322,9 +322,10 @@ static bool judge_batch(const cleaning *clean, judging *judge, const batch_frame
     const size_t records_count = (size_t)batch->records_count;
     judged_record *place = clean->memory->judged + group->judged_count;
     const bool is_due = (batch->attributes & DELETE_HORIZON_BIT) && batch->base_timestamp <= clean->rule->now_ms;
-    if (records_count > clean->room->judged_count - group->judged_count)
+    if (records_count > records_bytes(batch) / MIN_RECORD_BYTES ||
+        records_count > clean->room->judged_count - group->judged_count)
         return false;
-    /* Nothing is to be known of the records of a batch that stays whatever they are. */
+    /* No more is to be known of the records of a batch that stays whatever they are. */
     if (batch->base_offset > clean->map->latest_offset)
         memset(place, 0, records_count * sizeof *place);
     else if (kernel_judge_payload(judge, records_of(batch), records_bytes(batch), batch->records_count,

@@ -35,7 +35,8 @@ OpenTransactions()
     on_marker(producer_id) -> bool | None, len().
 clean_batches(data, position, offset_map, rule, transactions, output_position=0) -> CleanedBatches
     What stays of the batches from `position` on, which are taken as far as `put_batches` would take them, but
-    of control batches only markers that end a transaction, until there are MAX_ROW_COUNT rows.
+    of control batches only markers that end a transaction, until there are MAX_ROW_COUNT rows. (Of records
+    all of which are above `latest_offset` no more is proven than that there is room for so many.)
     `output_position` is where the result will lie in the new file. A record stays if its offset is above
     `latest_offset`; or if it has a key, the map knows no higher offset for the key, and it has a value or its
     batch no horizon up to `rule.now_ms`. A batch that loses nothing stays as it is. One that loses records is

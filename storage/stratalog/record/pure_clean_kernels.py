@@ -26,7 +26,7 @@ from stratalog.record.header import (
 )
 from stratalog.record.pure_kernels import append_shifted
 from stratalog.record.pure_open_transactions import OpenTransactions
-from stratalog.record.record_frame import RecordFrame, record_frames
+from stratalog.record.record_frame import RecordFrame, record_frames, require_room
 
 _MAX_DELTA = 2**31 - 1
 _INT64 = range(-(2**63), 2**63)
@@ -163,6 +163,7 @@ def _clean(
     batch: memoryview, header: BatchHeader, offset_map: KnownOffsets, rule: CleanRule, cleaned: _Cleaned
 ) -> None:
     if header.base_offset > offset_map.latest_offset or header.records_count == 0:
+        require_room(batch[HEADER_SIZE:], header.records_count)
         if header.records_count > 0 or header.last_offset in rule.kept_empty:
             cleaned.add(batch, header, header.max_timestamp)
         cleaned.count(header, CleanedRecords(b"", header.records_count, 0, 0, 0, 0))

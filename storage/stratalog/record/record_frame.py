@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer
 from stratalog.record.varint import read_varint, read_varlong
 
 MIN_RECORD_BYTES = 7
@@ -48,10 +49,7 @@ class RecordFrame(NamedTuple):
 
 def record_frames(payload: bytes, records_count: int) -> Iterator[RecordFrame]:
     """Each record in turn. Raises CorruptRecordError at the first one that is not framed well."""
-    if records_count < 0 or records_count > len(payload) // MIN_RECORD_BYTES:
-        raise CorruptRecordError(
-            "the record count does not fit the bytes of the batch", field="records_count", value=records_count
-        )
+    require_room(payload, records_count)
     position = 0
     last_delta = -1
     for _ in range(records_count):
@@ -65,6 +63,14 @@ def record_frames(payload: bytes, records_count: int) -> Iterator[RecordFrame]:
         yield frame
     if position != len(payload):
         raise _fault("bytes are left behind the last record", position, "records_count", records_count)
+
+
+def require_room(payload: Buffer, records_count: int) -> None:
+    """Raises CorruptRecordError where there cannot be so many records, whatever they are."""
+    if records_count < 0 or records_count > len(payload) // MIN_RECORD_BYTES:
+        raise CorruptRecordError(
+            "the record count does not fit the bytes of the batch", field="records_count", value=records_count
+        )
 
 
 def header_frames(payload: bytes, frame: RecordFrame) -> Iterator[tuple[int, int, int, int]]:
