@@ -10,7 +10,8 @@ are not. `log-start-offset-checkpoint.copy` has the same text below a checksum::
     orders 0 105823
 
 The copy is written last: a change has happened once it is there. So it is what counts as long as it is whole;
-the other one counts where it is damaged, or missing.
+the other one counts where it is damaged, or missing. Before that one is changed a copy of it is made: a
+change that is refused half-way would count otherwise.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ class StartCheckpoint:
         self._filesystem = filesystem
         self._checkpoint = OffsetCheckpoint(filesystem, f"{directory}/{LOG_START_OFFSET_FILE}")
         self._copy_path = f"{directory}/{LOG_START_COPY_FILE}"
+        # None where nobody has looked yet; and what counts where no whole copy says it.
+        self._has_copy: bool | None = None
+        self._uncopied: Mapping[TopicPartition, int] = {}
 
     def read(self) -> dict[TopicPartition, int]:
         """All entries; none where both files are missing or damaged. Raises OSError where one cannot be
@@ -50,20 +54,32 @@ class StartCheckpoint:
         # Looked at in any case: damage is told.
         offsets = self._checkpoint.read()
         try:
-            return parse_start_copy(self._filesystem.read_file(self._copy_path))
+            copied = parse_start_copy(self._filesystem.read_file(self._copy_path))
         except FileNotFoundError:
-            return offsets
+            pass
         except ValueError as failure:
             logger.warning(
                 "the copy of a checkpoint is damaged, and the checkpoint counts, path=`%s` reason=`%s`",
                 self._copy_path,
                 failure,
             )
-            return offsets
+        else:
+            self._has_copy = True
+            return copied
+        self._has_copy, self._uncopied = False, dict(offsets)
+        return offsets
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Durable when it returns. Raises OSError."""
+        if self._has_copy is None:
+            self.read()
+        if not self._has_copy:
+            self._write_copy(self._uncopied)
+            self._has_copy = True
         self._checkpoint.write(offsets)
+        self._write_copy(offsets)
+
+    def _write_copy(self, offsets: Mapping[TopicPartition, int]) -> None:
         replace_file(self._filesystem, self._copy_path, format_start_copy(offsets))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.types import TopicPartition
-from stratalog.log.checkpoint import LOG_START_OFFSET_FILE
+from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, OffsetCheckpoint
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
@@ -144,12 +145,15 @@ def test_a_crash_within_a_write_leaves_what_was_or_what_is_to_be() -> None:
     old, new = {PARTITION: 4}, {PARTITION: 9, SECOND: 2}
     rehearsal = FaultyFileSystem()
     prepare(rehearsal).write(old)
+    checkpoint = StartCheckpoint(rehearsal, "/d")
+    checkpoint.read()
     first = rehearsal.operation_count + 1
-    StartCheckpoint(rehearsal, "/d").write(new)
+    checkpoint.write(new)
     for operation in range(first, rehearsal.operation_count + 1):
         disk = FaultyFileSystem()
-        checkpoint = prepare(disk)
-        checkpoint.write(old)
+        prepare(disk).write(old)
+        checkpoint = StartCheckpoint(disk, "/d")
+        checkpoint.read()
         disk.crash_at(operation, part=0.5)
         with pytest.raises(SimulatedCrash):
             checkpoint.write(new)
@@ -157,6 +161,50 @@ def test_a_crash_within_a_write_leaves_what_was_or_what_is_to_be() -> None:
             assert StartCheckpoint(disk.reopened(survival), "/d").read() in (old, new)
     for survival in ALL_SURVIVALS:
         assert StartCheckpoint(rehearsal.reopened(survival), "/d").read() == new
+
+
+@pytest.mark.parametrize("left", [None, b"", b"damaged"], ids=["no copy", "empty", "damaged"])
+@pytest.mark.parametrize("old", [{}, {PARTITION: 4}], ids=["new", "not new"])
+def test_what_is_refused_where_there_is_no_copy_does_not_come_back(
+    left: bytes | None, old: dict[TopicPartition, int]
+) -> None:
+    """A directory whose first checkpoint it is, one of a broker, and one whose copy was damaged."""
+    new = {PARTITION: 9, SECOND: 2}
+
+    def found(disk: FaultyFileSystem) -> StartCheckpoint:
+        prepare(disk)
+        if old:
+            OffsetCheckpoint(disk, f"/d/{LOG_START_OFFSET_FILE}").write(old)
+        if left is not None:
+            replace_file(disk, f"/d/{LOG_START_COPY_FILE}", left)
+        checkpoint = StartCheckpoint(disk, "/d")
+        assert checkpoint.read() == old
+        return checkpoint
+
+    rehearsal = FaultyFileSystem()
+    checkpoint = found(rehearsal)
+    first = rehearsal.operation_count + 1
+    checkpoint.write(new)
+    names = [one.split(" ")[0] for one in rehearsal.trace[first - 1 :]]
+    assert names.count("rename") == 3, "the old one is copied, and then both are written"
+    *_, last = [at for at, name in enumerate(names, first) if name == "rename"]
+    for operation in range(first, rehearsal.operation_count + 1):
+        for does_crash in (False, True):
+            disk = FaultyFileSystem()
+            checkpoint = found(disk)
+            if does_crash:
+                disk.crash_at(operation, part=0.5)
+            else:
+                disk.fail_at(operation, number=errno.ENOSPC, part=0.5)
+            with pytest.raises(SimulatedCrash if does_crash else OSError):
+                checkpoint.write(new)
+            for survival in ALL_SURVIVALS:
+                counts = StartCheckpoint(disk.reopened(survival), "/d").read()
+                assert counts == old or (operation > last and counts == new), (operation, survival)
+            if not does_crash:
+                # Whoever takes it back, and writes something else, is believed.
+                checkpoint.write({SECOND: 3})
+                assert StartCheckpoint(disk.killed(), "/d").read() == {SECOND: 3}
 
 
 def prepare(disk: FaultyFileSystem) -> StartCheckpoint:
