@@ -60,7 +60,6 @@ def _topic_default(name: str, broker_name: str) -> BrokerKey:
 def _retention_key(name: str, maximum: int = LONG_MAX) -> ConfigKey[int]:
     """Kafka takes no 0 here: every segment would be too old at once."""
     number = number_key(name, -1, maximum)
-    upper = "" if maximum == LONG_MAX else f" and at most {maximum}"
 
     def parse(text: str) -> int:
         try:
@@ -71,7 +70,7 @@ def _retention_key(name: str, maximum: int = LONG_MAX) -> ConfigKey[int]:
             raise ValueError(text)
         return value
 
-    return ConfigKey(name, f"-1 (no limit) or a whole number of at least 1{upper}", parse)
+    return ConfigKey(name, f"-1 (no limit) or a whole number of at least 1 and at most {maximum}", parse)
 
 
 def _parse_directories(text: str) -> tuple[str, ...]:

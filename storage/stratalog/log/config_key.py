@@ -71,8 +71,7 @@ def number_key(name: str, minimum: int, maximum: int = LONG_MAX) -> ConfigKey[in
             raise ValueError(text)
         return value
 
-    upper = "" if maximum == LONG_MAX else f" and at most {maximum}"
-    return ConfigKey(name, f"a whole number of at least {minimum}{upper}", parse)
+    return ConfigKey(name, f"a whole number of at least {minimum} and at most {maximum}", parse)
 
 
 def ratio_key(name: str) -> ConfigKey[float]:

@@ -238,3 +238,10 @@ def is_refused(call: Callable[..., object], *args: object) -> bool:
     except InvalidRequestError:
         return True
     return False
+
+
+@pytest.mark.parametrize(("name", "most"), [("retention.ms", 2**63 - 1), ("segment.bytes", 2**31 - 1)])
+def test_who_gives_too_much_is_told_how_much_there_may_be(name: str, most: int) -> None:
+    LogConfig.from_overrides({name: str(most)})
+    with pytest.raises(InvalidConfigError, match=f"and at most {most}"):
+        LogConfig.from_overrides({name: str(most + 1)})
