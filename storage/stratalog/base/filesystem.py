@@ -7,10 +7,17 @@ unlink) after `FileSystem.sync_directory` of the directory that holds it.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a disk that works and has no space for this, or none for this user. A name was not made, and not
+changed, then; what a `sync` has left nobody knows."""
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+"""Errors of a process, or a system, that has too many files open: the operation was not begun."""
 
 
 class AppendFile(Protocol):
@@ -99,7 +106,7 @@ class FileSystem(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic; replaces a file of the target's name."""
+        """Atomic; replaces a file of the target's name. A new name may need space in the directory."""
         ...
 
     def unlink(self, path: str) -> None: ...

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.filesystem import Buffer
+from stratalog.base.filesystem import NO_DESCRIPTOR, Buffer
+from stratalog.log.directory_health import DISK_FAILURES
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_segments import LogSegments
@@ -157,7 +158,7 @@ class LocalLog:
 
     def take_unsynced(self, recovery_point: int) -> UnsyncedWork:
         """What to sync for durability up to the end; it counts as synced from now on, so a failure is
-        final."""
+        final, unless it is `put_back`."""
         active = self.segments.active
         work = UnsyncedWork(
             tuple(self._unsynced_sealed),
@@ -167,6 +168,12 @@ class LocalLog:
         self._unsynced_sealed.clear()
         self._unsynced_directories.clear()
         return work
+
+    def put_back(self, work: UnsyncedWork) -> None:
+        """It was not synced: it still has to be, as far as it is still in the log."""
+        sealed = self.segments.sealed
+        self._unsynced_sealed[:0] = [segment for segment in work.sealed if segment in sealed]
+        self._unsynced_directories[:0] = work.directories
 
     def sync(self, work: UnsyncedWork) -> None:
         """Needs no lock. Raises OSError."""
@@ -178,22 +185,42 @@ class LocalLog:
         for directory in work.directories:
             self.resources.filesystem.sync_directory(directory)
 
-    def drop_oldest(self, count: int) -> tuple[LogSegment, ...]:
-        """Take the first `count` segments out of the log and rename their files; durable when it returns.
-        Raises OSError.
+    def put_aside_oldest(self, count: int, on_left: Callable[[OSError], None]) -> int:
+        """Rename the files of the first `count` segments; of how many of them the disk let go. `drop_oldest`
+        follows with those: until then they are in the list, and cannot be read any more.
 
-        The caller unlinks them later.
+        `on_left` is told of index files that stay: without a log they mean nothing. Raises OSError with
+        nothing changed, unless the disk has failed.
         """
         assert 0 < count < len(self.segments), "a log always keeps its active segment"
         self.is_changed = True
+        # Oldest first: a crash in between leaves a log without a gap.
+        for number, segment in enumerate(self.segments[:count]):
+            try:
+                segment.mark_deleted()
+            except OSError as failure:
+                if failure.errno in DISK_FAILURES or (number == 0 and not segment.is_dropped):
+                    raise
+                if not segment.is_dropped:
+                    return number
+                on_left(failure)
+        return count
+
+    def drop_oldest(self, count: int) -> tuple[LogSegment, ...]:
+        """Take the first `count` segments, which were put aside, out of the log; the caller unlinks them
+        later. Durable when it returns, or with the next sync, where no directory can be opened now. Raises
+        OSError."""
         dropped, self.segments = self.segments[:count], LogSegments(self.segments[count:])
         self._unsynced_sealed = [segment for segment in self._unsynced_sealed if segment not in dropped]
-        # Oldest first: a crash in between leaves a log without a gap.
-        for segment in dropped:
-            segment.mark_deleted()
         # What begins where these end must be found there, be it the directory of a log that was never synced.
-        for directory in dict.fromkeys((self.directory, *self._unsynced_directories)):
-            self.resources.filesystem.sync_directory(directory)
+        directories = tuple(dict.fromkeys((self.directory, *self._unsynced_directories)))
+        try:
+            for directory in directories:
+                self.resources.filesystem.sync_directory(directory)
+        except OSError as failure:
+            if failure.errno not in NO_DESCRIPTOR:
+                raise
+            self._unsynced_directories = list(directories)
         return dropped
 
     def exchange(self, new: Sequence[LogSegment], replaced: Sequence[LogSegment]) -> None:

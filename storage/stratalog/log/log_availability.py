@@ -25,8 +25,9 @@ from stratalog.base.errors import (
     LogStoreError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.base.filesystem import NO_DESCRIPTOR
 from stratalog.base.types import TopicPartition
-from stratalog.log.directory_health import FULL_DISK, DirectoryHealth
+from stratalog.log.directory_health import DISK_FAILURES, FULL_DISK, DirectoryHealth
 from stratalog.log.disk_error import disk_error
 from stratalog.log.local_log import LocalLog
 
@@ -84,11 +85,7 @@ class LogAvailability:
         """Take no more changes; returns the error to raise. The first reason is kept."""
         if self._offline_reason is None:
             self._offline_reason = str(failure)
-            self._offline_advice = (
-                "the log is offline because its disk was full; free space and restart the server"
-                if isinstance(failure, OSError) and failure.errno in FULL_DISK
-                else "the log is offline after its disk failed; repair the disk and restart the server"
-            )
+            self._offline_advice = _advice(failure)
         return self._offline_error(self._offline_reason)
 
     @contextmanager
@@ -100,17 +97,33 @@ class LogAvailability:
             raise self.go_offline(failure) from failure
 
     @contextmanager
-    def unchanged_on_full_disk(self, undo: Callable[[], None] = lambda: None) -> Generator[None]:
-        """As `offline_on_failure`; but where the disk is only full, everything is as it was once `undo` has
+    def offline_on_failed_sync(self, put_back: Callable[[], None]) -> Generator[None]:
+        """As `offline_on_failure`; but where a file was not even opened, for want of a descriptor, what there
+        was to sync is `put_back`, and the log goes on. Raises DataDirectoryError."""
+        try:
+            yield
+        except OSError as failure:
+            with self._lock:
+                if failure.errno not in NO_DESCRIPTOR:
+                    raise self.go_offline(failure) from failure
+                put_back()
+            raise disk_error(failure, self._local.directory) from failure
+
+    @contextmanager
+    def unchanged_on_refusal(self, undo: Callable[[], None] = lambda: None) -> Generator[None]:
+        """As `offline_on_failure`; but unless the disk has failed everything is as it was once `undo` has
         run, and the log goes on. Raises DataDirectoryError."""
         try:
             yield
         except OSError as failure:
-            if failure.errno not in FULL_DISK:
+            if failure.errno in DISK_FAILURES:
                 raise self.go_offline(failure) from failure
             undo()
             raise DataDirectoryError(
-                "the local disk is full, nothing was changed; free space, then try again",
+                "the local disk is full, nothing was changed; free space, then try again"
+                if failure.errno in FULL_DISK
+                else "the system refused an operation on the local disk, nothing was changed; correct what"
+                " the reason says, then try again",
                 path=self._local.directory,
                 reason=str(failure),
             ) from failure
@@ -162,3 +175,14 @@ class LogAvailability:
             if self.is_closed:
                 self.require_online()
             return result
+
+
+def _advice(failure: Exception) -> str:
+    if not isinstance(failure, OSError) or failure.errno in DISK_FAILURES:
+        return "the log is offline after its disk failed; repair the disk and restart the server"
+    if failure.errno in FULL_DISK:
+        return "the log is offline because its disk was full; free space and restart the server"
+    return (
+        "the log is offline because the system refused an operation on its disk; correct what the reason says"
+        " and restart the server"
+    )

@@ -6,6 +6,7 @@ does anything, as in Kafka: the operating system writes when it likes, and the r
 
 The recovery point moves here, behind a sync that succeeded, to where the log ended when that began. A sync
 that fails takes the log offline: nobody knows what is on the disk then, and a second one may claim success.
+One for which no file could be opened has not begun: the next flush does what was to be done.
 """
 
 from __future__ import annotations
@@ -54,12 +55,14 @@ class LogFlusher:
                 snapshot_files = self._state.producers.snapshot_files
                 snapshots = snapshot_files.take_unsynced()
             if snapshots or not work.is_empty:
-                try:
+
+                def put_back() -> None:
+                    self._local.put_back(work)
+                    snapshot_files.put_back(snapshots)
+
+                with self._availability.offline_on_failed_sync(put_back):
                     snapshot_files.sync(snapshots)
                     self._local.sync(work)
-                except OSError as failure:
-                    with self._log_lock:
-                        raise self._availability.go_offline(failure) from failure
             with self._log_lock:
                 self._flushed_s = flushed_s
                 self._offsets.recovery_point = max(self._offsets.recovery_point, end_offset)

@@ -98,7 +98,9 @@ class LogLoader:
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._written_by_broker = written_by_broker
         self._on_progress = on_progress
+        # Files of dropped segments, and index files without a log whose names another segment may get.
         self._leftovers: list[str] = []
+        self._nameless: list[str] = []
         # Segments that have the checksum of a transaction index, and such indexes without one.
         self._checksums: set[int] = set()
         self._unproven: list[tuple[LogSegment, bytes]] = []
@@ -226,11 +228,11 @@ class LogLoader:
     def _settle(self, state: LogState) -> None:
         """The log is served: tidy up what had to stay as it was until that was known. Raises OSError."""
         for path in self._leftovers:
-            if path.endswith(DELETED_SUFFIX):
-                unlink_leftover(self._filesystem, path)
-            else:
-                self._filesystem.unlink(path)
+            unlink_leftover(self._filesystem, path)
+        for path in self._nameless:
+            self._filesystem.unlink(path)
         self._leftovers.clear()
+        self._nameless.clear()
         for segment, data in self._unproven:
             # From now on it is. Where there is no room it is another start's turn.
             try:
@@ -312,11 +314,12 @@ class LogLoader:
         ]
         parsed = [found for name in names if (found := parse_segment_name(name)) is not None]
         base_offsets = {base_offset for base_offset, suffix in parsed if suffix == LOG_SUFFIX}
-        self._leftovers += [
-            segment_path(self._directory, base_offset, suffix)
-            for base_offset, suffix in parsed
-            if base_offset not in base_offsets
-        ]
+        for base_offset, suffix in parsed:
+            if base_offset not in base_offsets:
+                path = segment_path(self._directory, base_offset, suffix)
+                # Of a segment that was dropped no other one gets the name; where the log goes on one may.
+                is_dropped = base_offset < min(base_offsets, default=0)
+                (self._leftovers if is_dropped else self._nameless).append(path)
         aborted = {base_offset for base_offset, suffix in parsed if suffix == TRANSACTION_INDEX_SUFFIX}
         self._checksums = {base for base, suffix in parsed if suffix == TRANSACTION_CHECKSUM_SUFFIX}
         self._unproven.clear()

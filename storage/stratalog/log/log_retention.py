@@ -2,7 +2,8 @@
 
 `retention` has the rules. What goes is renamed at once, so that nobody finds it any more, and its files are
 unlinked later, by the caller: readers that hold a segment finish. The log start follows, of a log that has no
-other tier, and with it what is known of epochs and producers.
+other tier, and with it what is known of epochs and producers. Where the system does not let a segment go, it
+stays, with all behind it, for the next time.
 
 A segment whose newest record claims to be of the future is never old enough, and keeps all behind it from
 going by age. The log of the process says so once for each, and they are counted. So it is with one whose age
@@ -18,6 +19,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log import retention
+from stratalog.log.directory_health import DISK_FAILURES
 from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_loader import LoadedLog
@@ -111,20 +113,44 @@ class LogRetention:
                     raise
                 # A disk that is full has no room for it before the others have gone.
                 count -= 1
-        snapshot_files = self._state.producers.snapshot_files
+        self._sync_snapshots()
+        with self._availability.unchanged_on_refusal():
+            count = self._local.put_aside_oldest(count, self._tell_left)
         start_offset = self._local.segments[count].base_offset
         if not config.remote_storage_enable:
-            # Before they go: a reader that misses them is told where the log starts by now.
+            # Before the list is another one: who misses them is told where the log starts by now.
             self._offsets.log_start_offset = max(self._offsets.log_start_offset, start_offset)
         with self._availability.offline_on_failure():
-            # What is remembered of the batches that go is only there.
-            snapshot_files.sync(snapshot_files.take_unsynced())
             dropped = self._local.drop_oldest(count)
-            snapshot_files.remove_before(start_offset)
+            self._remove_snapshots(start_offset)
         if not config.remote_storage_enable:
             self.follow_log_start()
         self._offsets.recovery_point = max(self._offsets.recovery_point, start_offset)
         return dropped
+
+    def _sync_snapshots(self) -> None:
+        """What is remembered of the batches that go is only there. Raises DataDirectoryError."""
+        snapshot_files = self._state.producers.snapshot_files
+        snapshots = snapshot_files.take_unsynced()
+        with self._availability.offline_on_failed_sync(lambda: snapshot_files.put_back(snapshots)):
+            snapshot_files.sync(snapshots)
+
+    def _remove_snapshots(self, start_offset: int) -> None:
+        """Those of what went. Raises OSError where the disk has failed; others do no harm by staying."""
+        try:
+            self._state.producers.snapshot_files.remove_before(start_offset)
+        except OSError as failure:
+            if failure.errno in DISK_FAILURES:
+                raise
+            self._tell_left(failure)
+
+    def _tell_left(self, failure: OSError) -> None:
+        logger.warning(
+            "a file of a deleted segment of %s cannot be removed, and stays until the next start: correct"
+            " what the reason says, reason=`%s`",
+            self._topic_partition,
+            failure,
+        )
 
     def follow_log_start(self) -> None:
         """Forget what was known of the records below the log start."""

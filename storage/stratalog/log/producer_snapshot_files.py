@@ -93,10 +93,15 @@ class ProducerSnapshotFiles:
             insort(self._offsets, snapshot.end_offset)
 
     def take_unsynced(self) -> tuple[int, ...]:
-        """Whose contents are not durable yet; they count as synced from now on, so a failure is final."""
+        """Whose contents are not durable yet; they count as synced from now on, so a failure is final,
+        unless they are `put_back`."""
         unsynced = tuple(self._unsynced)
         self._unsynced.clear()
         return unsynced
+
+    def put_back(self, offsets: Sequence[int]) -> None:
+        """They were not synced: they still have to be, as far as they are still there."""
+        self._unsynced[:0] = [offset for offset in offsets if offset in self._offsets]
 
     def sync(self, offsets: Sequence[int]) -> None:
         """Make the contents durable, not the names. Needs no lock, but none may be removed meanwhile. Raises

@@ -2,9 +2,9 @@
 
 Before anything is renamed the new files have been read back, the log is durable up to its end, and the
 checkpoint says so: a hole in its offsets is never taken for lost data. What the disk refuses until then
-leaves the log as it was. From the first old file that is renamed on there is no way back but forward: a
-failure takes the log offline, and the next process finds the old segments or the new ones (see
-`segment_swap`).
+leaves the log as it was, and so does the first old file, if it cannot be renamed. From then on there is no
+way back but forward: a failure takes the log offline, and the next process finds the old segments or the new
+ones (see `segment_swap`).
 
 Readers have the old segments or the new ones. One that comes to an old file too late is told that it is
 missing, even if a new one has its name, and looks at the log again; one that has it open finishes. Appends
@@ -18,7 +18,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
+from stratalog.base.errors import DataDirectoryError
 from stratalog.log.cleaned_segment import CleanedSegment, OnRead
+from stratalog.log.directory_health import DISK_FAILURES
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_flusher import LogFlusher
@@ -89,8 +91,12 @@ class SegmentExchange:
             if not is_there:
                 self._drop_new(new_bases)
                 return False
-            self._flusher.flush()
-            with self._log_lock, self._availability.unchanged_on_full_disk(lambda: self._drop_new(new_bases)):
+            try:
+                self._flusher.flush()
+            except DataDirectoryError:
+                self._drop_new(new_bases)
+                raise
+            with self._log_lock, self._availability.unchanged_on_refusal(lambda: self._drop_new(new_bases)):
                 assert self._offsets.recovery_point >= replaced[-1].end_offset
                 self._checkpoint()
             local.is_changed = True
@@ -98,8 +104,7 @@ class SegmentExchange:
             for old in replaced:
                 old.supersede()
             with self._log_lock:
-                with self._availability.offline_on_failure():
-                    exchange_names(filesystem, directory, new_bases, replaced)
+                self._exchange_names(new_bases, replaced)
                 local.exchange(_live(local, cleaned, replaced), replaced)
             self._finish(new_bases, replaced)
         self._unlink_later(replaced)
@@ -116,13 +121,28 @@ class SegmentExchange:
         try:
             announce_swap(filesystem, directory, new_bases)
         except OSError as failure:
-            try:
-                take_back_swap(filesystem, directory, new_bases)
-            except OSError:
-                # The next process would go on with it, whatever became of the log meanwhile.
-                with self._log_lock:
-                    raise self._availability.go_offline(failure) from failure
+            self._take_back(new_bases, failure)
             raise
+
+    def _exchange_names(self, new_bases: Sequence[int], replaced: Sequence[LogSegment]) -> None:
+        """As `_announce`."""
+        filesystem, directory = self._local.resources.filesystem, self._local.directory
+        try:
+            exchange_names(filesystem, directory, new_bases, replaced)
+        except OSError as failure:
+            if replaced[0].is_dropped or failure.errno in DISK_FAILURES:
+                raise self._availability.go_offline(failure) from failure
+            self._take_back(new_bases, failure)
+            raise
+
+    def _take_back(self, new_bases: Sequence[int], failure: OSError) -> None:
+        """Remove the new files, none of which has replaced anything. Raises DataDirectoryError."""
+        try:
+            take_back_swap(self._local.resources.filesystem, self._local.directory, new_bases)
+        except OSError:
+            # The next process would go on with it, whatever became of the log meanwhile.
+            with self._log_lock:
+                raise self._availability.go_offline(failure) from failure
 
     def _finish(self, new_bases: Sequence[int], replaced: Sequence[LogSegment]) -> None:
         """Make the new names durable. Appends go on."""

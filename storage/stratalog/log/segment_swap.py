@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stratalog.base.filesystem import FileSystem
+from stratalog.base.filesystem import NO_SPACE, FileSystem
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.segment.batch_walk import valid_rows
 from stratalog.segment.file_names import (
@@ -91,11 +91,25 @@ def exchange_names(
     filesystem: FileSystem, directory: str, new_base_offsets: Sequence[int], replaced: Sequence[LogSegment]
 ) -> None:
     """The other steps: the old files are renamed, the new ones get their names, which the caller syncs.
-    Raises OSError: nobody knows then what is on the disk."""
+    Raises OSError: nothing was replaced where none of the old segments `is_dropped`; else nobody knows what
+    is on the disk, and `settle_swaps` goes on with it."""
     for segment in replaced:
         segment.mark_deleted()
     filesystem.sync_directory(directory)
-    for base_offset in sorted(new_base_offsets):
+    try:
+        _name_new(filesystem, directory, new_base_offsets)
+    except OSError as failure:
+        if failure.errno not in NO_SPACE:
+            raise
+        # What was replaced is gone for good: it makes room, for names as well.
+        for segment in replaced:
+            segment.unlink_deleted()
+        _name_new(filesystem, directory, new_base_offsets)
+
+
+def _name_new(filesystem: FileSystem, directory: str, base_offsets: Sequence[int]) -> None:
+    """Give the new files that do not have them yet their names. Raises OSError."""
+    for base_offset in sorted(base_offsets):
         rename_segment(filesystem, directory, base_offset, SWAP_SUFFIX, "")
 
 
@@ -131,8 +145,7 @@ def _settle(filesystem: FileSystem, directory: str, swapped: Sequence[int], live
         unlink_segment(filesystem, directory, base_offset, "")
     # As long as one of these may come back, the new files must be known for what they are.
     filesystem.sync_directory(directory)
-    for base_offset in swapped:
-        rename_segment(filesystem, directory, base_offset, SWAP_SUFFIX, "")
+    _name_new(filesystem, directory, swapped)
 
 
 def _range_of(filesystem: FileSystem, directory: str, swapped: Sequence[int]) -> _SwapRange:

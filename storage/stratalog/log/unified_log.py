@@ -247,8 +247,8 @@ class UnifiedLog:
     def flush(self) -> int:
         """Make durable, names included, what was appended before the call; returns the recovery point then.
 
-        Appends go on meanwhile. Raises DataDirectoryError, and takes the log offline: after a sync that
-        failed nobody knows what is on the disk.
+        Appends go on meanwhile. Raises DataDirectoryError, and takes the log offline after a sync that
+        failed: nobody knows what is on the disk.
         """
         return self._flusher.flush()
 
@@ -350,7 +350,7 @@ class UnifiedLog:
             if offset > self.log_start_offset:
                 if not self.config.remote_storage_enable or offset > self.recovery_point:
                     # Before anybody sees it, who might write it down: a start that is refused has not been.
-                    with self._availability.unchanged_on_full_disk():
+                    with self._availability.unchanged_on_refusal():
                         self._checkpoint(self, offset)
                 self._offsets.log_start_offset = offset
                 self._retention.follow_log_start()

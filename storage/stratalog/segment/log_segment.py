@@ -9,9 +9,9 @@ What an index says is compared with the data. Where it is wrong, the indexes of 
 again; an active one, whose indexes are changing, is walked from its beginning until it is sealed.
 
 Readers see the data up to `size_bytes` and `end_offset`, which move after the bytes are in the file: a read
-beside an append sees whole batches only. A segment that is dropped is renamed at once and unlinked later; a
-reader that has the file open finishes, one that comes later gets FileNotFoundError and looks at the log
-again.
+beside an append sees whole batches only. A segment that is dropped is renamed at once and unlinked later, or,
+where a full disk has no room for the names, unlinked at once; a reader that has the file open finishes, one
+that comes later gets FileNotFoundError and looks at the log again.
 """
 
 from __future__ import annotations
@@ -28,19 +28,13 @@ from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, NO_TIMESTAMP, parse
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import FIRST_READ_BYTES, BatchRead, ReadBounds, read_batches
 from stratalog.segment.batch_walk import LocatedBatch, damaged_batch
-from stratalog.segment.file_names import (
-    DELETED_SUFFIX,
-    INDEX_SUFFIXES,
-    LOG_SUFFIX,
-    SEGMENT_SUFFIXES,
-    segment_path,
-)
+from stratalog.segment.file_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, segment_path
 from stratalog.segment.index_rebuild import indexes_until, rebuild_indexes, resume_closed
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.open_files import LentFile
 from stratalog.segment.proven_batches import ProvenBatches
 from stratalog.segment.segment_extent import SegmentExtent
-from stratalog.segment.segment_files import make_data_file, rename_segment, unlink_segment
+from stratalog.segment.segment_files import make_data_file, put_aside, put_indexes_aside, unlink_segment
 from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.segment_search import position_of, position_since, proven_position_of
@@ -55,7 +49,6 @@ class LogSegment:
 
     __slots__ = (
         "_indexes",
-        "_is_dropped",
         "_is_superseded",
         "_max_timestamp",
         "_resources",
@@ -67,6 +60,7 @@ class LogSegment:
         "has_aborted",
         "index_interval_bytes",
         "is_active",
+        "is_dropped",
         "path",
         "size_bytes",
     )
@@ -100,7 +94,7 @@ class LogSegment:
         # Of a sealed segment None until they are needed.
         self._indexes = indexes
         # Dropped, or another object has the files: a reader that is still here must not write to them.
-        self._is_superseded = self._is_dropped = False
+        self._is_superseded = self.is_dropped = False
         self._max_timestamp: TimestampOffset | None = None
         if indexes is not None:
             indexes.attach(resources.index_pages, directory)
@@ -186,7 +180,7 @@ class LogSegment:
             return AbortedInRange((), is_complete=False)
         index = self.indexes().transaction_index
         found = index.collect(fetch_offset, upper_bound_offset)
-        if not len(index) or self._is_dropped:
+        if not len(index) or self.is_dropped:
             # The segment is being dropped: its other files were still there, or another one has its names.
             # Nobody may take it for having none.
             raise self._gone()
@@ -279,7 +273,7 @@ class LogSegment:
         """The data file, open for reading. Raises FileNotFoundError where the segment was dropped, also where
         another one has its name by now, OSError."""
         lent = self._resources.files.use(self.path)
-        if self._is_dropped:
+        if self.is_dropped:
             with lent:
                 raise self._gone()
         return lent
@@ -294,7 +288,7 @@ class LogSegment:
 
     def let_go(self) -> None:
         """The files are elsewhere: nobody reads or writes them for this object from now on."""
-        self._is_superseded = self._is_dropped = True
+        self._is_superseded = self.is_dropped = True
         self.close()
 
     def position_of(self, offset: int) -> int | None:
@@ -463,8 +457,7 @@ class LogSegment:
         """Let go of the files and of what was read of them."""
         if self._indexes is not None:
             self._indexes.forget_pages()
-        for suffix in SEGMENT_SUFFIXES:
-            self._resources.files.forget(segment_path(self.directory, self.base_offset, suffix))
+        self._resources.forget(self.directory, self.base_offset)
 
     def drop_tail(self) -> None:
         """Cut the file behind `size_bytes`; durable when it returns. Raises OSError."""
@@ -473,11 +466,16 @@ class LogSegment:
             file.sync()
 
     def mark_deleted(self) -> None:
-        """Rename the files, data first: whoever loads the directory finds no log then. Not synced. Raises
-        OSError."""
-        self._is_superseded = self._is_dropped = True
-        rename_segment(self._resources.filesystem, self.directory, self.base_offset, "", DELETED_SUFFIX)
-        self.close()
+        """Rename the files, data first: whoever loads the directory finds no log then; see `put_aside`. Not
+        synced. Raises OSError: index files are left if `is_dropped`; else nothing has changed."""
+        self._is_superseded = True
+        put_aside(self._resources.filesystem, self.path)
+        # Before another segment can have the name: what is found there is not this one's any more.
+        self.is_dropped = True
+        try:
+            put_indexes_aside(self._resources.filesystem, self.directory, self.base_offset)
+        finally:
+            self.close()
 
     def unlink_deleted(self) -> None:
         """Unlink what `mark_deleted` renamed; missing files are fine. Raises OSError."""

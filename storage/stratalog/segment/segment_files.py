@@ -2,6 +2,9 @@
 
 The data goes first, because it is what makes the others mean anything: whoever loads a directory in between
 finds index files without a log, which are nobody's.
+
+A directory may need space for a new name, so a full disk may refuse to rename what is dropped. Then it is
+unlinked: that takes no space, and whoever has the file open can finish as well.
 """
 
 from __future__ import annotations
@@ -9,8 +12,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.filesystem import FileSystem
-from stratalog.segment.file_names import SEGMENT_SUFFIXES, segment_path
+from stratalog.base.filesystem import NO_SPACE, FileSystem
+from stratalog.segment.file_names import DELETED_SUFFIX, INDEX_SUFFIXES, SEGMENT_SUFFIXES, segment_path
 from stratalog.segment.open_files import OpenFiles
 from stratalog.segment.segment_resources import SegmentResources
 
@@ -22,6 +25,31 @@ def rename_segment(filesystem: FileSystem, directory: str, base_offset: int, old
         path = segment_path(directory, base_offset, suffix)
         if filesystem.exists(path + old):
             filesystem.rename(path + old, path + new)
+
+
+def put_aside(filesystem: FileSystem, path: str) -> None:
+    """Let a file, if it is there, be one of a dropped segment: `.deleted`, or, on a full disk, gone. Not
+    synced. Raises OSError: it is there as it was, unless the disk has failed."""
+    if not filesystem.exists(path):
+        return
+    try:
+        filesystem.rename(path, path + DELETED_SUFFIX)
+    except OSError as failure:
+        if failure.errno not in NO_SPACE:
+            raise
+        filesystem.unlink(path)
+
+
+def put_indexes_aside(filesystem: FileSystem, directory: str, base_offset: int) -> None:
+    """The same for the index files that there are. Raises OSError, the first, when all were tried."""
+    failures: list[OSError] = []
+    for suffix in INDEX_SUFFIXES:
+        try:
+            put_aside(filesystem, segment_path(directory, base_offset, suffix))
+        except OSError as failure:
+            failures.append(failure)
+    if failures:
+        raise failures[0]
 
 
 def unlink_segment(filesystem: FileSystem, directory: str, base_offset: int, state: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stratalog.base.filesystem import FileSystem
+from stratalog.segment.file_names import SEGMENT_SUFFIXES, segment_path
 from stratalog.segment.index_page_cache import DEFAULT_MAX_BYTES, IndexPageCache
 from stratalog.segment.open_files import DEFAULT_MAX_OPEN, OpenFiles
 from stratalog.segment.preallocation import Preallocation
@@ -28,3 +29,8 @@ class SegmentResources(NamedTuple):
         """New ones. Pages are read from the files that all others use."""
         files = OpenFiles(filesystem, max_open_files)
         return SegmentResources(filesystem, files, IndexPageCache(files, index_cache_bytes), Preallocation())
+
+    def forget(self, directory: str, base_offset: int) -> None:
+        """Let go of the files of that segment that are open."""
+        for suffix in SEGMENT_SUFFIXES:
+            self.files.forget(segment_path(directory, base_offset, suffix))

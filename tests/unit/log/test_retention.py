@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -336,18 +337,27 @@ def test_a_log_that_the_store_is_ahead_of_is_not_the_one_that_was_uploaded() -> 
 
 def test_a_reader_whose_segment_is_being_dropped_is_told_the_new_start() -> None:
     starts: list[object] = []
+    readers: list[threading.Thread] = []
+
+    def read() -> None:
+        with pytest.raises(OffsetOutOfRangeError) as refused:
+            log.read(0, 1000)
+        starts.append(refused.value.fields["log_start_offset"])
 
     class LookedAt(MemoryFileSystem):
         def rename(self, source: str, target: str) -> None:
-            if target.endswith(".log.deleted"):
-                with pytest.raises(OffsetOutOfRangeError) as refused:
-                    log.read(0, 1000)
-                starts.append(refused.value.fields["log_start_offset"])
+            if target.endswith(".log.deleted") and not readers:
+                assert log.read(0, 1000).next_offset > 0, "nothing has happened yet"
             super().rename(source, target)
+            if target.endswith(".index.deleted"):
+                readers.append(threading.Thread(target=read))
+                readers[-1].start()
 
     log = LogMachine(LookedAt(), LogConfig(remote_storage_enable=False, retention_ms=3 * HOUR_MS)).start()
     fill(log, 5)
     assert log.delete_old_segments() == 2
+    for reader in readers:
+        reader.join()
     assert starts == [2, 2]
 
 

@@ -334,4 +334,7 @@ def test_readers_of_a_log_that_could_not_begin_anew_hear_why() -> None:
             except DataDirectoryError as failure:
                 told.append(failure.message)
     assert ordinal > 5
-    assert set(told) == {"the log is offline after its disk failed; repair the disk and restart the server"}
+    assert set(told) == {
+        "the log is offline because the system refused an operation on its disk; correct what the reason says"
+        " and restart the server"
+    }
