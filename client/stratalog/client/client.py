@@ -94,7 +94,8 @@ class Client:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[log_pb2.FetchedPartition]:
         """Read once from each position. A partition's failure is in its answer (`error`): the others are not
-        affected. What is in the batches, and not to be read, `fetched_records` leaves out.
+        affected. What is in the batches, and not to be read, `fetched_runs` leaves out, and so does
+        `fetched_records`, which decodes everything at once.
         """
         request = fetch_request(positions, max_wait_ms, min_bytes, max_bytes, partition_max_bytes, isolation)
         timeout_s = CALL_TIMEOUT_S + max_wait_ms / 1000

@@ -3,12 +3,15 @@
 A consumer holds one FetchStream over all its partitions. When the connection breaks it opens another from
 where it stands; nothing is skipped and nothing comes twice, because a position moves only when its records
 are handed out. There are no consumer groups: whoever needs to go on later keeps the positions.
+
+An answer is a few mebibytes of batches, which may decompress to any size. It stays as it came until its
+records are handed out, some thousands or a few mebibytes at a time; one batch at a time is decompressed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import grpc
@@ -18,7 +21,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import error_of_call, error_of_info
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.client.messages import FetchedRecords, fetch_request, fetched_records
+from stratalog.client.messages import FetchedRecords, fetch_request, fetched_runs
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2, log_pb2_grpc
@@ -71,9 +74,10 @@ class Consumer:
                 yield ConsumedRecord(topic, partition, record)
 
     async def fetches(self) -> AsyncGenerator[FetchedRecords, None]:
-        """Answer by answer, which is cheaper. Ends at the end offsets, where given. Raises LogStoreError: for
-        a partition that cannot be read (OffsetOutOfRangeError once its offset was deleted), and for a server
-        that stays away for longer than the retry policy's deadline, from the moment when the session broke.
+        """As many as are decoded at a time, which is cheaper. Ends at the end offsets, where given. Raises
+        LogStoreError: for a partition that cannot be read (OffsetOutOfRangeError once its offset was
+        deleted), and for a server that stays away for longer than the retry policy's deadline, from the
+        moment when the session broke.
         """
         loop = asyncio.get_running_loop()
         patience = Patience(self._retry)
@@ -107,8 +111,7 @@ class Consumer:
             patience.begin(asyncio.get_running_loop().time())
             async for response in call:
                 for answer in response.partitions:
-                    fetched = self._advance(answer)
-                    if fetched is not None:
+                    for fetched in self._advance(answer):
                         yield fetched
                 if not self._pending():
                     return
@@ -117,15 +120,12 @@ class Consumer:
         finally:
             call.cancel()
 
-    def _advance(self, answer: log_pb2.FetchedPartition) -> FetchedRecords | None:
+    def _advance(self, answer: log_pb2.FetchedPartition) -> Iterator[FetchedRecords]:
+        """What the answer holds up to the end offset; the position moves on with each part."""
         if answer.HasField("error"):
             raise error_of_info(answer.error)
         topic_partition = TopicPartition(answer.topic, answer.partition)
-        fetched = fetched_records(answer, self._positions[topic_partition])
-        self._positions[topic_partition] = fetched.next_offset
         end_offset = None if self._end_offsets is None else self._end_offsets.get(topic_partition, 0)
-        if end_offset is not None and fetched.records and fetched.records[-1].offset >= end_offset:
-            fetched = fetched._replace(
-                records=[record for record in fetched.records if record.offset < end_offset]
-            )
-        return fetched
+        for fetched in fetched_runs(answer, self._positions[topic_partition], end_offset):
+            self._positions[topic_partition] = fetched.next_offset
+            yield fetched

@@ -1,7 +1,8 @@
 """The synchronous face: the same client, driven by an event loop on a thread of its own.
 
-Thin on purpose. Every method hands a coroutine to the loop and waits; iteration pulls one answer at a time.
-For many small sends use `SyncClient.append` with many records, or the asynchronous `Producer`.
+Thin on purpose. Every method hands a coroutine to the loop and waits; iteration pulls as many records as
+are decoded at a time. For many small sends use `SyncClient.append` with many records, or the asynchronous
+`Producer`.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ CorruptRecordError where a batch's turn comes that is wrong, behind the records 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
@@ -26,45 +27,56 @@ RUN_BYTES = 2 * 1024 * 1024
 """What they take in their batches, at most; but a record is never cut."""
 
 
+class RecordRun(NamedTuple):
+    """Records that lie one behind the other; one at least."""
+
+    records: list[Record]
+    has_more: bool
+    """Whether another batch, or more of the same, follows."""
+
+
 def record_runs(
     buffer: Buffer,
     is_wanted: Callable[[BatchHeader], bool],
     *,
     max_bytes: int = DEFAULT_MAX_DECOMPRESSED,
-) -> Iterator[list[Record]]:
-    """The records of a buffer of whole batches, of those that are wanted; no run is empty.
+) -> Iterator[RecordRun]:
+    """The records of a buffer of whole batches, of those that are wanted.
 
     `is_wanted` is asked once of each batch, in their order. `max_bytes` bounds each batch. At any time one
     batch at most is decompressed, and a run is under way beside those that the caller keeps.
     """
     run: list[Record] = []
     run_bytes = 0
+    wanted = (located for located in batches(buffer) if is_wanted(located[1]))
     try:
-        for position, header in batches(buffer):
-            if not is_wanted(header):
-                continue
-            for records, size_bytes in _pieces(
-                checked_payload(buffer, position, header, max_bytes=max_bytes), header
-            ):
+        upcoming = next(wanted, None)
+        while upcoming is not None:
+            position, header = upcoming
+            payload = checked_payload(buffer, position, header, max_bytes=max_bytes)
+            pieces = _pieces(payload, header)
+            del payload
+            for records, size_bytes in pieces:
                 if run and (run_bytes + size_bytes > RUN_BYTES or len(run) + len(records) > RUN_COUNT):
-                    yield run
+                    yield RecordRun(run, has_more=True)
                     run, run_bytes = [], 0
                 if run:
                     run += records
                 else:
                     run = records
                 run_bytes += size_bytes
-                # A large record would stay in memory beside the next one.
+                # A large record would stay in memory beside those that follow.
                 del records
-                if run_bytes >= RUN_BYTES:
-                    yield run
-                    run, run_bytes = [], 0
+            upcoming = next(wanted, None)
+            if run_bytes >= RUN_BYTES:
+                yield RecordRun(run, has_more=upcoming is not None)
+                run, run_bytes = [], 0
     except CorruptRecordError:
         if run:
-            yield run
+            yield RecordRun(run, has_more=True)
         raise
     if run:
-        yield run
+        yield RecordRun(run, has_more=False)
 
 
 def batch_records(

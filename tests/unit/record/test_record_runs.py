@@ -70,18 +70,19 @@ def peak_bytes(runs: Iterator[object]) -> int:
 def test_the_runs_hold_every_record_in_order(shapes: list[tuple[int, int, Codec]]) -> None:
     data = row(*shapes)
     runs = list(record_runs(data, everything))
-    assert [record for run in runs for record in run] == decode_all(data)
-    for run in runs:
-        assert 0 < len(run) <= RUN_COUNT
-        values_bytes = sum(len(record.value or b"") for record in run)
-        assert values_bytes <= RUN_BYTES or len(run) == 1
+    assert [record for run in runs for record in run.records] == decode_all(data)
+    assert [run.has_more for run in runs] == [True] * (len(runs) - 1) + [False] * bool(runs)
+    for records, _ in runs:
+        assert 0 < len(records) <= RUN_COUNT
+        values_bytes = sum(len(record.value or b"") for record in records)
+        assert values_bytes <= RUN_BYTES or len(records) == 1
     found = [record for position, _ in batches(data) for record in batch_records(data, position)]
     assert found == decode_all(data)
 
 
 def test_small_batches_come_together() -> None:
     data = row(*[(10, 10, Codec.NONE)] * 100)
-    assert [len(run) for run in record_runs(data, everything)] == [1000]
+    assert [len(run.records) for run in record_runs(data, everything)] == [1000]
 
 
 def test_batches_that_are_not_wanted_are_not_looked_into() -> None:
@@ -94,7 +95,7 @@ def test_batches_that_are_not_wanted_are_not_looked_into() -> None:
         asked.append(header.base_offset)
         return header.base_offset != 3
 
-    offsets = [record.offset for run in record_runs(damaged, is_wanted) for record in run]
+    offsets = [record.offset for run in record_runs(damaged, is_wanted) for record in run.records]
     assert (offsets, asked) == ([0, 1, 2, 5], [0, 3, 5])
 
 
@@ -102,7 +103,7 @@ def test_the_records_before_a_damaged_batch_come_first() -> None:
     data = bytearray(row((3, 1, Codec.NONE), (2, 1, Codec.NONE)))
     data[-1] ^= 1
     runs = record_runs(data, everything)
-    assert [record.offset for record in next(runs)] == [0, 1, 2]
+    assert [record.offset for record in next(runs).records] == [0, 1, 2]
     with pytest.raises(CorruptRecordError, match="checksum"):
         next(runs)
 
@@ -113,7 +114,7 @@ def test_offsets_increase_from_one_piece_to_the_next_as_well() -> None:
     twice = bytearray(rebuild_batch(header, piece * 2, records_count=2 * RUN_COUNT, max_timestamp=0))
     stamp(twice, 0, base_offset=40, leader_epoch=0)
     runs = record_runs(twice, everything)
-    assert next(runs)[0].offset == 40
+    assert next(runs).records[0].offset == 40
     with pytest.raises(CorruptRecordError, match="do not increase"):
         next(runs)
 
