@@ -84,6 +84,8 @@ class DataDirectory:
         self._lock = lock
         # Names of directories that were set aside, as of the last look and since.
         self._set_aside_names: set[str] = set()
+        # And of those besides that some process has put away, as of any look.
+        self._put_away_names: set[str] = set()
         try:
             self._properties = read_properties(filesystem, path)
             self.was_bound = STORE_ID in self._properties
@@ -163,6 +165,7 @@ class DataDirectory:
         """Those that have a directory, in order. Raises OSError."""
         names = self._directory_names()
         self._set_aside_names = set(filter(_is_set_aside, names))
+        self._put_away_names.update(filter(_is_put_away, names))
         found = map(parse_partition_name, names)
         return sorted(partition for partition in found if partition is not None)
 
@@ -206,14 +209,10 @@ class DataDirectory:
         ]
 
     def put_away_of(self, partition: TopicPartition) -> list[str]:
-        """What was this partition's, and was deleted or set aside, but for strays: of these checkpoints know
-        nothing. As it is now. Raises OSError."""
-        names = self._directory_names()
-        reasons = {name.rpartition("-")[2] for name in names if _NAME_BESIDE.fullmatch(name)}
-        found: list[str] = []
-        for reason in sorted(reasons - {FUTURE_REASON, STRAY_REASON}):
-            found += self._beside(partition, reason, names)
-        return found
+        """What was this partition's, and was deleted or set aside, but for strays; as of any look at what is
+        here."""
+        reasons = {name.rpartition("-")[2] for name in self._put_away_names}
+        return [path for reason in reasons for path in self._beside(partition, reason, self._put_away_names)]
 
     def take_back(self, path: str, partition: TopicPartition) -> None:
         """What was set aside is the partition's again; durable. Raises OSError."""
@@ -322,6 +321,12 @@ def _is_set_aside(name: str) -> bool:
         return True
     match = _NAME_BESIDE.fullmatch(name)
     return match is not None and match[2] not in _REMOVED_REASONS and is_name_beside(name, match[2])
+
+
+def _is_put_away(name: str) -> bool:
+    """It was deleted, or set aside by whoever had it open."""
+    match = _NAME_BESIDE.fullmatch(name)
+    return match is not None and match[2] not in (FUTURE_REASON, STRAY_REASON)
 
 
 def _parse_marker(data: bytes) -> frozenset[str] | None:

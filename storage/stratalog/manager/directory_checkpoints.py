@@ -42,6 +42,16 @@ class DirectoryCheckpoints:
         """Everything below was deleted."""
         return self._starts.offsets.get(partition, 0)
 
+    def known_end(self, partition: TopicPartition) -> int | None:
+        """What the partition has reached, as far as the files know; None where they have no entry."""
+        known = (self._recovery_points.offsets.get(partition), self._starts.offsets.get(partition))
+        return max((offset for offset in known if offset is not None), default=None)
+
+    def partitions(self) -> set[TopicPartition]:
+        """Those that have an entry."""
+        with self._lock:
+            return {*self._recovery_points.offsets, *self._starts.offsets}
+
     def write_for(self, log: UnifiedLog, log_start_offset: int) -> None:
         """Both, with the recovery point that this log has now, and that start. Raises OSError; what was known
         before holds then, and is what the next write of the files says."""

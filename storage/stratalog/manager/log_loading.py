@@ -3,7 +3,8 @@
 A directory that has the partition's name may be that of an older topic, or what a creation left that a crash
 cut off. The topic's id in `partition.metadata` tells: what is not the topic's is set aside, and what holds
 nothing gives way to what holds something. Two that hold something are for a human. Where there is none, and
-the partition is not new, one that was set aside while no topic had its id is taken back.
+the partition is not new, one that was set aside while no topic had its id is taken back; and none is made
+where checkpoints know of records that have gone with it, see `lost_partitions`.
 """
 
 from __future__ import annotations
@@ -25,15 +26,17 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.log_loader import LogLoader
 from stratalog.log.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.data_directory import STRAY_REASON
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.log_manager_settings import LogManagerSettings
+from stratalog.manager.lost_partitions import forget_elsewhere, require_not_lost
 from stratalog.manager.partition_metadata import (
     is_of_topic,
     read_partition_metadata,
     write_partition_metadata,
 )
-from stratalog.manager.stray_partitions import STRAY_REASON
+from stratalog.manager.stray_offsets import note_stray_offsets, remove_stray_offsets, restore_stray_offsets
 from stratalog.segment.file_names import LOG_SUFFIX
 from stratalog.segment.segment_resources import SegmentResources
 
@@ -127,7 +130,9 @@ class LogLoading:
             if other is not chosen:
                 self._set_aside(other.directory, wanted)
         if chosen is None and not wanted.is_first_opening:
-            return self._take_back(wanted)
+            chosen = self._take_back(wanted)
+            if chosen is None:
+                require_not_lost(self._directories, partition, wanted.start_offset)
         return chosen
 
     def _take_back(self, wanted: WantedLog) -> _Found | None:
@@ -149,12 +154,14 @@ class LogLoading:
             )
         for directory, path in found:
             try:
+                restore_stray_offsets(self._filesystem, directory, wanted.partition, path)
                 with self._directories.guard:
                     directory.files.take_back(path, wanted.partition)
                     directory.note_let_go(wanted.partition, is_clean=False)
                     directory.partitions.add(wanted.partition)
             except OSError as failure:
                 raise disk_error(failure, path) from failure
+            remove_stray_offsets(self._filesystem, directory.partition_path(wanted.partition))
             logger.warning(
                 "the local log of %s, which had been set aside while no topic had its id, is taken back,"
                 " former_path=`%s` path=`%s`",
@@ -219,6 +226,7 @@ class LogLoading:
     def _set_aside(self, directory: LogDirectory, wanted: WantedLog) -> None:
         path = directory.partition_path(wanted.partition)
         try:
+            note_stray_offsets(self._filesystem, directory, wanted.partition)
             with self._directories.guard:
                 stray_path = directory.files.move_aside(wanted.partition, self._ids.uuid(), STRAY_REASON)
                 directory.note_gone(wanted.partition)
@@ -278,6 +286,7 @@ class LogLoading:
             self._settle(directory, partition, end_offset)
         except OSError as failure:
             raise disk_error(failure, path) from failure
+        forget_elsewhere(self._directories, partition, directory)
         log = UnifiedLog(
             self._clock,
             self._scheduler,

@@ -229,9 +229,10 @@ class LogManager:
 
         A directory that belongs to another topic of the same name is set aside. `is_first_opening`: the
         caller knows that nobody has had a log of this partition before; otherwise none is created while a
-        directory that may hold it cannot be read. `on_progress` is told how far a recovery is. Raises
-        DataDirectoryError with a path in the partition's directory, or that of it, also where the file that
-        says whose it is has been damaged or lost.
+        directory that may hold it cannot be read, or where one has lost records of it at or above
+        `start_offset`. `on_progress` is told how far a recovery is. Raises DataDirectoryError with a path in
+        the partition's directory, or that of it, also where the file that says whose it is has been damaged
+        or lost.
         """
         with self._guard:
             assert not self._is_closed

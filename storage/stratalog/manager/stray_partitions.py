@@ -30,19 +30,20 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicPartition
+from stratalog.manager.data_directory import STRAY_REASON
 from stratalog.manager.import_mark import IMPORT_MARK_FILE
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
+from stratalog.manager.lost_partitions import forget_left
 from stratalog.manager.move_mark import MOVE_MARK_FILE, MOVE_VOID_FILE
 from stratalog.manager.partition_metadata import (
     PARTITION_METADATA_FILE,
     format_topic_id,
     read_partition_metadata,
 )
+from stratalog.manager.stray_offsets import has_stray_offsets, note_stray_offsets
 
 logger = logging.getLogger(__name__)
-
-STRAY_REASON = "stray"
 
 
 class PartitionClaim(enum.Enum):
@@ -85,12 +86,29 @@ class StrayPartitions:
         """Set aside what is no topic's, or leave it and say so. A directory that fails meanwhile is offline
         then, and is left alone."""
         for directory in self._directories.online():
-            for partition in directory.unopened:
-                try:
+            try:
+                for partition in directory.unopened:
                     self._settle(directory, partition)
-                except DataDirectoryError as failure:
-                    logger.warning("strays could not be looked at: %s", failure)
-                    break
+                self._forget_left(directory)
+            except DataDirectoryError as failure:
+                logger.warning("strays could not be looked at: %s", failure)
+
+    def _forget_left(self, directory: LogDirectory) -> None:
+        """What checkpoints know of partitions that are not here and that nobody wants is left of what was put
+        away, and would be believed of a later one of the name. But of a stray that has no note nothing else
+        knows."""
+        if directory.files.is_of_broker:
+            return
+        for partition in sorted(directory.checkpoints.partitions() - directory.partitions - directory.strays):
+            strays = directory.files.set_aside_of(partition, STRAY_REASON)
+            if self._claim_of(partition, None) is PartitionClaim.WANTED:
+                continue
+            try:
+                is_noted = has_stray_offsets(self._filesystem, strays)
+            except OSError:
+                continue
+            if is_noted:
+                forget_left(directory, partition)
 
     def _settle(self, directory: LogDirectory, partition: TopicPartition) -> None:
         path = directory.partition_path(partition)
@@ -107,6 +125,7 @@ class StrayPartitions:
             doubt = self._doubt(directory, partition, topic_id, claim)
         if doubt is None:
             try:
+                note_stray_offsets(self._filesystem, directory, partition)
                 stray_path = directory.files.move_aside(partition, self._ids.uuid(), STRAY_REASON)
             except OSError as failure:
                 doubt = _Doubt(f"it could not be set aside: {failure}", "see to the disk")

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
 
+from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
+from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.import_mark import write_import_mark
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.move_mark import write_move_void
+from stratalog.manager.start_checkpoint import LOG_START_COPY_FILE
 from stratalog.manager.stray_partitions import PartitionClaim
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.log_machine import LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
@@ -27,7 +32,9 @@ A, B = "/disk-a/logs", "/disk-b/logs"
 CONFIG = LogConfig()
 KEPT, GHOST = TopicPartition("kept", 0), TopicPartition("ghost", 0)
 KEPT_ID, GHOST_ID, OTHER_ID = UUID(int=1), UUID(int=2), UUID(int=3)
+NEW_ID = UUID(int=4 << 100)
 MARKER = ".kafka_cleanshutdown"
+NOTED = {RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, LOG_START_COPY_FILE}
 IDS = SequentialIds()
 BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
 
@@ -127,8 +134,9 @@ def test_a_crash_while_it_is_set_aside_leaves_it_here_or_there(survival: Surviva
         is_aside = bool(strays_in(machine.disk))
         outcomes.add(is_aside)
         assert is_aside != machine.disk.exists(f"{A}/{GHOST}")
-        # Whoever knows the topic has its records, either way.
-        assert machine.open().open_log(GHOST, GHOST_ID, CONFIG).log_end_offset == 3
+        # Whoever knows the topic has its records, either way, but for those that were deleted.
+        log = machine.open().open_log(GHOST, GHOST_ID, CONFIG)
+        assert (log.log_start_offset, log.log_end_offset) == (1, 3)
     assert operation > 3
     assert outcomes == {False, True}
 
@@ -148,6 +156,139 @@ def test_a_topic_that_is_known_again_has_its_log_again_with_all_that_is_known_of
     manager.check()
     machine.stop()
     assert machine.open().open_log(GHOST, GHOST_ID, CONFIG).recovery_report.was_clean
+
+
+def by_the_end_of_a_start(machine: LogMachine) -> LogManager:
+    return restarted(machine)
+
+
+def by_another_topic_of_the_name(machine: LogMachine) -> LogManager:
+    manager = machine.open()
+    fill(manager, GHOST, NEW_ID, count=9)
+    manager.log(GHOST).increment_log_start_offset(7)
+    manager.delete_log(GHOST)
+    return manager
+
+
+@pytest.mark.parametrize("set_aside", [by_the_end_of_a_start, by_another_topic_of_the_name])
+@pytest.mark.parametrize("is_used_between", [False, True])
+def test_where_it_starts_is_kept_with_it_whoever_has_the_name_meanwhile(
+    set_aside: Callable[[LogMachine], LogManager], is_used_between: bool
+) -> None:
+    machine = machine_with_ghost()
+    manager = set_aside(machine)
+    [stray] = strays_in(machine.disk)
+    for name in NOTED:
+        assert b"ghost 0" not in machine.disk.read_file(f"{A}/{name}"), "it is nobody's name"
+        assert b"ghost 0" in machine.disk.read_file(f"{A}/{stray}/{name}")
+    if is_used_between:
+        manager.open_log(GHOST, NEW_ID, CONFIG, is_first_opening=True)
+        manager.delete_log(GHOST)
+    machine.stop()
+    for start_offset in (1, 2):
+        manager = machine.open()
+        log = manager.open_log(GHOST, GHOST_ID, CONFIG)
+        assert (log.log_start_offset, log.log_end_offset) == (start_offset, 3)
+        assert NOTED.isdisjoint(machine.disk.list_directory(f"{A}/{GHOST}"))
+        # What is deleted since then is known the next time.
+        log.increment_log_start_offset(2)
+        manager.checkpoint()
+        machine.kill()
+        set_aside(machine)
+        machine.kill()
+
+
+def test_what_a_recovery_has_to_look_at_is_kept_with_it() -> None:
+    machine = machine_with_ghost()
+    restarted(machine)
+    machine.stop()
+    [stray] = strays_in(machine.disk)
+    assert isinstance(machine.disk, MemoryFileSystem)
+    path = f"{A}/{stray}/{0:020d}.log"
+    size = machine.disk.file_size(path)
+    file = machine.disk.open_append(path)
+    file.truncate(size - 1)
+    file.close()
+    with pytest.raises(DataDirectoryError, match="had been fsynced"):
+        restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
+
+
+@pytest.mark.parametrize("name", [LOG_START_OFFSET_FILE, LOG_START_COPY_FILE])
+def test_damage_of_what_is_kept_with_it_shows_no_deleted_record(name: str) -> None:
+    machine = machine_with_ghost()
+    restarted(machine)
+    machine.stop()
+    [stray] = strays_in(machine.disk)
+    replace_file(machine.disk, f"{A}/{stray}/{name}", b"?")
+    assert restarted(machine).open_log(GHOST, GHOST_ID, CONFIG).log_start_offset == 1
+
+
+def test_of_one_that_has_nothing_with_it_the_checkpoints_of_its_directory_tell() -> None:
+    """A human has renamed it, say."""
+    machine = machine_with_ghost()
+    machine.disk.rename(f"{A}/{GHOST}", f"{A}/ghost-0.{'f' * 32}-stray")
+    for _ in range(2):
+        restarted(machine)
+        machine.kill()
+    assert restarted(machine).open_log(GHOST, GHOST_ID, CONFIG).log_start_offset == 1
+
+
+@pytest.mark.parametrize("survival", [Survival(Kept.NONE, names) for names in (Kept.NONE, Kept.ALL)])
+def test_a_crash_while_it_is_taken_back_leaves_it_here_or_there(survival: Survival) -> None:
+    inner = MemoryFileSystem()
+    machine = machine_with_ghost(inner)
+    by_another_topic_of_the_name(machine)
+    machine.stop()
+    outcomes: set[bool] = set()
+    operation = 0
+    while True:
+        operation += 1
+        disk = FaultyFileSystem(inner.after_crash(Survival(Kept.ALL, Kept.ALL)))
+        manager = LogMachine(disk, data_dirs=(A,), ids=IDS).open()
+        disk.crash_at(disk.operation_count + operation)
+        try:
+            manager.open_log(GHOST, GHOST_ID, CONFIG)
+        except SimulatedCrash:
+            machine = LogMachine(disk.reopened(survival), data_dirs=(A,), ids=IDS)
+        else:
+            break
+        outcomes.add(bool(strays_in(machine.disk)))
+        log = machine.open().open_log(GHOST, GHOST_ID, CONFIG)
+        assert (log.log_start_offset, log.log_end_offset) == (1, 3)
+    assert operation > 20
+    assert outcomes == {False, True}
+
+
+def test_one_that_is_taken_back_was_closed_by_nobody() -> None:
+    """What was appended last is behind its recovery point, which is damage of a log that was closed."""
+    machine = machine_with_ghost()
+    manager = machine.open()
+    manager.open_log(KEPT, KEPT_ID, CONFIG)
+    fill(manager, GHOST, GHOST_ID, count=2)
+    machine.kill()
+    restarted(machine)
+    machine.stop()
+    assert machine.disk.exists(f"{A}/{MARKER}")
+    log = restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
+    assert (log.log_start_offset, log.log_end_offset) == (1, 5)
+
+
+def test_where_there_is_no_room_for_a_note_it_stays_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    machine_with_ghost(disk.inner)
+    machine = LogMachine(disk, data_dirs=(A,), ids=IDS)
+    manager = machine.open()
+    manager.open_log(KEPT, KEPT_ID, CONFIG)
+    disk.fill(A)
+    manager.end_start(claim_of)
+    assert strays_in(disk) == []
+    assert "it could not be set aside" in caplog.text
+    with pytest.raises(DataDirectoryError, match="the local disk is full"):
+        manager.open_log(GHOST, NEW_ID, CONFIG)
+    assert strays_in(disk) == []
+    disk.fill(None)
+    log = manager.open_log(GHOST, GHOST_ID, CONFIG)
+    assert (log.log_start_offset, log.log_end_offset) == (1, 3)
 
 
 def test_another_topic_of_the_name_does_not_get_it() -> None:
@@ -330,7 +471,9 @@ def test_one_that_cannot_be_set_aside_stays_and_the_rest_goes_on(caplog: pytest.
     manager.open_log(KEPT, KEPT_ID, CONFIG)
     before = len(disk.trace)
     manager.end_start(claim_of)
-    [at] = [number for number, one in enumerate(disk.trace[before:], 1) if one.startswith("rename")]
+    [at] = [
+        number for number, one in enumerate(disk.trace[before:], 1) if one.startswith(f"rename {A}/{GHOST} ")
+    ]
     for number in (errno.EACCES, errno.EIO):
         disk = FaultyFileSystem()
         machine_with_ghost(disk.inner)

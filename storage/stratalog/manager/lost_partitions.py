@@ -1,0 +1,66 @@
+"""A partition whose directory is gone behind our back: it does not begin anew as if it had never been.
+
+A log directory whose checkpoints have an entry of a partition has had the partition's directory, durably: the
+entry goes when that is deleted, set aside or moved. Where the entry is there and the directory is not,
+somebody has lost it (it was left out of a copy of the log directory, say). If it had records that the store
+has not, as far as the checkpoints know, the partition stays offline. Whoever makes an empty directory of its
+name says that it may begin anew.
+
+An entry may also be left of a partition that was put away, where the process ended before the entry could be
+written. So what a start finds put away counts as what the entry speaks of; entries of what no topic wants go
+at the end of a start, and those of a partition that is in another directory when it is opened.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.manager.log_directories import LogDirectories
+from stratalog.manager.log_directory import LogDirectory
+
+logger = logging.getLogger(__name__)
+
+
+def require_not_lost(directories: LogDirectories, partition: TopicPartition, tiered_end_offset: int) -> None:
+    """No directory has the partition, which is not new. Raises DataDirectoryError where one has had records
+    of it that the store has not. `tiered_end_offset`: 0 where the store has none."""
+    for directory in directories.online():
+        end_offset = directory.checkpoints.known_end(partition)
+        if end_offset is None:
+            continue
+        path = directory.partition_path(partition)
+        if end_offset > tiered_end_offset and not directory.files.put_away_of(partition):
+            raise DataDirectoryError(
+                "the partition's directory is gone from its log directory, whose checkpoints know of records"
+                " that are nowhere else; put it back and restart the server, or, to go on without these"
+                " records, make an empty directory at its path and restart the server",
+                path=path,
+                known_end_offset=end_offset,
+                tiered_end_offset=tiered_end_offset,
+            )
+        logger.warning(
+            "the directory of %s is gone from its log directory, and the partition begins anew where its"
+            " tiered data ends; its checkpoints know of no record that is nowhere else, path=`%s`"
+            " known_end_offset=`%d` tiered_end_offset=`%d`",
+            partition,
+            path,
+            end_offset,
+            tiered_end_offset,
+        )
+
+
+def forget_elsewhere(directories: LogDirectories, partition: TopicPartition, holder: LogDirectory) -> None:
+    """The partition is in `holder`: what checkpoints of other directories know of it is left of a move."""
+    for directory in directories.online():
+        if directory is not holder and directory.checkpoints.known_end(partition) is not None:
+            forget_left(directory, partition)
+
+
+def forget_left(directory: LogDirectory, partition: TopicPartition) -> None:
+    """The entry speaks of nothing. Where it cannot be written now, the next write of the checkpoint does."""
+    try:
+        directory.checkpoints.forget(partition)
+    except (OSError, DataDirectoryError) as failure:
+        logger.info("a checkpoint still has an entry of %s, which is not there: %s", partition, failure)

@@ -1,0 +1,289 @@
+"""A partition whose directory is gone behind our back stays offline; nobody misses what was put away on
+purpose."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_move import MoveState
+from stratalog.manager.stray_partitions import PartitionClaim
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.crash_moments import SURVIVALS, deaths
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.full_filesystem import FullFileSystem
+from stratalog.testing.log_machine import LogMachine
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+
+A, B = "/disk-a/logs", "/disk-b/logs"
+CONFIG = LogConfig()
+P, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+TOPIC_ID, NEW_ID = UUID(int=7), UUID(int=8)
+BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
+END = 5
+IDS = SequentialIds()
+GONE = "is gone from its log directory"
+
+
+class Machine:
+    """Two log directories, one partition with 5 records in A, of which none is in the store."""
+
+    def __init__(self, disk: FaultyFileSystem | None = None, *, is_new: bool = True) -> None:
+        self.disk = disk or FaultyFileSystem()
+        self.process = LogMachine(self.disk, data_dirs=(A, B), ids=IDS)
+        self.manager: LogManager = self.process.open()
+        self.manager.bind_store("store")
+        if is_new:
+            fill(self.manager.open_log(P, TOPIC_ID, CONFIG, is_first_opening=True), END)
+            self.manager.checkpoint()
+
+    def restarted(self, *, is_killed: bool = False) -> Machine:
+        if is_killed:
+            return Machine(self.disk.killed(), is_new=False)
+        self.process.stop()
+        return Machine(self.disk, is_new=False)
+
+    def lose(self, path: str = f"{A}/{P}") -> Machine:
+        self.process.stop()
+        self.disk.rename(path, "/lost")
+        return Machine(self.disk, is_new=False)
+
+    def open_log(self, start_offset: int = 0, topic_id: UUID = TOPIC_ID) -> UnifiedLog:
+        return self.manager.open_log(P, topic_id, CONFIG, start_offset=start_offset)
+
+
+def fill(log: UnifiedLog, count: int) -> None:
+    for _ in range(count):
+        log.append_as_leader(BATCH, 1)
+    log.flush()
+
+
+def claim(kind: PartitionClaim) -> Callable[[TopicPartition, UUID | None], PartitionClaim]:
+    return lambda _partition, _topic_id: kind
+
+
+def entries(disk: FaultyFileSystem, path: str) -> bytes:
+    return disk.read_file(f"{path}/{RECOVERY_POINT_FILE}")
+
+
+@pytest.mark.parametrize("tiered_end_offset", [0, END - 1])
+def test_one_whose_records_are_nowhere_else_stays_offline_until_it_is_back(tiered_end_offset: int) -> None:
+    machine = Machine().lose()
+    for _ in range(2):
+        with pytest.raises(DataDirectoryError, match=GONE) as failure:
+            machine.open_log(tiered_end_offset)
+        assert failure.value.fields == {
+            "path": f"{A}/{P}",
+            "known_end_offset": END,
+            "tiered_end_offset": tiered_end_offset,
+        }
+        assert "make an empty directory at its path" in failure.value.message
+        assert not machine.disk.exists(f"{A}/{P}")
+        assert not machine.disk.exists(f"{B}/{P}")
+        # Whatever else is written, and at the end of a start, it is remembered.
+        machine.manager.open_log(OTHER, NEW_ID, CONFIG, is_first_opening=True)
+        machine.manager.end_start(claim(PartitionClaim.WANTED))
+        machine.manager.checkpoint()
+        machine.manager.delete_log(OTHER)
+        machine = machine.restarted()
+    machine.process.stop()
+    machine.disk.rename("/lost", f"{A}/{P}")
+    log = Machine(machine.disk, is_new=False).open_log(tiered_end_offset)
+    assert (log.log_start_offset, log.log_end_offset) == (0, END)
+    assert log.recovery_report.was_clean
+
+
+def test_one_whose_records_were_deleted_is_remembered_by_where_it_started() -> None:
+    machine = Machine()
+    machine.manager.log(P).increment_log_start_offset(3)
+    machine = machine.lose()
+    machine.disk.unlink(f"{A}/{RECOVERY_POINT_FILE}")
+    machine = machine.restarted(is_killed=True)
+    with pytest.raises(DataDirectoryError, match=GONE) as failure:
+        machine.open_log()
+    assert failure.value.fields["known_end_offset"] == 3
+
+
+@pytest.mark.parametrize("tiered_end_offset", [END, END + 3])
+def test_one_whose_records_are_in_the_store_goes_on_from_there_and_it_is_told(
+    tiered_end_offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine().lose()
+    with caplog.at_level(logging.WARNING):
+        log = machine.open_log(tiered_end_offset)
+    assert (log.log_end_offset, log.local_log_start_offset) == (tiered_end_offset, tiered_end_offset)
+    [told] = [message for message in caplog.messages if GONE in message]
+    assert f"path=`{A}/{P}`" in told
+    assert f"known_end_offset=`{END}` tiered_end_offset=`{tiered_end_offset}`" in told
+    # From then on it is as any other.
+    fill(log, 2)
+    machine.manager.checkpoint()
+    caplog.clear()
+    assert machine.restarted(is_killed=True).open_log().log_end_offset == tiered_end_offset + 2
+    assert caplog.messages == []
+
+
+def test_an_empty_directory_lets_it_begin_anew_and_nothing_old_is_believed() -> None:
+    """Its recovery point least of all: what the new log loses in a crash would be taken for damage."""
+    machine = Machine()
+    machine.manager.log(P).increment_log_start_offset(2)
+    machine = machine.lose()
+    machine.disk.make_directories(f"{A}/{P}")
+    machine.disk.sync_directory(A)
+    machine = machine.restarted()
+    log = machine.open_log()
+    # What was deleted stays deleted.
+    assert (log.log_start_offset, log.log_end_offset, log.topic_id) == (2, 2, TOPIC_ID)
+    log.append_as_leader(BATCH, 1)
+    log.append_as_leader(BATCH, 1)
+    for survival in SURVIVALS:
+        found = Machine(machine.disk.reopened(survival), is_new=False).open_log()
+        assert 2 <= found.log_end_offset <= 4, survival
+        fill(found, 1)
+        assert found.log_start_offset == 2
+
+
+def test_one_that_is_new_is_missed_by_nobody() -> None:
+    machine = Machine().lose()
+    log = machine.manager.open_log(P, NEW_ID, CONFIG, is_first_opening=True)
+    fill(log, 1)
+    assert machine.restarted().open_log(topic_id=NEW_ID).log_end_offset == 1
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_topic_that_was_deleted_is_missed_by_no_other_one_of_its_name(is_full: bool) -> None:
+    """Also where the disk was too full for writing down that it is gone, and by one whose creation was cut
+    off before it had a directory."""
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    machine = Machine(disk)
+    if is_full:
+        disk.fill(A)
+    machine.manager.delete_log(P)
+    assert (f"{P.topic} 0".encode() in entries(disk, A)) is is_full
+    machine = machine.restarted(is_killed=True)
+    assert isinstance(machine.disk, FullFileSystem)
+    machine.disk.fill(None)
+    machine.manager.end_start(claim(PartitionClaim.NONE))
+    assert b"orders" not in entries(machine.disk, A)
+    machine = machine.restarted(is_killed=True)
+    assert machine.open_log(topic_id=NEW_ID).log_end_offset == 0
+
+
+def test_one_that_was_deleted_and_created_at_once_is_not_missed_while_it_lies_beside_it() -> None:
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    machine = Machine(disk)
+    disk.fill(A)
+    machine.manager.delete_log(P)
+    # Killed when the catalog has the new one.
+    machine = machine.restarted(is_killed=True)
+    assert isinstance(machine.disk, FullFileSystem)
+    machine.disk.fill(None)
+    assert b"orders 0 5" in entries(machine.disk, A)
+    assert machine.open_log(topic_id=NEW_ID).log_end_offset == 0
+
+
+def test_a_crash_while_one_is_set_aside_does_not_make_it_lost() -> None:
+    """It is missed by nobody: what it was is for a human, and it goes on where its tiered data ends."""
+    rehearsal = Machine()
+    first = rehearsal.disk.operation_count + 1
+    rehearsal.manager.set_aside(P, "fenced")
+    outcomes: set[int] = set()
+    for operation, part in deaths(rehearsal.disk.trace, first):
+        machine = Machine()
+        machine.disk.crash_at(operation, part=part)
+        with pytest.raises(SimulatedCrash):
+            machine.manager.set_aside(P, "fenced")
+        for survival in SURVIVALS:
+            found = Machine(machine.disk.reopened(survival), is_new=False)
+            outcomes.add(found.open_log(start_offset=1).log_end_offset)
+    assert outcomes == {1, END}
+
+
+def test_one_that_was_set_aside_is_not_missed_when_it_is_opened_again_at_once() -> None:
+    machine = Machine()
+    machine.manager.set_aside(P, "fenced")
+    assert machine.open_log(start_offset=1).log_end_offset == 1
+
+
+def test_a_crash_while_one_is_deleted_leaves_all_of_it_or_nothing_that_is_missed() -> None:
+    rehearsal = Machine()
+    first = rehearsal.disk.operation_count + 1
+    rehearsal.manager.delete_log(P)
+    for operation, part in deaths(rehearsal.disk.trace, first):
+        machine = Machine()
+        machine.disk.crash_at(operation, part=part)
+        with pytest.raises(SimulatedCrash):
+            machine.manager.delete_log(P)
+        for survival in SURVIVALS:
+            found = Machine(machine.disk.reopened(survival), is_new=False)
+            assert found.open_log(topic_id=NEW_ID).log_end_offset == 0
+
+
+def moved() -> Machine:
+    """To B, where A could not write down that it is not there any more."""
+    disk = FaultyFileSystem()
+    machine = Machine(disk)
+    stale = entries(disk, A)
+    assert machine.manager.begin_move(P, B).run() is MoveState.DONE
+    machine.process.stop()
+    assert disk.exists(f"{B}/{P}")
+    assert b"orders" not in entries(disk, A)
+    disk.unlink(f"{A}/{RECOVERY_POINT_FILE}")
+    file = disk.open_append(f"{A}/{RECOVERY_POINT_FILE}")
+    file.append([stale])
+    file.close()
+    return Machine(disk, is_new=False)
+
+
+def test_one_that_has_moved_is_not_missed_where_it_was() -> None:
+    machine = moved()
+    assert machine.open_log().log_end_offset == END
+    assert b"orders" not in entries(machine.disk, A)
+    # It is where it is now.
+    machine = machine.lose(f"{B}/{P}")
+    with pytest.raises(DataDirectoryError, match=GONE) as failure:
+        machine.open_log()
+    assert failure.value.fields["path"] == f"{B}/{P}"
+
+
+def test_where_the_former_place_cannot_be_written_it_is_opened_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = moved()
+    before = machine.disk.operation_count
+    machine.open_log()
+    [at] = [
+        number
+        for number, one in enumerate(machine.disk.trace, 1)
+        if number > before and one.startswith("rename") and f"{A}/{RECOVERY_POINT_FILE}" in one
+    ]
+    machine = moved()
+    machine.disk.fail_at(at, number=errno.EACCES)
+    with caplog.at_level(logging.INFO):
+        assert machine.open_log().log_end_offset == END
+    assert "a checkpoint still has an entry of orders-0" in caplog.text
+    machine.manager.checkpoint()
+    assert b"orders" not in entries(machine.disk, A)
+
+
+def test_what_a_broker_knew_is_left_as_it_was() -> None:
+    machine = Machine().lose()
+    machine.process.stop()
+    file = machine.disk.open_append(f"{A}/meta.properties")
+    file.append([b"cluster.id=x\n"])
+    file.close()
+    machine = Machine(machine.disk, is_new=False)
+    machine.manager.end_start(claim(PartitionClaim.NONE))
+    assert b"orders 0 5" in entries(machine.disk, A)
