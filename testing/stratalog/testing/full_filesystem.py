@@ -1,6 +1,8 @@
 """A disk that is full below one directory: what needs space there is refused, everything else goes well.
 
-What is removed below it makes room, as on a real disk. Everything counts as an operation of a
+What is removed below it makes room, as on a real disk. A new name has room in its directory's last block, as
+that of a file that is made longer by its name; where `names_are_full`, that block is full, too, and no file
+or directory gets a name that was not there. Everything counts as an operation of a
 `FaultyFileSystem`, which may fail and crash besides::
 
     disk = FullFileSystem()
@@ -32,6 +34,8 @@ class FullFileSystem(FaultyFileSystem):
         self._full: str | None = None
         self.room_bytes = 0
         """What was removed below the full directory since then; each write there takes a block of it."""
+        self.names_are_full = False
+        """Renames to a new name take a block as well."""
 
     def fill(self, path: str | None) -> None:
         """Nothing is free below the path from now on; None: there is room everywhere."""
@@ -46,10 +50,11 @@ class FullFileSystem(FaultyFileSystem):
             return fate
         if name == "unlink":
             self.room_bytes += self.inner.file_size(path) + self.inner.spare_bytes(path)
-        if name not in _TAKES_SPACE and (name not in _MAKES_A_NAME or self.inner.exists(target)):
+        is_new_name = name in _MAKES_A_NAME or (name == "rename" and self.names_are_full)
+        if name not in _TAKES_SPACE and (not is_new_name or self.inner.exists(target)):
             return None
         if self.room_bytes > 0:
-            if name == "append":
+            if name in ("append", "rename"):
                 self.room_bytes = max(0, self.room_bytes - _BLOCK_BYTES)
             return None
         return Fate(0.4, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target))
@@ -71,4 +76,5 @@ class FullFileSystem(FaultyFileSystem):
     def _again(self, inner: MemoryFileSystem) -> FullFileSystem:
         found = FullFileSystem(inner)
         found._full, found.room_bytes = self._full, self.room_bytes
+        found.names_are_full = self.names_are_full
         return found
