@@ -6,6 +6,10 @@ whoever gives the name to another one writes the checkpoint first, see `LogLoadi
 
 What was deleted is removed after a while, for readers who are at it. At a start nobody is: where a directory
 is short of space it is removed then before anything is opened, which may need some.
+
+A log directory may need space for the other name. A full disk that has none is given what is kept aside for
+deletions, and then what the deleted partition has: its files go at once, those first that do not say whose
+they are. A crash in between leaves a part of what the next start removes.
 """
 
 from __future__ import annotations
@@ -15,14 +19,16 @@ from collections.abc import Callable
 from functools import partial
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.filesystem import FileSystem
+from stratalog.base.filesystem import NO_SPACE, FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.log.disk_error import disk_error
 from stratalog.log.late_removal import remove_later
+from stratalog.manager.data_directory import DELETE_REASON
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
+from stratalog.manager.partition_metadata import PARTITION_METADATA_FILE
 from stratalog.manager.spare_space import SHORT_BYTES
 
 logger = logging.getLogger(__name__)
@@ -52,13 +58,12 @@ class PutAway:
         return self._directories.filesystem
 
     def put_away(self, directory: LogDirectory, partition: TopicPartition, reason: str) -> str | None:
-        """Rename what that directory has of the partition; returns where it is then, None where there was
-        nothing. Raises DataDirectoryError with nothing changed."""
+        """Rename what that directory has of the partition; returns where it is then, None where there is
+        nothing. Raises DataDirectoryError: it has its name, and what there is of it, unless it was deleted,
+        is all that there was."""
         path = directory.partition_path(partition)
         try:
-            moved_to = None
-            if self._filesystem.exists(path):
-                moved_to = directory.files.move_aside(partition, self._ids.uuid(), reason)
+            moved_to = self._moved(directory, partition, reason) if self._filesystem.exists(path) else None
         except OSError as failure:
             raise disk_error(failure, path) from failure
         directory.note_gone(partition)
@@ -66,6 +71,44 @@ class PutAway:
         self._forget_files_below(path)
         self.forgetting(partition, lambda: directory.checkpoints.forget(partition))
         return moved_to
+
+    def _moved(self, directory: LogDirectory, partition: TopicPartition, reason: str) -> str | None:
+        """Where it is now; None where it had to be removed. Durable. Raises OSError."""
+        path, unique = directory.partition_path(partition), self._ids.uuid()
+
+        def move() -> None:
+            if self._filesystem.exists(path):
+                directory.files.move_aside(partition, unique, reason)
+            else:
+                # It was renamed by the first try.
+                self._filesystem.sync_directory(directory.path)
+
+        try:
+            directory.spare.writing(move)
+        except OSError as failure:
+            if failure.errno not in NO_SPACE or reason != DELETE_REASON:
+                raise
+            self._forget_files_below(path)
+            self._empty(path)
+            try:
+                move()
+            except OSError as second_failure:
+                if second_failure.errno not in NO_SPACE:
+                    raise
+                self._filesystem.remove_tree(path)
+                self._filesystem.sync_directory(directory.path)
+                return None
+        return directory.files.path_beside(partition, unique, reason)
+
+    def _empty(self, path: str) -> None:
+        """Unlink the files of a deleted partition, but for the one by which a start knows it. Durable. Raises
+        OSError."""
+        if not self._filesystem.exists(path):
+            return
+        for name in self._filesystem.list_directory(path):
+            if name != PARTITION_METADATA_FILE:
+                self._filesystem.unlink(f"{path}/{name}")
+        self._filesystem.sync_directory(path)
 
     def forgetting(self, partition: TopicPartition, forget: Callable[[], None]) -> None:
         """Take the partition, which was put away, out of a checkpoint; what the disk refuses is told."""
