@@ -57,9 +57,9 @@ def dump(
 ) -> None:
     """Print what FILE holds: a segment (.log), an index (.index, .timeindex, .txnindex), the checksum of a
     transaction index (.txnchecksum), a producer snapshot (.snapshot), a snapshot of Kafka's metadata log
-    (OFFSET-EPOCH.checkpoint, bootstrap.checkpoint), leader-epoch-checkpoint, partition.metadata, a checkpoint
-    of a data directory or its meta.properties; or all of these in a directory. Names tell what a file is;
-    nothing is changed.
+    (OFFSET-EPOCH.checkpoint, bootstrap.checkpoint), leader-epoch-checkpoint, partition.metadata,
+    import.metadata, quorum-state, a checkpoint of a data directory, its meta.properties or its claims of a
+    shard (claims-0000); or all of these in a directory. Names tell what a file is; nothing is changed.
 
     Needs no server, but a running one may be writing: the last batch may be there in part, and index files of
     the active segment are not to be relied on.

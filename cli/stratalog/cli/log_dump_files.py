@@ -17,9 +17,11 @@ from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE, CLEANER_
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.log.producer_snapshot import SNAPSHOT_SUFFIX
+from stratalog.manager.import_mark import IMPORT_MARK_FILE
 from stratalog.manager.meta_properties import META_FILE
 from stratalog.manager.partition_metadata import PARTITION_METADATA_FILE
 from stratalog.manager.start_checkpoint import LOG_START_COPY_FILE
+from stratalog.remote.claims import is_claims_name
 from stratalog.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -30,6 +32,7 @@ from stratalog.segment.file_names import (
 
 # Kafka's own, which this project does not write.
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
+QUORUM_STATE_FILE = "quorum-state"
 
 _MAX_OFFSET = 2**63 - 1
 _OFFSET_NAME = re.compile(r"([0-9]{20})(\.[a-z]+)(\.deleted|\.swap|\.cleaned)?", re.ASCII)
@@ -50,10 +53,13 @@ class FileKind(enum.Enum):
     METADATA_SNAPSHOT = "metadata snapshot"
     LEADER_EPOCHS = "leader epochs"
     PARTITION_METADATA = "partition metadata"
+    IMPORT_MARK = "mark of an import"
+    QUORUM_STATE = "quorum state"
     CHECKPOINT = "checkpoint"
     CHECKPOINT_COPY = "copy of a checkpoint"
     HORIZON_CHECKPOINT = "checkpoint of times"
     META_PROPERTIES = "properties of a data directory"
+    CLAIMS = "claims of a shard"
 
     @property
     def has_batches(self) -> bool:
@@ -77,6 +83,8 @@ _KINDS_BY_SUFFIX = {
 _KINDS_BY_NAME = {
     LEADER_EPOCH_FILE: FileKind.LEADER_EPOCHS,
     PARTITION_METADATA_FILE: FileKind.PARTITION_METADATA,
+    IMPORT_MARK_FILE: FileKind.IMPORT_MARK,
+    QUORUM_STATE_FILE: FileKind.QUORUM_STATE,
     RECOVERY_POINT_FILE: FileKind.CHECKPOINT,
     LOG_START_OFFSET_FILE: FileKind.CHECKPOINT,
     HIGH_WATERMARK_FILE: FileKind.CHECKPOINT,
@@ -117,6 +125,8 @@ def log_file_of(path: str) -> LogFile | None:
     name = os.path.basename(path)
     if name in _KINDS_BY_NAME:
         return LogFile(path, _KINDS_BY_NAME[name])
+    if is_claims_name(name):
+        return LogFile(path, FileKind.CLAIMS)
     if name == _BOOTSTRAP_SNAPSHOT_NAME:
         return LogFile(path, FileKind.METADATA_SNAPSHOT)
     match = _METADATA_SNAPSHOT_NAME.fullmatch(name)
@@ -126,6 +136,12 @@ def log_file_of(path: str) -> LogFile | None:
     if match is None or match[2] not in _KINDS_BY_SUFFIX or int(match[1]) > _MAX_OFFSET:
         return None
     return LogFile(path, _KINDS_BY_SUFFIX[match[2]], int(match[1]))
+
+
+def is_segment_name(name: str) -> bool:
+    """Whether a file of that name is a segment that is in use."""
+    match = _OFFSET_NAME.fullmatch(name)
+    return match is not None and match[2] == LOG_SUFFIX and match[3] is None
 
 
 def log_files_in(filesystem: FileSystem, directory: str) -> list[LogFile]:

@@ -7,21 +7,30 @@ there is one, tells where to go on.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile, FileSystem
 from stratalog.cli.log_dump_entries import CorruptPlace, DumpEntry, DumpItem, DumpOptions
-from stratalog.cli.log_dump_files import FileKind, LogFile
+from stratalog.cli.log_dump_files import HIGH_WATERMARK_FILE, FileKind, LogFile, is_segment_name
 from stratalog.cli.record_json import JsonValue, bytes_to_json
-from stratalog.log.batch_inspection import InspectedBatch, inspect_batches, inspect_records
+from stratalog.log.batch_inspection import (
+    InspectedBatch,
+    UnreachedBytes,
+    inspect_batches,
+    inspect_records,
+)
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE, parse_broker_checkpoint
 from stratalog.log.producer_batch import ProducerBatch
+from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE, parse_partition_name
+from stratalog.manager.kafka_log_directory import is_of_server
 from stratalog.record.batch import DEFAULT_MAX_DECOMPRESSED, decode
 from stratalog.record.control_key import ControlKey
-from stratalog.record.header import BatchHeader, TimestampType
+from stratalog.record.header import LOG_OVERHEAD, BatchHeader, TimestampType
 from stratalog.record.record import Record
-from stratalog.segment.file_names import OFFSET_INDEX_SUFFIX
-from stratalog.segment.offset_index import OffsetIndex
+from stratalog.segment.file_names import CLEANED_SUFFIX, OFFSET_INDEX_SUFFIX
+from stratalog.segment.offset_index import ENTRY_SIZE, OffsetIndex
 
 MAX_BATCH_BYTES = DEFAULT_MAX_DECOMPRESSED
 """Of a larger batch the records are not shown: neither it nor what it decompresses to would be bounded."""
@@ -45,10 +54,56 @@ def dump_segment(filesystem: FileSystem, log: LogFile, options: DumpOptions) -> 
         ):
             if isinstance(found, InspectedBatch):
                 yield from _dump_batch(file, found, options)
+            elif found.zeros_from_offset is not None and _is_reserved(filesystem, log, found):
+                yield DumpEntry(
+                    "preallocated", {"position": found.position, "size_bytes": size_bytes - found.position}
+                )
             else:
                 yield CorruptPlace(found.position, found.reason, found.end_position - found.position)
     finally:
         file.close()
+
+
+def _is_reserved(filesystem: FileSystem, log: LogFile, found: UnreachedBytes) -> bool:
+    """Whether zeros at the end of the file are what a broker makes of `log.preallocate`: of a segment that it
+    has neither sealed nor closed, which would have cut them off; and nothing that it left says that there was
+    more. A server of ours makes no zeros. Raises OSError."""
+    # Fewer may be the beginning of a batch that was torn: its offset, and a part of its length.
+    is_long = found.end_position - found.position >= LOG_OVERHEAD
+    if log.kind is not FileKind.SEGMENT or not is_long:
+        return False
+    directory = os.path.dirname(log.path)
+    data_dir = os.path.dirname(directory)
+    names = filesystem.list_directory(directory)
+    if log.name.endswith(CLEANED_SUFFIX):
+        # Nobody has gone on with it, or waits for what is in it.
+        is_written = True
+    else:
+        is_written = log.name == max(filter(is_segment_name, names), default="")
+    return (
+        is_written
+        and not is_of_server(filesystem, data_dir)
+        and not filesystem.exists(f"{data_dir}/{CLEAN_SHUTDOWN_FILE}")
+        and not any(position >= max(found.position, 1) for position in _indexed_positions(filesystem, log))
+        and not _has_known_more(filesystem, directory, found)
+    )
+
+
+def _has_known_more(filesystem: FileSystem, directory: str, found: UnreachedBytes) -> bool:
+    """The checkpoints say that it had fsynced offsets of this partition, or shown them, that are gone."""
+    assert found.zeros_from_offset is not None
+    data_dir, name = os.path.split(directory)
+    partition = parse_partition_name(name)
+    if partition is None:
+        return False
+    for file in (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE):
+        try:
+            offsets = parse_broker_checkpoint(filesystem.read_file(f"{data_dir}/{file}").decode())
+        except (FileNotFoundError, ValueError):
+            continue
+        if offsets.get(partition, 0) > found.zeros_from_offset:
+            return True
+    return False
 
 
 def _indexed_positions(filesystem: FileSystem, log: LogFile) -> Iterator[int]:
@@ -59,7 +114,10 @@ def _indexed_positions(filesystem: FileSystem, log: LogFile) -> Iterator[int]:
     try:
         if filesystem.file_size(path) > _MAX_INDEX_BYTES:
             return
-        index = OffsetIndex(log.name_offset, filesystem.read_file(path))
+        data = filesystem.read_file(path)
+        # A broker that runs, or was killed, leaves zeros behind the entries.
+        used_bytes = -(-len(data.rstrip(b"\0")) // ENTRY_SIZE) * ENTRY_SIZE
+        index = OffsetIndex(log.name_offset, data[:used_bytes])
     except (CorruptRecordError, OSError):
         return
     yield from (entry.position for entry in index)

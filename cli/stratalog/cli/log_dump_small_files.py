@@ -1,13 +1,15 @@
 """The files that are read as a whole, as entries of a dump: producer snapshots, leader epochs, checkpoints,
-and what says whose a directory is.
+and what says whose a directory is, and who owns what is in it.
 
 Their decoders take all of a file or nothing of it, as the server does when it opens a log.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
+from typing import cast
 
 from crc32c import crc32c
 
@@ -20,10 +22,12 @@ from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.leader_epoch_cache import parse_epochs
 from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.producer_state_entry import ProducerStateEntry
+from stratalog.manager.import_mark import parse_import_mark
 from stratalog.manager.kafka_log_directory import is_of_server
 from stratalog.manager.meta_properties import parse_meta_properties
 from stratalog.manager.partition_metadata import parse_partition_metadata
 from stratalog.manager.start_checkpoint import parse_start_copy
+from stratalog.remote.claims import parse_claims
 from stratalog.segment.file_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX
 from stratalog.segment.transaction_checksum import matches, parse_line
 
@@ -131,6 +135,32 @@ def _partition_metadata(_log: LogFile, data: bytes) -> list[_Fields]:
     return [{"topic_id": str(parse_partition_metadata(data.decode()))}]
 
 
+def _import_mark(_log: LogFile, data: bytes) -> list[_Fields]:
+    return [{"epoch": parse_import_mark(data)}]
+
+
+def _claims(_log: LogFile, data: bytes) -> list[_Fields]:
+    claims = sorted(parse_claims(data))
+    if not claims:
+        raise ValueError("no claim is in it, and a server writes it with its first one")
+    return [{"claim": str(claim)} for claim in claims]
+
+
+def _quorum_state(_log: LogFile, data: bytes) -> list[_Fields]:
+    document: object = json.loads(data)
+    if not isinstance(document, dict):
+        raise ValueError("not the state of a quorum, which is an object")
+    fields = cast("_Fields", document)
+    for name in ("leaderId", "leaderEpoch", "votedId", "data_version"):
+        if type(fields.get(name)) is not int:
+            raise ValueError(f"not the state of a quorum, which has a number {name}")
+    return [{"name": name, "value": _scalar(value)} for name, value in fields.items()]
+
+
+def _scalar(value: JsonValue) -> JsonValue:
+    return value if isinstance(value, int | str) else json.dumps(value, separators=(",", ":"))
+
+
 def _meta_properties(_log: LogFile, data: bytes) -> list[_Fields]:
     return [
         {"name": name, "value": value} for name, value in sorted(parse_meta_properties(data.decode()).items())
@@ -145,5 +175,8 @@ _DECODERS: dict[FileKind, tuple[str, Callable[[LogFile, bytes], list[_Fields]]]]
     FileKind.CHECKPOINT_COPY: ("checkpoint_offset", _start_copy),
     FileKind.HORIZON_CHECKPOINT: ("clean_due", _horizons),
     FileKind.PARTITION_METADATA: ("partition_metadata", _partition_metadata),
+    FileKind.IMPORT_MARK: ("import_mark", _import_mark),
+    FileKind.QUORUM_STATE: ("quorum_state", _quorum_state),
     FileKind.META_PROPERTIES: ("property", _meta_properties),
+    FileKind.CLAIMS: ("claim", _claims),
 }

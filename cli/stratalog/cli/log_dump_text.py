@@ -211,6 +211,9 @@ _TABLES: dict[str, tuple[_Column, ...]] = {
     ),
     "transaction_checksum": _numbers("crc"),
     "partition_metadata": _words("topic_id"),
+    "import_mark": _numbers("epoch"),
+    "quorum_state": _words("name", "value"),
     "property": _words("name", "value"),
+    "claim": _words("claim"),
 }
 _LINES: dict[str, Callable[[_Fields], str]] = {"record": _record_line, "preallocated": _preallocated_line}

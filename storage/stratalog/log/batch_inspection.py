@@ -46,6 +46,12 @@ class UnreachedBytes(NamedTuple):
     position: int
     end_position: int
     reason: str
+    zeros_from_offset: int | None = None
+    """They are zeros up to the file's end, and this is the offset behind the last batch; None where they are
+    anything else."""
+
+
+_ZEROS = "zeros up to the end of the file, where nobody has written, or a crash has taken what was written"
 
 
 def inspect_batches(
@@ -68,7 +74,12 @@ def inspect_batches(
             header = inspection.header_at(position)
         except CorruptRecordError as failure:
             resume_position = inspection.first_sound(position + 1, resume_positions())
-            yield UnreachedBytes(position, resume_position, inspection.reason_at(position, failure))
+            if inspection.is_zero_from(position):
+                yield UnreachedBytes(position, resume_position, _ZEROS, inspection.next_offset)
+            else:
+                fields = {name: value for name, value in failure.fields.items() if name != "position"}
+                reason = str(CorruptRecordError(failure.message, **fields))
+                yield UnreachedBytes(position, resume_position, reason)
             position = resume_position
             continue
         problems = inspection.problems_of(header)
@@ -162,13 +173,17 @@ class _Inspection:
                 continue
         return self._end_position
 
-    def reason_at(self, position: int, failure: CorruptRecordError) -> str:
-        """Zeros up to the end are a thing of their own: nobody has written there."""
-        for piece in range(position, self._end_position, _CHUNK_BYTES):
-            if bytes(self._bytes_at(piece, min(_CHUNK_BYTES, self._end_position - piece))).strip(b"\0"):
-                fields = {name: value for name, value in failure.fields.items() if name != "position"}
-                return str(CorruptRecordError(failure.message, **fields))
-        return "zeros up to the end of the file: it was preallocated, or a crash has taken what was written"
+    @property
+    def next_offset(self) -> int:
+        """Behind the last batch."""
+        return self._first_offset if self._last is None else self._last.next_offset
+
+    def is_zero_from(self, position: int) -> bool:
+        """Nothing but zeros is there, up to the end: a thing of their own."""
+        return not any(
+            bytes(self._bytes_at(piece, min(_CHUNK_BYTES, self._end_position - piece))).strip(b"\0")
+            for piece in range(position, self._end_position, _CHUNK_BYTES)
+        )
 
     def _bytes_at(self, position: int, size: int) -> memoryview:
         """Fewer where the file ends, as when somebody has cut it since."""

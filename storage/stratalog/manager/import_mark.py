@@ -24,6 +24,14 @@ _VERSION = 0
 _TEXT = re.compile(rf"version: {_VERSION}\nepoch: ([0-9]{{1,10}})\n")
 
 
+def parse_import_mark(data: bytes) -> int:
+    """The epoch. Raises ValueError where it is anything else."""
+    match = _TEXT.fullmatch(data.decode("ascii", errors="replace"))
+    if match is None:
+        raise ValueError("not the mark of an import in a known version")
+    return int(match[1])
+
+
 def read_import_mark(filesystem: FileSystem, directory: str) -> int | None:
     """The epoch under which the directory was imported; None where it was not.
 
@@ -31,17 +39,15 @@ def read_import_mark(filesystem: FileSystem, directory: str) -> int | None:
     """
     path = f"{directory}/{IMPORT_MARK_FILE}"
     try:
-        text = filesystem.read_file(path).decode("ascii", errors="replace")
+        return parse_import_mark(filesystem.read_file(path))
     except FileNotFoundError:
         return None
-    match = _TEXT.fullmatch(text)
-    if match is None:
+    except ValueError:
         raise DataDirectoryError(
             "the file that says when a partition was imported has been damaged; restore it, or move the"
             " directory away",
             path=path,
-        )
-    return int(match[1])
+        ) from None
 
 
 def write_import_mark(filesystem: FileSystem, directory: str, epoch: int) -> None:

@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.cli import log_dump_segment
 from stratalog.cli.log_commands import log
@@ -23,6 +25,7 @@ from stratalog.cli.log_dump_indexes import dump_index
 from stratalog.cli.log_dump_segment import dump_segment
 from stratalog.cli.log_dump_small_files import dump_small_file
 from stratalog.log.checkpoint import format_checkpoint
+from stratalog.manager.import_mark import write_import_mark
 from stratalog.manager.meta_properties import (
     DIRECTORY_ID,
     META_FILE,
@@ -44,6 +47,7 @@ from stratalog.record.header import (
     MAX_TIMESTAMP_POSITION,
 )
 from stratalog.record.record import Record
+from stratalog.remote.claims import ClaimsFile
 from stratalog.testing.log_machine import PARTITION_DIR
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.varied_log import VariedLog
@@ -182,6 +186,46 @@ def test_our_own_checkpoints_are_shown(tmp_path: Path) -> None:
         assert corrupt(dump_bytes("log-start-offset-checkpoint.copy", changed))
 
 
+def test_whose_a_directory_is_and_who_has_owned_it_is_shown(tmp_path: Path) -> None:
+    voters = '[{"voterId": 1}]'
+    (tmp_path / "quorum-state").write_text(
+        '{"clusterId":"","leaderId":1,"leaderEpoch":2,"votedId":-1,"appliedOffset":0,'
+        f'"currentVoters":{voters},"data_version":0}}'
+    )
+    write_import_mark(PosixFileSystem(), str(tmp_path), 12)
+    ClaimsFile(PosixFileSystem(), str(tmp_path), 3).write(frozenset({UUID(int=9), UUID(int=5)}))
+    result = run(tmp_path)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "import.metadata: mark of an import, 21 bytes",
+        "EPOCH",
+        "   12",
+        "",
+        "quorum-state: quorum state, 126 bytes",
+        "NAME           VALUE",
+        "clusterId",
+        "leaderId       1",
+        "leaderEpoch    2",
+        "votedId        -",
+        "appliedOffset  0",
+        'currentVoters  [{"voterId":1}]',
+        "data_version   0",
+        "",
+        "claims-0003: claims of a shard, 74 bytes",
+        "CLAIM",
+        str(UUID(int=5)),
+        str(UUID(int=9)),
+    ]
+    for name, data in (
+        ("import.metadata", b"version: 1\nepoch: 12\n"),
+        ("claims-0003", b"neither\n"),
+        ("quorum-state", b'{"leaderId":1,"leaderEpoch":2,"votedId":"1","data_version":0}'),
+        ("quorum-state", b"[]"),
+    ):
+        [place] = corrupt(dump_bytes(name, data))
+        assert place.unreached_bytes == len(data)
+
+
 def test_every_flipped_bit_of_a_snapshot_is_found() -> None:
     name = f"{438:020}.snapshot"
     for position, changed in flipped((CODECS / name).read_bytes()):
@@ -269,15 +313,6 @@ def test_a_zero_timestamp_may_be_the_first_of_an_index() -> None:
     assert entry == DumpEntry("time_index_entry", {"offset": 0, "timestamp": 0})
 
 
-def test_zeros_behind_the_last_batch_are_told_from_damage() -> None:
-    data = (CODECS / f"{FIRST}.log").read_bytes()
-    [place] = corrupt(dump_bytes(f"{FIRST}.log", data + bytes(1_000_000)))
-    assert (place.position, place.unreached_bytes) == (len(data), 1_000_000)
-    assert place.reason.startswith("zeros up to the end of the file")
-    [place] = corrupt(dump_bytes(f"{FIRST}.log", data + bytes(1_000_000) + b"x"))
-    assert "magic" in place.reason
-
-
 def test_a_time_index_holds_the_highest_timestamp_so_far(tmp_path: Path) -> None:
     times = [9, 5]
     batch_bytes = [
@@ -345,7 +380,8 @@ def test_records_before_a_broken_one_are_shown() -> None:
 
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".txnchecksum", ".snapshot")
 OF_OURS = {f"{FIRST}.txnchecksum", "log-start-offset-checkpoint.copy", "cleaner-horizon-checkpoint"}
-NEVER_EMPTY = {f"{FIRST}.snapshot", "partition.metadata", "meta.properties", *OF_OURS}
+NEVER_EMPTY = {f"{FIRST}.snapshot", "partition.metadata", "meta.properties", "import.metadata", *OF_OURS}
+NEVER_EMPTY |= {"quorum-state", "claims-0000"}
 NAMES = [
     *(f"{FIRST}{suffix}" for suffix in SUFFIXES),
     "leader-epoch-checkpoint",
@@ -354,6 +390,9 @@ NAMES = [
     "log-start-offset-checkpoint.copy",
     "cleaner-horizon-checkpoint",
     "meta.properties",
+    "import.metadata",
+    "claims-0000",
+    "quorum-state",
 ]
 
 

@@ -21,6 +21,16 @@ logger = logging.getLogger(__name__)
 _CLAIMS_NAME = re.compile(r"claims-([0-9]{4})")
 
 
+def is_claims_name(name: str) -> bool:
+    """Whether a file of that name, in a log directory, has the claims of a shard."""
+    return _CLAIMS_NAME.fullmatch(name) is not None
+
+
+def parse_claims(data: bytes) -> frozenset[UUID]:
+    """Raises ValueError where it is anything else."""
+    return frozenset(UUID(line) for line in data.decode("ascii").splitlines())
+
+
 class ClaimsFile:
     """The claims as one directory has them. Not thread-safe: its lock makes it one process's own."""
 
@@ -43,8 +53,7 @@ class ClaimsFile:
         if not self._filesystem.exists(self.path):
             return frozenset()
         try:
-            lines = self._filesystem.read_file(self.path).decode("ascii").splitlines()
-            return frozenset(UUID(line) for line in lines)
+            return parse_claims(self._filesystem.read_file(self.path))
         except ValueError as error:
             raise DataDirectoryError(
                 "the file of claims is damaged; move it away, and local logs will be set aside",
