@@ -163,7 +163,8 @@ class LogAvailability:
                 # A change that failed half-way has renamed files that are still in the list.
                 self.require_online()
                 raise DataDirectoryError(
-                    "a log file is missing; restore it, or move the partition's directory away",
+                    "a log file is missing; restore it, or move the partition's directory away and make an"
+                    " empty one in its place",
                     path=str(failure.filename),
                 ) from failure
             except OSError as failure:

@@ -123,7 +123,8 @@ def _header(data: bytes) -> BatchHeader | None:
 def _contradiction(segment: LogSegment, end_offset: int, base_offset: int) -> DataDirectoryError:
     return DataDirectoryError(
         "a sound batch ends above the offset at which the one behind it begins, which no crash does; restore "
-        "the file from a copy, or move the partition's directory away to go on without it",
+        "the file from a copy, or, to go on without it, move the partition's directory away and make an "
+        "empty one in its place",
         path=segment.path,
         end_offset=end_offset,
         base_offset=base_offset,

@@ -11,7 +11,7 @@ Besides one directory for each partition it has::
     .kafka_cleanshutdown                there if the last process closed every log; removed before any change
     TOPIC-N.UUID-delete                 a deleted partition, to be removed
     TOPIC-N.UUID-future                 a copy of a partition that is to move here, see `log_move`
-    TOPIC-N.UUID-REASON                 set aside, for a human: `stray`, `fenced`
+    TOPIC-N.UUID-REASON                 set aside, for a human: `stray` (see `stray_offsets`), `fenced`
     import.UUID-staging                 copies that an import makes, see `import_staging`; later, that it left
 
 The marker of a clean shutdown is `{"version":0}`, or with `"left":["TOPIC-N"]` names directories of no topic

@@ -26,7 +26,10 @@ class DirectoryCheckpoints:
         """Read what the files say. `spare`: for who must write them on a full disk. Raises OSError."""
         self._lock = threading.Lock()
         self._spare = spare
-        recovery_checkpoint = OffsetCheckpoint(filesystem, f"{directory}/{RECOVERY_POINT_FILE}")
+        recovery_path = f"{directory}/{RECOVERY_POINT_FILE}"
+        recovery_checkpoint = OffsetCheckpoint(filesystem, recovery_path)
+        self.were_written = filesystem.exists(recovery_path)
+        """A former process has written them, as every one does that ends in order, or lasts for a while."""
         start_checkpoint = StartCheckpoint(filesystem, directory)
         self._recovery_points = CheckpointEntries(recovery_checkpoint.read(), recovery_checkpoint.write)
         self._starts = CheckpointEntries(

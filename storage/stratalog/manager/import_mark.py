@@ -45,7 +45,7 @@ def read_import_mark(filesystem: FileSystem, directory: str) -> int | None:
     except ValueError:
         raise DataDirectoryError(
             "the file that says when a partition was imported has been damaged; restore it, or move the"
-            " directory away",
+            " directory away and make an empty one in its place",
             path=path,
         ) from None
 

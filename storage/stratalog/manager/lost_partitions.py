@@ -9,6 +9,8 @@ name says that it may begin anew.
 An entry may also be left of a partition that was put away, where the process ended before the entry could be
 written. So what a start finds put away counts as what the entry speaks of; entries of what no topic wants go
 at the end of a start, and those of a partition that is in another directory when it is opened.
+
+Where a log directory that was used before has no checkpoint at all nobody can tell, and the log says so.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import logging
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
 
@@ -26,27 +29,44 @@ logger = logging.getLogger(__name__)
 def require_not_lost(directories: LogDirectories, partition: TopicPartition, tiered_end_offset: int) -> None:
     """No directory has the partition, which is not new. Raises DataDirectoryError where one has had records
     of it that the store has not. `tiered_end_offset`: 0 where the store has none."""
-    for directory in directories.online():
+    online = directories.online()
+    for directory in online:
         end_offset = directory.checkpoints.known_end(partition)
-        if end_offset is None:
+        if end_offset is None or directory.files.put_away_of(partition):
             continue
-        path = directory.partition_path(partition)
-        if end_offset > tiered_end_offset and not directory.files.put_away_of(partition):
+        if end_offset > tiered_end_offset:
             raise DataDirectoryError(
                 "the partition's directory is gone from its log directory, whose checkpoints know of records"
                 " that are nowhere else; put it back and restart the server, or, to go on without these"
                 " records, make an empty directory at its path and restart the server",
-                path=path,
+                path=directory.partition_path(partition),
                 known_end_offset=end_offset,
                 tiered_end_offset=tiered_end_offset,
             )
+    for directory in online:
+        _tell(directory, partition, tiered_end_offset)
+
+
+def _tell(directory: LogDirectory, partition: TopicPartition, tiered_end_offset: int) -> None:
+    """What a human should know who has lost the partition's directory and does not know it."""
+    end_offset = directory.checkpoints.known_end(partition)
+    if end_offset is not None:
         logger.warning(
             "the directory of %s is gone from its log directory, and the partition begins anew where its"
-            " tiered data ends; its checkpoints know of no record that is nowhere else, path=`%s`"
+            " tiered data ends; what its checkpoints know of is in the store, or was put away, path=`%s`"
             " known_end_offset=`%d` tiered_end_offset=`%d`",
             partition,
-            path,
+            directory.partition_path(partition),
             end_offset,
+            tiered_end_offset,
+        )
+    elif directory.files.was_bound and not directory.checkpoints.were_written:
+        logger.warning(
+            "%s is in no log directory, and begins anew where its tiered data ends; one that was used before"
+            " has no %s, see that it was copied as a whole, path=`%s` tiered_end_offset=`%d`",
+            partition,
+            RECOVERY_POINT_FILE,
+            directory.path,
             tiered_end_offset,
         )
 

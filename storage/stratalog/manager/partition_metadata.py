@@ -67,7 +67,7 @@ def read_partition_metadata(filesystem: FileSystem, directory: str) -> UUID | No
     except ValueError as failure:
         raise DataDirectoryError(
             "the file that says whose a partition's directory is has been damaged; restore it, or move the"
-            " directory away",
+            " directory away and make an empty one in its place",
             path=path,
         ) from failure
 
@@ -84,7 +84,8 @@ def is_of_topic(filesystem: FileSystem, directory: str, found_id: UUID | None, t
         if any(name.endswith(LOG_SUFFIX) for name in filesystem.list_directory(directory)):
             raise DataDirectoryError(
                 "a partition's directory has segments, and lost the file that says whose they are; restore"
-                " it, write it with the expected id if they are this topic's, or move the directory away",
+                " it, write it with the expected id if they are this topic's, or move the directory away and"
+                " make an empty one in its place",
                 path=path,
                 expected_topic_id=expected,
             )
@@ -93,7 +94,8 @@ def is_of_topic(filesystem: FileSystem, directory: str, found_id: UUID | None, t
     if sum(one != other for one, other in zip(found, expected, strict=True)) == 1:
         raise DataDirectoryError(
             "the id of a partition's topic differs from the catalog's in a single character, so it has been"
-            " damaged; write the expected one in its place, or move the directory away",
+            " damaged; write the expected one there, or move the directory away and make an empty one in its"
+            " place",
             path=path,
             topic_id=found,
             expected_topic_id=expected,

@@ -135,6 +135,27 @@ def test_one_whose_records_are_in_the_store_goes_on_from_there_and_it_is_told(
     assert caplog.messages == []
 
 
+def test_where_not_even_a_checkpoint_is_left_it_begins_anew_and_it_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The meta.properties alone were copied, say."""
+    machine = Machine().lose()
+    machine.process.stop()
+    machine.disk.unlink(f"{A}/{RECOVERY_POINT_FILE}")
+    machine = Machine(machine.disk, is_new=False)
+    caplog.clear()
+    assert machine.open_log().log_end_offset == 0
+    [told] = caplog.messages
+    assert "orders-0 is in no log directory, and begins anew where its tiered data ends; one" in told
+    assert f"path=`{A}`" in told
+    # It is as any other from then on, and so is one that a new log directory gets.
+    for start_new in (False, True):
+        machine = Machine() if start_new else machine.restarted()
+        caplog.clear()
+        machine.manager.open_log(OTHER, NEW_ID, CONFIG)
+        assert caplog.messages == []
+
+
 def test_an_empty_directory_lets_it_begin_anew_and_nothing_old_is_believed() -> None:
     """Its recovery point least of all: what the new log loses in a crash would be taken for damage."""
     machine = Machine()

@@ -117,7 +117,8 @@ def reconcile_log(
     except CorruptRecordError as damage:
         raise DataDirectoryError(
             "the local log is damaged, or is not the one that was tiered; restore it, or remove the segments"
-            " that end at or below the tiered end, or move the directory away to go on from there",
+            " that end at or below the tiered end, or, to go on from there, move the directory away and make"
+            " an empty one in its place",
             path=log.directory,
             tiered_end_offset=partition.tiered_end_offset,
             log_end_offset=log.log_end_offset,
