@@ -1,13 +1,16 @@
 """A machine whose disk is full while a topic is deleted, and which dies at every operation.
 
-Records of the topic are deleted, and the topic, on the full disk; room is made, and the next topic of the
-name gets records. Whenever the machine dies, what was deleted stays deleted, what was acknowledged is there,
-and nothing that was known of the one topic is believed of the other.
+Records of the topic are deleted, and the topic, on the full disk, which may have no room for new names
+either; room is made, and the next topic of the name gets records. Whenever the machine dies, what was deleted
+stays deleted, what was acknowledged is there, and nothing that was known of the one topic is believed of the
+other.
 """
 
 from __future__ import annotations
 
 from uuid import UUID
+
+import pytest
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
@@ -32,8 +35,9 @@ OLD, NEW = b"old" * 50, b"new" * 50
 class Work:
     """What is done, and what of it was acknowledged."""
 
-    def __init__(self, disk: FullFileSystem) -> None:
+    def __init__(self, disk: FullFileSystem, *, names_are_full: bool) -> None:
         self.disk = disk
+        self._names_are_full = names_are_full
         self.topic_id: UUID | None = TOPIC_ID
         """Of the topic that has the name, as the catalog says; None while it is about to be another one."""
         self.start_offset = 0
@@ -49,7 +53,10 @@ class Work:
         self._fill(log, OLD, 12)
         self._delete_records(log, 5)
         self.disk.fill(DATA_DIR)
+        self.disk.names_are_full = self._names_are_full
         self._delete_records(log, 9)
+        # The rest of what was kept aside is another one's by now.
+        self.disk.room_bytes = 0
         log.delete_old_segments()
         # The space that was kept aside is in use by now.
         self.disk.room_bytes = 0
@@ -59,6 +66,7 @@ class Work:
             self.wanted_start_offset = self.start_offset
         self.topic_id = None
         self.start_offset = self.wanted_start_offset = self.end_offset = 0
+        self.disk.room_bytes = 0
         manager.delete_log(PARTITION)
         self.disk.fill(None)
         self.topic_id = NEW_ID
@@ -94,10 +102,14 @@ class Work:
         log.check()
 
 
-def test_whenever_the_machine_dies_no_topic_is_taken_for_the_other() -> None:
+@pytest.mark.parametrize("names_are_full", [False, True])
+def test_whenever_the_machine_dies_no_topic_is_taken_for_the_other(names_are_full: bool) -> None:
     disk = FullFileSystem()
-    work = Work(disk)
+    work = Work(disk, names_are_full=names_are_full)
     work.run()
+    unlinked = [operation for operation in disk.trace if operation.startswith("unlink")]
+    for suffix in (".log", ".timeindex", "leader-epoch-checkpoint"):
+        assert any(operation.endswith(suffix) for operation in unlinked) == names_are_full, suffix
     for survival in SURVIVALS:
         work.verify(survival)
     moments = [*deaths(disk.trace)]
@@ -105,7 +117,7 @@ def test_whenever_the_machine_dies_no_topic_is_taken_for_the_other() -> None:
     for operation, part in Sampling().some(moments, 3):
         disk = FullFileSystem(MemoryFileSystem())
         disk.crash_at(operation, part=part)
-        work = Work(disk)
+        work = Work(disk, names_are_full=names_are_full)
         try:
             work.run()
         except SimulatedCrash:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import random
 import threading
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from stratalog.base.errors import CorruptRecordError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.cleaner.segment_writer import SegmentWriter
 from stratalog.log.cleaned_segment import CleanedSegment
 from stratalog.log.isolation import Isolation
+from stratalog.log.local_log import UnsyncedWork
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches
-from stratalog.segment.file_names import CLEANED_SUFFIX
+from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
 from stratalog.segment.log_segment import LogSegment
 from stratalog.testing.cleaning_history import CONFIG, NEVER, CleaningHistory
 from stratalog.testing.cleaning_oracle import SteppingReader
@@ -155,6 +159,81 @@ def test_the_active_segment_is_never_replaced() -> None:
     log = filled().log
     group = log.local_segments[-2:]
     assert not replace(log, [copied(log, group)], group)
+    log.check()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EPERM])
+def test_whichever_rename_is_refused_the_log_has_the_old_segments_or_the_new_ones(number: int) -> None:
+    """For want of space alone the log is never taken offline; nor before an old file was renamed."""
+    offline_count, ordinal = 0, 0
+    while True:
+        disk = FaultyFileSystem()
+        history = filled(disk=disk)
+        log = history.log
+        log.flush()
+        before, group = read_local(log), log.local_segments[1:3]
+        cleaned = copied(log, group)
+        refusal = RefusedRename(disk, ordinal, number)
+        ordinal += 1
+        try:
+            log.segment_exchange.replace([cleaned], group, lambda _: None)
+        except (OSError, DataDirectoryError) as failure:
+            assert not isinstance(failure, OSError) or failure.errno == number  # noqa: PT017 - one of two errors
+        if not refusal.was_met:
+            break
+        for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
+            assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER).start()) == before
+        if log.is_offline:
+            assert number == errno.EPERM
+            assert group[0].is_dropped
+            offline_count += 1
+            continue
+        assert read_local(log) == before
+        log.check()
+        names = disk.inner.list_directory(log.directory)
+        assert not [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
+        if group[0] in log.local_segments:
+            assert replace(log, [copied(log, group)], group)
+        assert read_local(log) == before
+        history.write()
+    assert ordinal > 8
+    assert (offline_count > 0) == (number == errno.EPERM)
+
+
+class RefusedRename:
+    """Lets one of the next renames fail, the first of which has the ordinal 0."""
+
+    def __init__(self, disk: FaultyFileSystem, ordinal: int, number: int) -> None:
+        self.was_met = False
+        rename, counter = disk.rename, itertools.count()
+
+        def refusing(source: str, target: str) -> None:
+            if next(counter) == ordinal:
+                self.was_met = True
+                raise OSError(number, os.strerror(number), source)
+            rename(source, target)
+
+        disk.rename = refusing  # type: ignore[method-assign]
+
+
+def test_a_clean_whose_flush_finds_no_descriptor_leaves_nothing() -> None:
+    disk = FaultyFileSystem()
+    log = filled(disk=disk).log
+    group = log.local_segments[:2]
+    cleaned = copied(log, group)
+    flush = log.segment_exchange._flusher
+    sync = flush._local.sync
+
+    def refusing(work: UnsyncedWork) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    flush._local.sync = refusing  # type: ignore[method-assign]
+    with pytest.raises(DataDirectoryError, match="correct what the reason says"):
+        replace(log, [cleaned], group)
+    flush._local.sync = sync  # type: ignore[method-assign]
+    assert not [name for name in disk.inner.list_directory(log.directory) if name.endswith(CLEANED_SUFFIX)]
+    assert not log.is_offline
+    assert replace(log, [copied(log, group)], group)
     log.check()
 
 

@@ -22,6 +22,7 @@ from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.time_index import TimeIndex
 from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 NO_LIMIT = 2**62
@@ -306,6 +307,51 @@ def test_a_dropped_segment_is_gone_for_newcomers_and_unlinked_later() -> None:
     segment.unlink_deleted()
     segment.unlink_deleted()
     assert disk.list_directory("/d") == []
+
+
+@pytest.mark.parametrize("room_bytes", [0, 1, 5000])
+def test_where_a_full_disk_has_no_room_for_names_a_dropped_segment_is_unlinked_at_once(
+    room_bytes: int,
+) -> None:
+    disk = FullFileSystem()
+    segment = new_segment(disk)
+    append(segment, [1])
+    segment.add_aborted(AbortedTransaction(7, 0, 1, 0))
+    segment.save_indexes()
+    reader = segment.batches()
+    disk.fill("/d")
+    disk.names_are_full, disk.room_bytes = True, room_bytes
+    assert next(reader).header.base_offset == 0
+    segment.mark_deleted()
+    assert all(name.endswith(".deleted") for name in disk.inner.list_directory("/d"))
+    assert 0 < len(disk.inner.list_directory("/d")) < 4
+    with pytest.raises(FileNotFoundError):
+        segment.position_of(0)
+    assert list(reader) == []
+    segment.unlink_deleted()
+    assert disk.inner.list_directory("/d") == []
+
+
+def test_a_segment_whose_data_must_stay_is_as_it_was_and_one_without_data_is_gone() -> None:
+    for refused, left in ((1, 3), (2, 1)):
+        disk = FaultyFileSystem()
+        segment = new_segment(disk)
+        append(segment, [1])
+        segment.save_indexes()
+        # The look whether the file is there, and its rename; for each.
+        disk.fail_at(disk.operation_count + 2 * refused, number=errno.EPERM)
+        with pytest.raises(PermissionError):
+            segment.mark_deleted()
+        names = disk.inner.list_directory("/d")
+        assert len([name for name in names if not name.endswith(".deleted")]) == left
+        assert segment.is_dropped == (refused == 2)
+        if segment.is_dropped:
+            with pytest.raises(FileNotFoundError):
+                segment.position_of(0)
+        else:
+            assert segment.position_of(0) == 0
+            segment.check()
+            segment.mark_deleted()
 
 
 def test_a_segment_that_cannot_be_begun_leaves_no_file() -> None:
