@@ -175,14 +175,14 @@ class LogSegment:
         self.has_aborted = True
 
     def collect_aborted(self, fetch_offset: int, upper_bound_offset: int) -> AbortedInRange:
-        """See `TransactionIndex.collect`. Raises CorruptRecordError, OSError."""
+        """See `TransactionIndex.collect`. Raises CorruptRecordError, OSError (FileNotFoundError where the
+        index is gone, be it with the segment)."""
         if not self.has_aborted:
             return AbortedInRange((), is_complete=False)
-        index = self.indexes().transaction_index
+        index = self.indexes().transaction_index.require_entries(self.directory)
         found = index.collect(fetch_offset, upper_bound_offset)
-        if not len(index) or self.is_dropped:
-            # The segment is being dropped: its other files were still there, or another one has its names.
-            # Nobody may take it for having none.
+        if self.is_dropped:
+            # Another one may have its names.
             raise self._gone()
         return found
 

@@ -11,7 +11,6 @@ needs no clean-up here.
 
 from __future__ import annotations
 
-from errno import ENOENT
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
@@ -117,13 +116,12 @@ class SegmentCopy:
     def new_aborted(self) -> list[AbortedTransaction]:
         """The entries of the source's index of aborted transactions that the copy has not.
 
-        Raises CorruptRecordError, OSError (FileNotFoundError where the source was dropped).
+        Raises CorruptRecordError, OSError (FileNotFoundError where the source was dropped, or its index is
+        gone).
         """
         if not self.source.has_aborted:
             return []
-        index = self.source.indexes().transaction_index
-        if not len(index):
-            raise FileNotFoundError(ENOENT, "the transaction index is gone", self.source.path)
+        index = self.source.indexes().transaction_index.require_entries(self.source.directory)
         return [index.entry(ordinal) for ordinal in range(len(self._growing().transaction_index), len(index))]
 
     def add_aborted(self, aborted: list[AbortedTransaction]) -> None:

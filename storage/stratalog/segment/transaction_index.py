@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterable, Iterator
+from errno import ENOENT
 from functools import reduce
 from itertools import chain
 from typing import ClassVar, NamedTuple, Self
@@ -122,6 +123,17 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
                 path=file.path,
             )
         return index
+
+    def require_entries(self, directory: str) -> Self:
+        """The index of a segment that has aborted transactions: nobody may take it for having none. Raises
+        FileNotFoundError where it is gone, be it with its segment."""
+        if not len(self):
+            raise FileNotFoundError(
+                ENOENT,
+                "the transaction index is gone; restart the server, which makes it again from the batches",
+                segment_path(directory, self.base_offset, TRANSACTION_INDEX_SUFFIX),
+            )
+        return self
 
     def append(self, aborted: AbortedTransaction) -> None:
         # Invariant: markers are entered as they are written, and a transaction begins before its end.
