@@ -200,7 +200,10 @@ class LogRecovery:
     def _walk_segment(self, segment: LogSegment) -> WalkedSegment:
         indexes = SegmentIndexes.empty(segment.base_offset)
         valid_bytes, end_offset, overflows = 0, segment.base_offset, False
-        self._state.producers.take_snapshot(durable=False)
+        producers = self._state.producers
+        # Before it there may be a hole, also where it is empty.
+        producers.update_map_end_offset(max(producers.map_end_offset, segment.base_offset))
+        producers.take_snapshot(durable=False)
         with self._resources.files.use(segment.path) as file:
             for rows, noted in valid_rows(
                 file, segment.size_bytes, segment.base_offset, self._state.latest_epoch
@@ -214,7 +217,7 @@ class LogRecovery:
                 valid_bytes, end_offset = fitting[-1].end_position, fitting[-1].last_offset + 1
                 self._follow(file, [located for located in noted if located.position < valid_bytes], indexes)
                 # Batches that nobody has to follow lie behind the last that was.
-                self._state.producers.update_map_end_offset(end_offset)
+                producers.update_map_end_offset(end_offset)
                 if overflows:
                     break
         lost_bytes = segment.size_bytes - valid_bytes

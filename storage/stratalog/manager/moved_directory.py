@@ -61,7 +61,7 @@ class MovedDirectory:
         self._source_path = plan.log.directory
         self._future_path = plan.target.files.path_beside(self._partition, plan.move_id, FUTURE_REASON)
         self._path = plan.target.partition_path(self._partition)
-        self._noted_start_offset = -1
+        self._noted_start_offset = self._noted_end_offset = -1
         self._is_undecided = False
 
     def begin(self) -> LogCopy:
@@ -89,7 +89,7 @@ class MovedDirectory:
         start_offset = self._log.log_start_offset
         checkpoints = self._target.checkpoints
         self._at_target(lambda: checkpoints.put(self._partition, durable_end_offset, start_offset))
-        self._noted_start_offset = start_offset
+        self._noted_start_offset, self._noted_end_offset = start_offset, durable_end_offset
 
     def commit(self) -> LogPlace:
         """Let the copy, all of it durable, be the partition. The log's locks are held.
@@ -97,9 +97,11 @@ class MovedDirectory:
         Raises DataDirectoryError, with the source still the partition; OSError where nobody knows which it
         is.
         """
-        if self._log.log_start_offset != self._noted_start_offset:
-            # Records were deleted since, which is acknowledged.
-            self.note_offsets(self._log.recovery_point)
+        # Records may have been deleted since, which is acknowledged. And no hole between two segments may lie
+        # above the recovery point: a recovery takes it for lost data, and cuts off what is behind.
+        is_behind = self._noted_end_offset < self._log.active_base_offset
+        if is_behind or self._log.log_start_offset != self._noted_start_offset:
+            self.note_offsets(self._log.log_end_offset)
         self._target.require_online()
         self._is_undecided = True
         try:
