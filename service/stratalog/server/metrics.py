@@ -87,7 +87,8 @@ def _of_directories(logs: LogManager) -> Iterator[Metric]:
     )
     yield _by_directory(
         "log_manager_set_aside_directories",
-        "Directories of partitions that are no topic's or were set aside, for somebody to look at.",
+        "Directories of partitions that are no topic's or were set aside, and what imports left that were"
+        " killed, for somebody to look at.",
         {one.path: one.set_aside_count for one in found},
     )
     yield _by_directory(

@@ -379,9 +379,11 @@ def test_records_before_a_broken_one_are_shown() -> None:
 
 
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".txnchecksum", ".snapshot")
-OF_OURS = {f"{FIRST}.txnchecksum", "log-start-offset-checkpoint.copy", "cleaner-horizon-checkpoint"}
-NEVER_EMPTY = {f"{FIRST}.snapshot", "partition.metadata", "meta.properties", "import.metadata", *OF_OURS}
-NEVER_EMPTY |= {"quorum-state", "claims-0000"}
+OF_OURS = {
+    *(f"{FIRST}.txnchecksum", "log-start-offset-checkpoint.copy", "cleaner-horizon-checkpoint"),
+    *("import.metadata", "claims-0000"),
+}
+NEVER_EMPTY = {f"{FIRST}.snapshot", "partition.metadata", "meta.properties", "quorum-state", *OF_OURS}
 NAMES = [
     *(f"{FIRST}{suffix}" for suffix in SUFFIXES),
     "leader-epoch-checkpoint",
