@@ -15,12 +15,18 @@ one that cannot be read                                  goes on without it; wit
 another one of the same generation that says otherwise   refuses the start
 the same, edited by a human                              the edited one counts
 an older one, edited by a human, that says otherwise     refuses the start
+a stand-in that nobody has altered                       replaces it
+a stand-in that was altered, and says otherwise          refuses the start
 =======================================================  ==================================================
 
 An alteration is written to one directory after the other, and is made once one has it. A crash between two
 leaves the higher generation in the first, which counts then. What a directory could not take is written later
 (`write_rest`). A directory that was away comes back with an older generation, or, if both it and the others
 were altered without each other, with one that a human has to choose from.
+
+Where all directories are new and others have had the store, nobody knows what was altered, and a stand-in is
+begun, see `held_config`. It counts as long as nothing but stand-ins is found: whatever its generation is, it
+does not stand in for a copy that is there after all.
 """
 
 from __future__ import annotations
@@ -36,6 +42,7 @@ from stratalog.server.broker_config_file import (
     DamagedConfigError,
     StoredConfig,
 )
+from stratalog.server.held_config import HELD_CONFIG, still_held
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +65,8 @@ class BrokerConfigCopies:
         self._directories = tuple(directories)
         self._online: Callable[[], Sequence[str]] = lambda: self._directories
         self._stored = StoredConfig({}, 0)
+        # What `read` found.
+        self._found: list[StoredConfig] = []
         # Directories that are known to have what is stored.
         self._saved: frozenset[str] = frozenset()
         # Directories of which it was said that they cannot take it.
@@ -69,49 +78,77 @@ class BrokerConfigCopies:
     def read(self) -> Mapping[str, str]:
         """What was altered; nothing where no directory has a copy. Raises DataDirectoryError."""
         copies = self._look(self._directories)
+        self._found = [copy.stored for copy in copies if copy.stored is not None]
         counting = _counting(copies)
         if counting is None or counting.stored is None:
-            self._saved = self._needless()
             return {}
         _tell_outvoted(counting, copies)
         self.path, self._stored = counting.file.path, counting.stored
-        self._saved = self._needless() | {
-            copy.file.directory for copy in copies if copy.stored == self._stored
-        }
+        self._saved = frozenset(copy.file.directory for copy in copies if copy.stored == self._stored)
         if self._stored.is_edited and len(self._directories) > 1:
             # A crash while it is written to the others must not leave two that differ in one generation.
-            self._stored = StoredConfig(self._stored.overrides, self._stored.generation + 1)
+            self._stored = self._next(self._stored.overrides)
             self._saved = frozenset()
         return self._stored.overrides
 
-    def _needless(self) -> frozenset[str]:
-        """Directories that need no file before something is altered: one has nobody to agree with."""
-        return frozenset(self._directories if len(self._directories) == 1 else ())
+    @property
+    def overrides(self) -> Mapping[str, str]:
+        """What was altered, as a start goes by it."""
+        return self._stored.overrides
 
-    def settle(self, filesystem: FileSystem, online: Callable[[], Sequence[str]]) -> None:
+    @property
+    def held(self) -> Mapping[str, str]:
+        """What of a stand-in nobody has altered yet; nothing where it is known what was altered."""
+        return still_held(self._stored.overrides) if self._stored.is_stand_in else {}
+
+    def settle(
+        self, filesystem: FileSystem, online: Callable[[], Sequence[str]], *, is_unknown: bool = False
+    ) -> None:
         """The directories are locked: from now on nobody else writes to them. Let all that are `online`, now
-        and with each later write, have what was read. Raises DataDirectoryError where another process has
-        altered it since."""
+        and with each later write, have what was read. `is_unknown`: others have had the store, and these
+        directories are new, so that where none has a copy it is not known that nothing was altered.
+
+        Raises DataDirectoryError where another process has altered it since, or a stand-in cannot be written.
+        """
         self._filesystem, self._online = filesystem, online
-        for copy in self._look(online()):
+        self._require_unaltered()
+        if is_unknown and not self._found:
+            self._begin_stand_in()
+        self.write_rest()
+
+    def _begin_stand_in(self) -> None:
+        """Durable in each directory when it returns. Raises DataDirectoryError."""
+        stand_in = StoredConfig(dict(HELD_CONFIG), 1, is_stand_in=True)
+        saved, failures = self._write_to(self._online(), stand_in)
+        for directory, failure in failures.items():
+            raise DataDirectoryError(
+                "the configuration that is to keep records, where nobody knows what was altered at run time,"
+                " cannot be written; free space or repair the disk, and start again",
+                path=BrokerConfigFile(self._filesystem, directory).path,
+                reason=str(failure),
+            ) from failure
+        self._stored, self._saved = stand_in, saved
+
+    def _require_unaltered(self) -> None:
+        """Raises DataDirectoryError."""
+        for copy in self._look(self._online()):
             found = copy.stored
-            if found is None or found.generation < self._stored.generation:
+            if found is None or found in self._found or found.generation < self._stored.generation:
                 continue
             if found.generation > self._stored.generation or found.overrides != self._stored.overrides:
                 raise DataDirectoryError(
                     "another process has altered the configuration while the server started; start it again",
                     path=copy.file.path,
                 )
-        self.write_rest()
 
     def write(self, overrides: Mapping[str, str]) -> None:
         """Make this what was altered; durable when it returns, in one directory at least. Raises
         DataDirectoryError where none takes it; a restart finds the former one, or this."""
-        wanted = StoredConfig(dict(overrides), self._stored.generation + 1)
+        wanted = self._next(dict(overrides))
         saved, failures = self._write_to(self._online(), wanted)
         if not saved:
             # Another generation of the former one replaces what the failed writes may have left.
-            self._expect(self._stored.overrides, wanted.generation + 1)
+            self._expect(self._stored.overrides, 2)
             path, failure = next(iter(failures.items()), (self._directories[0], None))
             raise DataDirectoryError(
                 "the configuration cannot be written to any log directory, and the server goes on by the"
@@ -124,7 +161,7 @@ class BrokerConfigCopies:
 
     def keep(self, overrides: Mapping[str, str]) -> None:
         """No directory could take this; `write_rest` is to write it once one can."""
-        self._expect(overrides, self._stored.generation + 1)
+        self._expect(overrides)
         self._is_kept = True
 
     @property
@@ -141,8 +178,13 @@ class BrokerConfigCopies:
         self._is_kept = self._is_kept and not saved
         self._tell_refusing(failures)
 
-    def _expect(self, overrides: Mapping[str, str], generation: int) -> None:
-        self._stored, self._saved = StoredConfig(dict(overrides), generation), frozenset()
+    def _expect(self, overrides: Mapping[str, str], generations: int = 1) -> None:
+        self._stored, self._saved = self._next(dict(overrides), generations), frozenset()
+
+    def _next(self, overrides: Mapping[str, str], generations: int = 1) -> StoredConfig:
+        """What follows on what is stored; a stand-in remains one."""
+        generation = self._stored.generation + generations
+        return StoredConfig(overrides, generation, is_stand_in=self._stored.is_stand_in)
 
     def _look(self, directories: Iterable[str]) -> list[_Copy]:
         copies: list[_Copy] = []
@@ -186,11 +228,12 @@ class BrokerConfigCopies:
 def _counting(copies: Sequence[_Copy]) -> _Copy | None:
     """The copy that counts; None where there is none, and nothing that may have been one. Raises
     DataDirectoryError where nobody can tell."""
-    whole = [(copy.stored.generation, copy.stored, copy) for copy in copies if copy.stored is not None]
+    found = [(copy.stored.generation, copy.stored, copy) for copy in copies if copy.stored is not None]
+    whole = [one for one in found if not one[1].is_stand_in] or found
     newest_generation = max((generation for generation, _, _ in whole), default=-1)
     newest = [(stored, copy) for generation, stored, copy in whole if generation == newest_generation]
     for copy in copies:
-        _require_outvoted(copy, newest_generation, newest[0][1] if newest else None)
+        _require_outvoted(copy, newest[0] if newest else None)
     if not newest:
         return None
     edited = [(stored, copy) for stored, copy in newest if stored.is_edited]
@@ -204,6 +247,9 @@ def _counting(copies: Sequence[_Copy]) -> _Copy | None:
                 other_path=copy.file.path,
                 generation=newest_generation,
             )
+    if not counting_stored.is_stand_in:
+        for copy in copies:
+            _require_gives_way(copy, counting_stored, counting)
     for generation, stored, copy in whole:
         is_older = generation < newest_generation
         if stored.is_edited and is_older and stored.overrides != counting_stored.overrides:
@@ -218,8 +264,27 @@ def _counting(copies: Sequence[_Copy]) -> _Copy | None:
     return counting
 
 
-def _require_outvoted(copy: _Copy, generation: int, other: _Copy | None) -> None:
-    """Raises DataDirectoryError where the copy cannot be read and may be newer than what others say."""
+def _require_gives_way(copy: _Copy, stored: StoredConfig, counting: _Copy) -> None:
+    """Raises DataDirectoryError where a stand-in says what somebody has altered, and not what the one says
+    that counts."""
+    found = copy.stored
+    if found is None or not found.is_stand_in or found.overrides in (stored.overrides, HELD_CONFIG):
+        return
+    raise DataDirectoryError(
+        "the configuration was altered in log directories that were new, while those were away that know what"
+        " had been altered before; remove the wrong one, or correct the other one first",
+        path=copy.file.path,
+        generation=found.generation,
+        other_path=counting.file.path,
+        other_generation=stored.generation,
+    )
+
+
+def _require_outvoted(copy: _Copy, newest: tuple[StoredConfig, _Copy] | None) -> None:
+    """Raises DataDirectoryError where the copy cannot be read and may be newer than what others say. A
+    stand-in is newer than none."""
+    stored, other = (None, None) if newest is None else newest
+    generation = -1 if stored is None else stored.generation
     if copy.failure is not None:
         if other is None:
             raise DataDirectoryError(
@@ -238,7 +303,10 @@ def _require_outvoted(copy: _Copy, generation: int, other: _Copy | None) -> None
             copy.failure,
         )
     damage = copy.damage
-    if damage is not None and (damage.generation is None or damage.generation > generation):
+    if damage is None:
+        return
+    is_outvoted = damage.generation is not None and damage.generation <= generation
+    if not is_outvoted or (stored is not None and stored.is_stand_in):
         known = {} if other is None else {"other_path": other.file.path, "other_generation": generation}
         raise DataDirectoryError(
             "the configuration that was altered at run time is damaged, and no other log directory is known"

@@ -10,9 +10,11 @@
     log.retention.ms=-1
 
 Each alteration has a higher generation than the one before it: copies of the file lie in all log directories,
-see `broker_config_copies`. The checksum is the CRC-32C of the lines behind it, in hexadecimal, each with its
-line end. A crash leaves the old file or the new one. A human who changes the file takes the line of the
-checksum away; then nothing is compared. Version 0 had no generations: all of it is of generation 0.
+see `broker_config_copies`. A start that knew nothing of what had been altered has begun a file with the line
+`stand_in=true`, see `held_config`; each alteration keeps it. The checksum is the CRC-32C of the lines behind
+it, in hexadecimal, each with its line end. A crash leaves the old file or the new one. A human who changes
+the file takes the line of the checksum away; then nothing is compared. Version 0 had no generations: all of
+it is of generation 0.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ _COMMENT = """\
 # To edit it stop the server, raise the generation in one of them, and take the line of the checksum away.
 """
 _GENERATION = "generation"
+_STAND_IN = "stand_in"
+_TRUE = "true"
 # In the comment and in its line, so that no single damage makes it look older.
 _ANY_GENERATION = re.compile(r"(?i)generation[ =]([0-9]{1,18})\b")
 
@@ -45,6 +49,8 @@ class StoredConfig(NamedTuple):
     generation: int
     is_edited: bool = False
     """A human has taken the checksum away."""
+    is_stand_in: bool = False
+    """It was begun without what had been altered before."""
 
 
 class DamagedConfigError(Exception):
@@ -84,7 +90,7 @@ class BrokerConfigFile:
 
 def format_broker_config(stored: StoredConfig) -> str:
     """The text of the file."""
-    body = _body(stored.overrides, stored.generation)
+    body = _body(stored.overrides, stored.generation, is_stand_in=stored.is_stand_in)
     comment = _COMMENT.format(generation=stored.generation)
     return f"{comment}version={VERSION}\nchecksum={crc32c(body.encode()):08x}\n{body}"
 
@@ -107,15 +113,23 @@ def parse_broker_config(text: str) -> StoredConfig:
     generation = pairs.pop(_GENERATION, None)
     if generation is not None and not (generation.isascii() and generation.isdigit()):
         raise ValueError(f"generation is {generation[:80]}, which is not a number")
+    stand_in = pairs.pop(_STAND_IN, None)
+    if stand_in not in (None, _TRUE):
+        raise ValueError(f"{_STAND_IN} is {stand_in[:80]}, and can only be {_TRUE}")
     if generation is None and version == VERSION and checksum is not None:
         raise ValueError("the line of the generation is not there")
     if checksum is not None:
-        body = _body(pairs, None if generation is None else int(generation))
+        number = None if generation is None else int(generation)
+        body = _body(pairs, number, is_stand_in=stand_in is not None)
         if checksum != f"{crc32c(body.encode()):08x}":
             raise ValueError("the checksum is not that of the lines")
-    return StoredConfig(pairs, int(generation or 0), is_edited=checksum is None)
+    return StoredConfig(
+        pairs, int(generation or 0), is_edited=checksum is None, is_stand_in=stand_in is not None
+    )
 
 
-def _body(overrides: Mapping[str, str], generation: int | None) -> str:
+def _body(overrides: Mapping[str, str], generation: int | None, *, is_stand_in: bool) -> str:
     first = "" if generation is None else f"{_GENERATION}={generation}\n"
+    if is_stand_in:
+        first += f"{_STAND_IN}={_TRUE}\n"
     return first + "".join(f"{name}={value}\n" for name, value in sorted(overrides.items()))

@@ -75,10 +75,16 @@ class RuntimeConfig:
         """What topics go by where they set nothing."""
         return self._current.topic_defaults
 
-    def settle(self, filesystem: FileSystem, online: Callable[[], Sequence[str]]) -> None:
-        """The log directories are locked; see `BrokerConfigCopies.settle`."""
+    def settle(
+        self, filesystem: FileSystem, online: Callable[[], Sequence[str]], *, is_unknown: bool = False
+    ) -> Mapping[str, str]:
+        """The log directories are locked; see `BrokerConfigCopies.settle`. Returns what is held because
+        nobody knows what was altered, see `held_config`; it is in force from now on."""
         with self._lock:
-            self._copies.settle(filesystem, online)
+            assert not self._reconfigurables, "nobody goes by it yet"
+            self._copies.settle(filesystem, online, is_unknown=is_unknown)
+            self._current = BrokerConfig.of(self._current.static, self._copies.overrides)
+            return self._copies.held
 
     def write_rest(self) -> None:
         """Let log directories that could not take an alteration have it, now that they may be able to."""

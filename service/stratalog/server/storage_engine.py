@@ -2,11 +2,12 @@
 
 Opening, in this order, because each step protects the next:
 
-1. Lock the data directory. Nobody else writes the local logs from here on. What was altered at run time is
-   written to the log directories that do not have it.
-2. Read the store's identity, and create it where the data directory belongs to no store yet; probe that the
-   store keeps its promise on conditional writes; bind the data directory to this store. A directory that
-   belongs to another store stops here, before anything is written to either.
+1. Lock the data directory. Nobody else writes the local logs from here on.
+2. Read the store's identity, and create it where the data directory belongs to no store yet. A directory that
+   belongs to another store stops here, before anything is written to either. Write what was altered at run
+   time to the log directories that do not have it; where they are new, and others have had the store, nobody
+   knows what that is, and nothing may be deleted by it, see `held_config`. Probe that the store keeps its
+   promise on conditional writes; bind the data directory to this store, from which time on it is not new.
 3. Read the catalog and the shards' metadata, and claim every shard. A former owner is fenced from here on.
 4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, leave
    offline what cannot be opened, and publish the topics.
@@ -46,7 +47,7 @@ from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.collector import Collector
 from stratalog.remote.commit import Writer
-from stratalog.remote.head_witness import HeadWitness
+from stratalog.remote.head_witness import HeadWitness, catalog_as_witness
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.object_directory import read_directory
 from stratalog.remote.object_writer import ObjectWriterSettings
@@ -58,6 +59,7 @@ from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.confirmed_topics import ConfirmedTopics
+from stratalog.server.held_config import tell_of_held
 from stratalog.server.hosted_shard import HostedShard
 from stratalog.server.local_cleaning import LocalCleaning
 from stratalog.server.log_directory_manager import LogDirectoryManager, cordoned_of
@@ -187,9 +189,9 @@ class StorageEngineBuilder:
             )
             undo.callback(logs.close)
             on_logs(logs)
-            self._runtime.settle(logs.filesystem, lambda: _online(logs))
             with tell_of_waiting(self._scheduler, self._clock, self._store.url):
                 identity = self._open_identity(logs)
+                self._settle_config(logs, identity)
                 require_conditional_writes(self._store, self._ids)
                 logs.bind_store(str(identity.store_id))
                 engine = self._assemble(logs, identity, host, opening, on_fenced)
@@ -224,6 +226,23 @@ class StorageEngineBuilder:
         logs.bind_store(str(identity.store_id))
         return identity
 
+    def _settle_config(self, logs: LogManager, identity: StoreIdentity) -> None:
+        """Durable before a directory is bound, so that a crash leaves them new, or with it. Raises
+        DataDirectoryError, StoreError."""
+        is_unknown = logs.bound_store_id is None and self._was_served(identity)
+        held = self._runtime.settle(logs.filesystem, lambda: _online(logs), is_unknown=is_unknown)
+        tell_of_held(held, _online(logs), self._store.url)
+
+    def _was_served(self, identity: StoreIdentity) -> bool:
+        """Somebody has owned the store. Raises StoreError."""
+        catalog = self._open_catalog(identity, "", read_only=True)
+        witness = catalog_as_witness(catalog)
+        shards = (
+            self._open_metadata(identity, number, witness, read_only=True)
+            for number in range(identity.shard_count)
+        )
+        return catalog.seq > 0 or any(shard.state().claims for shard in shards)
+
     def _assemble(
         self,
         logs: LogManager,
@@ -233,7 +252,7 @@ class StorageEngineBuilder:
         on_fenced: Callable[[], None],
     ) -> StorageEngine:
         witness = HeadWitness(logs.filesystem, logs.data_dirs)
-        catalog = self._open_catalog(identity, witness)
+        catalog = self._open_catalog(identity, witness.of_catalog)
         tiers = self._claim_shards(logs, identity, catalog, witness, on_fenced)
         readers = {tier.shard: RemoteReader(self._store, tier.shard.metadata) for tier in tiers}
         shards = ShardSet([tier.shard for tier in tiers])
@@ -278,7 +297,7 @@ class StorageEngineBuilder:
             directories,
         )
 
-    def _open_catalog(self, identity: StoreIdentity, witness: HeadWitness) -> Catalog:
+    def _open_catalog(self, identity: StoreIdentity, witness: str, *, read_only: bool = False) -> Catalog:
         return Catalog.open(
             self._store,
             self._clock,
@@ -286,7 +305,8 @@ class StorageEngineBuilder:
             self._ids,
             identity,
             Writer("owner", self._owner),
-            witness=witness.of_catalog,
+            read_only=read_only,
+            witness=witness,
         )
 
     def _claim_shards(
@@ -314,7 +334,9 @@ class StorageEngineBuilder:
             tiers.append(self._tier(logs, shard, identity, catalog))
         return tiers
 
-    def _open_metadata(self, identity: StoreIdentity, number: int, witness: str) -> MetadataLog:
+    def _open_metadata(
+        self, identity: StoreIdentity, number: int, witness: str, *, read_only: bool = False
+    ) -> MetadataLog:
         return MetadataLog.open(
             self._store,
             self._clock,
@@ -324,6 +346,7 @@ class StorageEngineBuilder:
             number,
             Writer("owner", self._owner),
             partial(read_directory, self._store, StoreLayout(number)),
+            read_only=read_only,
             witness=witness,
         )
 

@@ -112,10 +112,10 @@ def test_an_empty_directory_in_the_place_of_the_first_one_forgets_nothing() -> N
     assert all_stored(disk, "/a", "/b") == [StoredConfig(DROP, 5)] * 2
 
 
-def test_a_single_directory_has_no_file_before_something_is_altered() -> None:
+def test_a_single_directory_says_that_nothing_was_altered_so_that_it_is_known_when_it_comes_back() -> None:
     disk = disk_with({})
-    started(disk, "/a").write_rest()
-    assert not disk.exists(path_in("/a"))
+    started(disk, "/a")
+    assert stored_in(disk, "/a") == StoredConfig({}, 0)
 
 
 def test_several_say_that_nothing_was_altered_so_that_one_of_them_may_fail() -> None:

@@ -1,0 +1,156 @@
+"""A start with a new data directory on a store that has been served: an empty mount point, another machine.
+
+Records are of 1970 and tiered, so that only what was altered at run time keeps them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.cli.main import stratalog
+from stratalog.record.record import Record
+from stratalog.server.broker_config_file import BROKER_CONFIG_FILE
+from stratalog.server.held_config import HELD_CONFIG
+from stratalog.testing.service_bench import ServiceBench, service_bench
+
+KEEP = {"log.retention.ms": "-1"}
+
+
+async def fill(bench: ServiceBench, topic: str = "t", **config: str) -> None:
+    """Six records, of which all but the last are tiered."""
+    given = {name.replace("_", "."): value for name, value in config.items()}
+    await bench.client.admin.create_topic(topic, 1, {"segment.bytes": "1024", **given})
+    for _ in range(6):
+        await bench.client.append(topic, 0, [Record(0, 0, b"key", b"x" * 900)])
+    bench.server.engine.tiers.upload_pass()
+
+
+async def start_after_retention(bench: ServiceBench, topic: str = "t") -> int:
+    """Where the topic's only partition starts, once everything that deletes has run."""
+    tiers = bench.server.engine.tiers
+    tiers.remote_retention_pass()
+    tiers.local_retention_pass()
+    return (await bench.client.earliest(topic))[TopicPartition(topic, 0)]
+
+
+async def altered(bench: ServiceBench) -> dict[str, str]:
+    """What was altered at run time, as the server shows it."""
+    arguments = ["config", "describe", "--broker", "--server", f"127.0.0.1:{bench.server.port}"]
+    shown = await asyncio.to_thread(CliRunner().invoke, stratalog, arguments)
+    assert shown.exit_code == 0, shown.output
+    rows = [line.split() for line in shown.output.splitlines()]
+    return {row[0]: row[1] for row in rows if "DYNAMIC_BROKER_CONFIG" in row}
+
+
+def unmount(tmp_path: Path) -> None:
+    (tmp_path / "data").rename(tmp_path / "unmounted")
+    (tmp_path / "data").mkdir()
+
+
+def mount(tmp_path: Path) -> None:
+    (tmp_path / "data").rename(tmp_path / "mount-point")
+    (tmp_path / "unmounted").rename(tmp_path / "data")
+
+
+@pytest.mark.parametrize("keep", [KEEP, {"log.retention.ms": "99999999999999"}])
+async def test_a_disk_that_is_not_mounted_costs_no_record_and_counts_again_once_it_is(
+    tmp_path: Path, keep: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.alter_configs(keep)
+        await fill(bench)
+        assert await start_after_retention(bench) == 0
+        values = [record.value for record in (await bench.read_all("t"))[0]]
+    assert "nobody knows what was altered" not in caplog.text
+    unmount(tmp_path)
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            async with service_bench(tmp_path) as bench:
+                assert await altered(bench) == HELD_CONFIG
+                assert await start_after_retention(bench) == 0
+                found = [record.value for record in (await bench.read_all("t"))[0]]
+                assert found == values[: len(found)]
+                assert len(found) >= 5
+        assert f"path=`{tmp_path}/data` store=`file://{tmp_path}/data.store`" in caplog.text
+    mount(tmp_path)
+    caplog.clear()
+    async with service_bench(tmp_path) as bench:
+        assert await altered(bench) == keep
+        assert await start_after_retention(bench) == 0
+    assert "nobody knows what was altered" not in caplog.text
+
+
+@pytest.mark.parametrize("is_new_first", [False, True])
+async def test_started_with_both_the_true_directory_is_what_counts(
+    tmp_path: Path, *, is_new_first: bool
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.alter_configs(KEEP)
+        await fill(bench)
+    unmount(tmp_path)
+    async with service_bench(tmp_path) as bench:
+        assert await altered(bench) == HELD_CONFIG
+    directories = [f"{tmp_path}/unmounted", f"{tmp_path}/data"]
+    first, second = reversed(directories) if is_new_first else directories
+    store = f"file://{tmp_path}/data.store"
+    async with service_bench(tmp_path, data_dir=first, log_dirs=(second,), store_url=store) as bench:
+        assert await altered(bench) == KEEP
+        await bench.client.admin.alter_configs({"log.roll.ms": "7"})
+    for directory in directories:
+        text = Path(directory, BROKER_CONFIG_FILE).read_text()
+        assert "log.roll.ms=7" in text
+        assert "stand_in" not in text
+
+
+async def test_what_was_altered_in_the_new_directory_is_for_a_human_to_compare(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.alter_configs(KEEP)
+        await fill(bench)
+    unmount(tmp_path)
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.alter_configs({**dict.fromkeys(HELD_CONFIG), "log.retention.ms": "5"})
+    store = f"file://{tmp_path}/data.store"
+    directories: dict[str, Any] = {"data_dir": f"{tmp_path}/unmounted", "log_dirs": (f"{tmp_path}/data",)}
+    with pytest.raises(DataDirectoryError, match="remove the wrong one"):
+        async with service_bench(tmp_path, store_url=store, **directories):
+            pass
+    (tmp_path / "data" / BROKER_CONFIG_FILE).unlink()
+    async with service_bench(tmp_path, store_url=store, **directories) as bench:
+        assert await altered(bench) == KEEP
+
+
+async def test_another_machine_deletes_nothing_until_the_command_in_its_log_was_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = f"file://{tmp_path}/store"
+    config = {"log.retention.ms": "5"}
+    async with service_bench(tmp_path / "a", store_url=store) as bench:
+        await fill(bench)
+        await fill(bench, "short", retention_ms="5")
+        await fill(bench, "compacted", cleanup_policy="compact", max_compaction_lag_ms="7")
+    with caplog.at_level(logging.WARNING):
+        async with service_bench(tmp_path / "b", store_url=store, config=config) as bench:
+            assert await start_after_retention(bench) == 0
+            # What a topic sets holds, and none is refused because of what is held.
+            assert await start_after_retention(bench, "short") == 5
+            assert await start_after_retention(bench, "compacted") == 0
+            [command] = re.findall("`stratalog (config alter --broker .*)` take", caplog.text)
+            arguments = [*command.split(), "--server", f"127.0.0.1:{bench.server.port}"]
+            result = await asyncio.to_thread(CliRunner().invoke, stratalog, arguments)
+            assert result.exit_code == 0, result.output
+            assert await altered(bench) == {}
+            assert await start_after_retention(bench) == 5
+    caplog.clear()
+    async with service_bench(tmp_path / "b", store_url=store, config=config) as bench:
+        assert await altered(bench) == {}
+    assert "nobody knows what was altered" not in caplog.text
