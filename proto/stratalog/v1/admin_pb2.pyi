@@ -1095,7 +1095,7 @@ class LogDir(_message.Message):
     """Logs that were found at the start and have not been opened yet."""
     @_builtins.property
     def set_aside(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Paths of directories in it that are named like partitions and are no topic's, or that were set aside."""
+        """Paths of directories in it that are no topic's, that were set aside, or that a killed import has left."""
 
     def __init__(
         self,
