@@ -171,7 +171,7 @@ def decode_all(buffer: Buffer, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED) -> 
     return records
 
 
-def checked_payload(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int) -> Buffer:
+def checked_payload(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
     """As `records_payload`, after the checksum was compared. Raises CorruptRecordError."""
     if not crc_matches(buffer, position, header):
         raise CorruptRecordError(
@@ -181,7 +181,7 @@ def checked_payload(buffer: Buffer, position: int, header: BatchHeader, *, max_b
 
 
 def _decode(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> list[Record]:
-    payload = checked_payload(buffer, position, header, max_bytes=max_bytes)
+    payload = checked_payload(buffer, position, header, max_bytes)
     return kernels.decode_records(
         payload, header.records_count, header.base_offset, header.base_timestamp, header.append_time_ms
     )

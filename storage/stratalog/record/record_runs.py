@@ -10,7 +10,7 @@ CorruptRecordError where a batch's turn comes that is wrong, behind the records 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
@@ -53,20 +53,18 @@ def record_runs(
         upcoming = next(wanted, None)
         while upcoming is not None:
             position, header = upcoming
-            payload = checked_payload(buffer, position, header, max_bytes=max_bytes)
-            pieces = _pieces(payload, header)
+            payload = checked_payload(buffer, position, header, max_bytes)
+            if run_bytes + len(payload) <= RUN_BYTES and len(run) + header.records_count <= RUN_COUNT:
+                run_bytes += len(payload)
+                run += _decoded(payload, header.records_count, header)
+            else:
+                for records, size_bytes in _pieces(payload, header):
+                    if run:
+                        yield RecordRun(run, has_more=True)
+                    run, run_bytes = records, size_bytes
+                    # A large record would stay in memory beside those that follow.
+                    del records
             del payload
-            for records, size_bytes in pieces:
-                if run and (run_bytes + size_bytes > RUN_BYTES or len(run) + len(records) > RUN_COUNT):
-                    yield RecordRun(run, has_more=True)
-                    run, run_bytes = [], 0
-                if run:
-                    run += records
-                else:
-                    run = records
-                run_bytes += size_bytes
-                # A large record would stay in memory beside those that follow.
-                del records
             upcoming = next(wanted, None)
             if run_bytes >= RUN_BYTES:
                 yield RecordRun(run, has_more=upcoming is not None)
@@ -84,7 +82,8 @@ def batch_records(
 ) -> Iterator[Record]:
     """The records of the batch at `position`, one by one. A control batch's are markers."""
     header = parse_header(buffer, position)
-    for records, _ in _pieces(checked_payload(buffer, position, header, max_bytes=max_bytes), header):
+    payload = checked_payload(buffer, position, header, max_bytes)
+    for records, _ in _pieces(payload, header):
         yield from records
 
 
@@ -92,7 +91,7 @@ def payload_spans(payload: Buffer, records_count: int) -> Iterator[tuple[Buffer,
     """The records section of a batch, cut between records into what makes a run each, and how many are in
     it. The last one has what is left, so that who decodes it finds what does not belong there.
     """
-    if _is_small(payload, records_count):
+    if records_count <= RUN_COUNT and len(payload) <= RUN_BYTES:
         yield payload, records_count
         return
     view = memoryview(payload)
@@ -107,18 +106,8 @@ def payload_spans(payload: Buffer, records_count: int) -> Iterator[tuple[Buffer,
         records_count -= count
 
 
-def _is_small(payload: Buffer, records_count: int) -> bool:
-    return records_count <= RUN_COUNT and len(payload) <= RUN_BYTES
-
-
-def _pieces(payload: Buffer, header: BatchHeader) -> Iterable[tuple[list[Record], int]]:
-    """Records, and their bytes in the batch."""
-    if _is_small(payload, header.records_count):
-        return ((_decoded(payload, header.records_count, header), len(payload)),)
-    return _pieces_of_large(payload, header)
-
-
-def _pieces_of_large(payload: Buffer, header: BatchHeader) -> Iterator[tuple[list[Record], int]]:
+def _pieces(payload: Buffer, header: BatchHeader) -> Iterator[tuple[list[Record], int]]:
+    """Records that make a run, and their bytes in the batch."""
     last_offset = header.base_offset - 1
     for section, count in payload_spans(payload, header.records_count):
         records = _decoded(section, count, header)
