@@ -15,7 +15,6 @@ from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.cleaner.segment_writer import SegmentWriter
 from stratalog.log.cleaned_segment import CleanedSegment
 from stratalog.log.isolation import Isolation
-from stratalog.log.local_log import UnsyncedWork
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
@@ -221,16 +220,17 @@ def test_a_clean_whose_flush_finds_no_descriptor_leaves_nothing() -> None:
     log = filled(disk=disk).log
     group = log.local_segments[:2]
     cleaned = copied(log, group)
-    flush = log.segment_exchange._flusher
-    sync = flush._local.sync
+    sync_directory, refused = disk.sync_directory, [log.directory]
 
-    def refusing(work: UnsyncedWork) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    def refusing(path: str) -> None:
+        if path in refused:
+            refused.remove(path)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        sync_directory(path)
 
-    flush._local.sync = refusing  # type: ignore[method-assign]
+    disk.sync_directory = refusing  # type: ignore[method-assign]
     with pytest.raises(DataDirectoryError, match="correct what the reason says"):
         replace(log, [cleaned], group)
-    flush._local.sync = sync  # type: ignore[method-assign]
     assert not [name for name in disk.inner.list_directory(log.directory) if name.endswith(CLEANED_SUFFIX)]
     assert not log.is_offline
     assert replace(log, [copied(log, group)], group)
