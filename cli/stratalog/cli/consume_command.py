@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -13,8 +13,9 @@ from stratalog.base.types import TopicPartition
 from stratalog.cli.connection import json_option, server_option, with_client
 from stratalog.cli.int_ranges import COUNT, OFFSET, PARTITION
 from stratalog.cli.isolation_option import isolation_option
+from stratalog.cli.json_pieces import json_pieces
 from stratalog.cli.output import counted
-from stratalog.cli.record_json import line_of
+from stratalog.cli.record_json import document_of, line_of
 from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.retry import RetryPolicy
@@ -115,7 +116,11 @@ class _Printer:
             records = records[: self._left]
             self._left -= len(records)
         # Values may be any bytes, so lines go out below the text layer; flushed, for whoever reads the pipe.
-        sys.stdout.buffer.write(b"".join(self._line(partition, record) for record in records))
+        if len(records) == 1 and self._as_json:
+            # It may be a large one, which grows as JSON.
+            sys.stdout.buffer.writelines(_json_line(partition, records[0]))
+        else:
+            sys.stdout.buffer.write(b"".join(self._line(partition, record) for record in records))
         sys.stdout.buffer.flush()
 
     def _line(self, partition: int, record: Record) -> bytes:
@@ -124,6 +129,12 @@ class _Printer:
         if self._key_separator is None:
             return (record.value or b"") + b"\n"
         return (record.key or b"") + self._key_separator + (record.value or b"") + b"\n"
+
+
+def _json_line(partition: int, record: Record) -> Iterator[bytes]:
+    for piece in json_pieces(document_of(partition, record)):
+        yield piece.encode()
+    yield b"\n"
 
 
 async def _consume(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 
@@ -13,13 +12,15 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.cli.connection import json_option
 from stratalog.cli.int_ranges import COUNT, OFFSET
+from stratalog.cli.json_pieces import json_pieces
 from stratalog.cli.log_dump_entries import CorruptPlace, DumpEntry, DumpItem, DumpOptions
 from stratalog.cli.log_dump_files import LogFile, log_file_of, log_files_in
 from stratalog.cli.log_dump_indexes import dump_index
 from stratalog.cli.log_dump_segment import dump_segment
 from stratalog.cli.log_dump_small_files import dump_small_file
 from stratalog.cli.log_dump_text import TextDump
-from stratalog.cli.output import counted
+from stratalog.cli.output import counted, print_pieces
+from stratalog.cli.record_json import JsonValue
 
 
 @click.command()
@@ -137,7 +138,7 @@ def _print_file(
                 break
             count += 1
         if as_json:
-            click.echo(_json_line(log, item))
+            print_pieces(_json_line(log, item))
         else:
             text.add(item)
         if isinstance(item, CorruptPlace):
@@ -153,12 +154,13 @@ def _items_of(filesystem: FileSystem, log: LogFile, options: DumpOptions) -> Ite
     return dump_small_file(filesystem, log, options)
 
 
-def _json_line(log: LogFile, item: DumpItem) -> str:
+def _json_line(log: LogFile, item: DumpItem) -> Iterator[str]:
+    document: dict[str, JsonValue]
     if isinstance(item, DumpEntry):
         document = {"file": log.name, "type": item.type, **item.fields}
     else:
         document = {"file": log.name, "type": "corrupt", **item._asdict()}
-    return json.dumps(document, ensure_ascii=False, sort_keys=True)
+    return json_pieces(document, sort_keys=True)
 
 
 def _place_text(log: LogFile, place: CorruptPlace) -> str:

@@ -6,17 +6,19 @@ grow. Cells hold no blanks: a row survives `awk`.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import click
 
+from stratalog.cli.json_pieces import is_long, json_pieces
 from stratalog.cli.log_dump_entries import CorruptPlace, DumpEntry, DumpItem
-from stratalog.cli.output import Cell, utc_time
+from stratalog.cli.output import Cell, print_pieces, utc_time
 from stratalog.cli.record_json import JsonValue
 
 _PAGE_ROW_COUNT = 200
+_PAGE_CHARS = 1 << 20
+"""So many of records end the first page earlier."""
 _NONE = -1
 
 _Fields = dict[str, JsonValue]
@@ -35,12 +37,17 @@ class TextDump:
         self._columns: tuple[_Column, ...] = ()
         self._widths: list[int] = []
         self._held: list[str | list[str]] = []
+        self._held_chars = 0
         self._is_flowing = False
 
     def add(self, item: DumpItem) -> None:
         """Print it, or hold it until there is a page."""
         if isinstance(item, CorruptPlace):
             self._add_line(corrupt_line(item))
+        elif item.type == "record" and is_long(item.fields):
+            # With this there is more than a page.
+            self.finish()
+            print_pieces(_record_pieces(item.fields))
         elif item.type in _LINES:
             self._add_line(_LINES[item.type](item.fields))
         else:
@@ -80,7 +87,8 @@ class TextDump:
 
     def _hold(self, line: str | list[str]) -> None:
         self._held.append(line)
-        if len(self._held) == _PAGE_ROW_COUNT:
+        self._held_chars += len(line) if isinstance(line, str) else 0
+        if len(self._held) == _PAGE_ROW_COUNT or self._held_chars > _PAGE_CHARS:
             self.finish()
 
     def _print_row(self, cells: list[str]) -> None:
@@ -152,14 +160,18 @@ def _crc(fields: _Fields) -> Cell:
 
 
 def _record_line(fields: _Fields) -> str:
+    return "".join(_record_pieces(fields))
+
+
+def _record_pieces(fields: _Fields) -> Iterator[str]:
     """Keys and values as JSON has them: whatever is in them, it is one line."""
-    headers = f"  headers {_json(fields['headers'])}" if fields["headers"] else ""
-    time = _text(_time("timestamp")(fields))
-    return f"    {fields['offset']}  {time}  {_json(fields['key'])}  {_json(fields['value'])}{headers}"
-
-
-def _json(value: JsonValue) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    yield f"    {fields['offset']}  {_text(_time('timestamp')(fields))}  "
+    yield from json_pieces(fields["key"])
+    yield "  "
+    yield from json_pieces(fields["value"])
+    if fields["headers"]:
+        yield "  headers "
+        yield from json_pieces(fields["headers"])
 
 
 def _preallocated_line(fields: _Fields) -> str:

@@ -23,6 +23,16 @@ def print_json(document: object) -> None:
     click.echo(json.dumps(document, ensure_ascii=False))
 
 
+def print_pieces(pieces: Iterable[str]) -> None:
+    """One line, which may be so long that nobody should hold it."""
+    last = None
+    for piece in pieces:
+        if last is not None:
+            click.echo(last, nl=False)
+        last = piece
+    click.echo(last)
+
+
 def print_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """Columns two spaces apart; numbers to the right, text to the left. It must survive `awk`."""
     texts = [[_text(cell) for cell in row] for row in rows]

@@ -56,9 +56,9 @@ def bytes_from_json(value: JsonValue, field: str) -> bytes | None:
     raise InvalidRequestError(f'{field} must be a string, null, or {{"base64": "…"}}')
 
 
-def line_of(partition: int, record: Record) -> str:
-    """One JSON line, without its end."""
-    document = {
+def document_of(partition: int, record: Record) -> dict[str, JsonValue]:
+    """What is in the line of a record."""
+    return {
         "key": bytes_to_json(record.key),
         "value": bytes_to_json(record.value),
         "partition": partition,
@@ -66,7 +66,11 @@ def line_of(partition: int, record: Record) -> str:
         "timestamp": record.timestamp_ms,
         "headers": [{"key": name, "value": bytes_to_json(value)} for name, value in record.headers],
     }
-    return json.dumps(document, ensure_ascii=False)
+
+
+def line_of(partition: int, record: Record) -> str:
+    """One JSON line, without its end."""
+    return json.dumps(document_of(partition, record), ensure_ascii=False)
 
 
 def parse_line(line: str) -> InputRecord:

@@ -96,8 +96,7 @@ def inspect_records(batch: bytes, header: BatchHeader, max_bytes: int) -> Iterat
 
     Raises CorruptRecordError, at the end for what only all of them show.
     """
-    payload = records_payload(batch, 0, header, max_bytes=max_bytes)
-    data = bytes(payload)
+    data = bytes(records_payload(batch, 0, header, max_bytes=max_bytes))
     append_time_ms = header.append_time_ms
     for frame in record_frames(data, header.records_count):
         yield Record(
@@ -110,7 +109,7 @@ def inspect_records(batch: bytes, header: BatchHeader, max_bytes: int) -> Iterat
                 for name_position, name_size, value_position, value_size in header_frames(data, frame)
             ),
         )
-    verify_records(payload, header)
+    verify_records(data, header)
 
 
 def _part(data: bytes, position: int, size: int) -> bytes | None:
