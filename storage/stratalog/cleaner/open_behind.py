@@ -1,7 +1,9 @@
 """Transactions that began in segments which are not cleaned any more, because their records are deleted.
 
 Until retention drops these segments their data is there, so the markers further up have to stay: whoever
-opens the log makes its producers anew from the first batch on.
+opens the log makes its producers anew from the first batch on. Retention drops them when it comes by, and no
+clean before that finds anything else: so none is made for the sake of such a marker, which waits for one that
+is made anyway.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from stratalog.segment.log_segment import LogSegment
 
 def transactions_open_behind(segments: Iterable[LogSegment], on_read: OnRead) -> OpenTransactions:
     """Those that have data in the segments, which are the log's first ones, and no marker; as such of which
-    nothing stays. Only headers are looked at. `on_read` is told how many bytes were read, about, and may
+    something stays. Only headers are looked at. `on_read` is told how many bytes were read, about, and may
     raise.
 
     Raises CorruptRecordError, OSError.
@@ -30,5 +32,5 @@ def transactions_open_behind(segments: Iterable[LogSegment], on_read: OnRead) ->
                 if header.is_control:
                     found.on_marker(header.producer_id)
                 elif header.is_transactional:
-                    found.on_data(header.producer_id, is_kept=False)
+                    found.on_data(header.producer_id, is_kept=True)
     return found
