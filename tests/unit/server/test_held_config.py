@@ -214,27 +214,31 @@ def test_a_crash_while_it_gives_way_leaves_what_is_known(survival: Survival) -> 
             return
 
 
+def restarted(disk: FileSystem, caplog: pytest.LogCaptureFixture) -> tuple[RuntimeConfig, list[str]]:
+    """A server that is given five milliseconds of retention, and its warnings."""
+    runtime = RuntimeConfig.open(disk, (NEW,), {"log.retention.ms": "5"}, 1 << 25)
+    held = runtime.settle(disk, lambda: (NEW,), is_unknown=True)
+    caplog.clear()
+    tell_of_held(held, (NEW,), "s3://bucket")
+    assert {record.levelno for record in caplog.records} <= {logging.WARNING}
+    return runtime, caplog.messages
+
+
 def test_it_is_in_force_at_once_is_told_and_is_taken_back_as_the_log_says(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = disk_with({})
-    for _ in range(2):
-        runtime = RuntimeConfig.open(disk, (NEW,), {"log.retention.ms": "5"}, 1 << 25)
-        held = runtime.settle(disk, lambda: (NEW,), is_unknown=True)
-        assert held == HELD
-        assert runtime.topic_defaults.retention_ms == -1
-        caplog.clear()
-        tell_of_held(held, (NEW,), "s3://bucket")
-        [record] = caplog.records
-        assert record.levelno == logging.WARNING
-        assert f"path=`{NEW}` store=`s3://bucket`" in record.getMessage()
-        assert all(f"{name}={text}" in record.getMessage() for name, text in HELD.items())
-    [arguments] = re.findall("`stratalog config alter --broker (.*)` take the rest", record.getMessage())
+    first, said = restarted(disk, caplog)
+    runtime, said_again = restarted(disk, caplog)
+    assert (first.topic_defaults.retention_ms, runtime.topic_defaults.retention_ms) == (-1, -1)
+    assert said == said_again
+    [message] = said
+    assert f"path=`{NEW}` store=`s3://bucket`" in message
+    assert all(f"{name}={text}" in message for name, text in HELD.items())
+    [arguments] = re.findall("`stratalog config alter --broker (.*)` take the rest", message)
     names = re.findall("--delete ([^ ]+)", arguments)
     runtime.alter(tuple(ConfigChange(name, None) for name in names))
     assert runtime.topic_defaults.retention_ms == 5
     assert still_held(runtime.current.dynamic) == {}
-    runtime = RuntimeConfig.open(disk, (NEW,), {"log.retention.ms": "5"}, 1 << 25)
-    caplog.clear()
-    tell_of_held(runtime.settle(disk, lambda: (NEW,), is_unknown=True), (NEW,), "s3://bucket")
-    assert (runtime.topic_defaults.retention_ms, caplog.records) == (5, [])
+    runtime, said = restarted(disk, caplog)
+    assert (runtime.topic_defaults.retention_ms, said) == (5, [])
