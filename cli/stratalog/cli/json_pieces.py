@@ -1,5 +1,5 @@
-"""JSON of any size, a piece at a time: a text of a hundred mebibytes may become six hundred, and these are not
-to be in memory at once.
+"""JSON of any size, a piece at a time: a text of a hundred mebibytes may become six hundred, which are not to
+be in memory at once.
 """
 
 from __future__ import annotations

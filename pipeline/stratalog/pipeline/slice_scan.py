@@ -1,8 +1,8 @@
 """Reads slices from the object store as Arrow record batches: what an executor does.
 
 One GET a slice, a stream that only moves forward. Batches of the log are checked (CRC-32C), decompressed and
-decoded by the native kernels; single records never become Python objects. Rows leave in batches of about a
-megabyte, which measured best on the way into the JVM.
+decoded by the native kernels, a large one piece by piece; single records never become Python objects. Rows
+leave in batches of about a megabyte, which measured best on the way into the JVM.
 
 Markers of transactions are never rows. A batch belongs to one transaction, so where only committed records
 are wanted, batches are left out as a whole.
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from stratalog.base.errors import CorruptRecordError, ObjectNotFoundError, StoreUnavailableError
+from stratalog.base.filesystem import Buffer
 from stratalog.objectstore.protocol import ObjectStore, ReadStream
 from stratalog.pipeline.aborted_batches import AbortedBatches
 from stratalog.pipeline.arrow_rows import ArrowRows
@@ -23,8 +24,11 @@ from stratalog.record import kernels
 from stratalog.record.batch import batches, complete_prefix_size, crc_matches, records_payload
 from stratalog.record.columns import ColumnBuffers
 from stratalog.record.header import BatchHeader, TimestampType
+from stratalog.record.record_runs import payload_spans
 
 ROWS_BYTES = 1 << 20
+ROWS_COUNT = 1 << 16
+"""What is as much to hold where records are nearly empty."""
 READ_BYTES = 1 << 20
 
 
@@ -57,13 +61,21 @@ def _scan_slice(
         for position, header in batches(buffer):
             if not _is_wanted(header, span) or header in aborted:
                 continue
-            if rows.row_count and (header.timestamp_type != rows_type or rows.data_bytes >= ROWS_BYTES):
-                yield to_arrow.batch(rows, rows_type)
-                rows.clear()
-            rows_type = header.timestamp_type
-            _decode(buffer, position, header, span, rows)
+            payload = _payload(buffer, position, header, span)
+            for section, count in payload_spans(payload, header.records_count):
+                if rows.row_count and (header.timestamp_type != rows_type or _is_full(rows)):
+                    yield to_arrow.batch(rows, rows_type)
+                    rows.clear()
+                rows_type = header.timestamp_type
+                _decode(section, count, header, span, rows)
+            # Not beside that of the next batch.
+            del payload, section
     if rows.row_count:
         yield to_arrow.batch(rows, rows_type)
+
+
+def _is_full(rows: ColumnBuffers) -> bool:
+    return rows.data_bytes >= ROWS_BYTES or rows.row_count >= ROWS_COUNT
 
 
 def _is_wanted(header: BatchHeader, span: SliceSpan) -> bool:
@@ -100,7 +112,7 @@ def _pieces(stream: ReadStream, span: SliceSpan) -> Iterator[bytes]:
         )
 
 
-def _decode(buffer: bytes, position: int, header: BatchHeader, span: SliceSpan, rows: ColumnBuffers) -> None:
+def _payload(buffer: bytes, position: int, header: BatchHeader, span: SliceSpan) -> Buffer:
     if not crc_matches(buffer, position, header):
         raise CorruptRecordError(
             "a record batch in the object store does not match its checksum: keep the object and restore it",
@@ -108,9 +120,13 @@ def _decode(buffer: bytes, position: int, header: BatchHeader, span: SliceSpan, 
             partition=span.partition,
             base_offset=header.base_offset,
         )
+    return records_payload(buffer, position, header)
+
+
+def _decode(section: Buffer, count: int, header: BatchHeader, span: SliceSpan, rows: ColumnBuffers) -> None:
     kernels.decode_columns(
-        records_payload(buffer, position, header),
-        header.records_count,
+        section,
+        count,
         header.base_offset,
         header.base_timestamp,
         header.append_time_ms,

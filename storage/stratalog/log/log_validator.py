@@ -176,6 +176,7 @@ def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> Validated
     require_one_producer_batch([header for _, header in located])
     bounds = TimestampBounds.at(now_ms, config)
     rebuilt: dict[int, bytes] = {}
+    stored_bytes = 0
     for index, (position, sent) in enumerate(located):
         require_header_of_producer(sent, config, index)
         require_crc(buffer, position, sent)
@@ -192,17 +193,20 @@ def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> Validated
             rebuilt[position] = _recompressed(payload, header, config)
         elif header is not sent:
             rebuilt[position] = _summed(header, section) + section
-    validated = (
-        ValidatedAppend.of(buffer, located) if not rebuilt else _with_batches(buffer, located, rebuilt)
-    )
-    if validated.size_bytes > config.segment_bytes:
-        # A request becomes visible as a whole, so it must fit one segment.
+        # Asked of each: batches of a few kilobytes may become any number of mebibytes.
+        stored_bytes += len(rebuilt[position]) if position in rebuilt else sent.size_in_bytes
+        _require_segment(stored_bytes, config)
+    return ValidatedAppend.of(buffer, located) if not rebuilt else _with_batches(buffer, located, rebuilt)
+
+
+def _require_segment(size_bytes: int, config: LogConfig) -> None:
+    """A request becomes visible as a whole, so it must fit one segment."""
+    if size_bytes > config.segment_bytes:
         raise RecordTooLargeError(
             "the request is larger than segment.bytes; send less at once",
-            size_bytes=validated.size_bytes,
+            size_bytes=size_bytes,
             max_bytes=config.segment_bytes,
         )
-    return validated
 
 
 def _located(buffer: Buffer) -> tuple[tuple[int, BatchHeader], ...]:

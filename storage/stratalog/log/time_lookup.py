@@ -17,14 +17,15 @@ does that: it takes one in the time index, and another one, in a header, that ag
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import itemgetter
 
 from stratalog.log.log_segments import LogSegments
-from stratalog.record.batch import decode
 from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, NO_TIMESTAMP, parse_header
 from stratalog.record.record import Record
+from stratalog.record.record_runs import batch_records
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset
@@ -114,13 +115,13 @@ def _end_ms(segment: LogSegment, end_offset: int) -> int:
     return parse_header(segment.read_bytes(position, HEADER_SIZE)).max_timestamp
 
 
-def _records(segment: LogSegment, row: BatchRow) -> list[Record]:
+def _records(segment: LogSegment, row: BatchRow) -> Iterator[Record]:
     """None of a batch that is just being appended, and belongs to nobody yet."""
     limit_offset = segment.end_offset
     if row.last_offset >= limit_offset:
-        return []
+        return iter(())
     bounds = ReadBounds(segment.base_offset, limit_offset, limit_offset, _any_epoch)
-    return decode(segment.read(row.position, row.size_bytes, bounds, min_one=True).data)
+    return batch_records(segment.read(row.position, row.size_bytes, bounds, min_one=True).data)
 
 
 def _any_epoch(_: int) -> EpochSpan:

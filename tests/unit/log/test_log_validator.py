@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import pytest
 from crc32c import crc32c
@@ -15,6 +16,7 @@ from stratalog.base.errors import (
     UnsupportedOperationError,
 )
 from stratalog.log.append_info import AppendInfo
+from stratalog.log.compression_type import CompressionType
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_validator import validate_append, validate_replica
 from stratalog.record.batch import decode_all
@@ -380,3 +382,15 @@ def test_a_replicas_offsets_must_ascend() -> None:
             validate_replica(request, next_offset)
     with pytest.raises(InvalidRequestError):
         validate_replica(b"", 0)
+
+
+def test_a_request_that_grows_over_a_segment_is_refused_before_it_is_made() -> None:
+    config = LogConfig(compression_type=CompressionType.UNCOMPRESSED, segment_bytes=4 << 20)
+    request = encode_batch([Record(0, 5, b"k", bytes(900 << 10))], codec=Codec.ZSTD) * 40
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordTooLargeError, match=r"larger than segment\.bytes"):
+            validate_append(request, config, NOW_MS)
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20, "forty times 900 KiB would be more"
+    finally:
+        tracemalloc.stop()

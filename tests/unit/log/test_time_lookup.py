@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -16,6 +17,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import encode_batch
+from stratalog.record.compression import Codec
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAX_TIMESTAMP_POSITION, parse_header
 from stratalog.record.record import Record
 from stratalog.segment.log_segment import LogSegment
@@ -197,3 +199,20 @@ def test_below_a_high_watermark_not_all_of_a_segment_is_read(monkeypatch: pytest
     monkeypatch.setattr(LogSegment, "rows_since", noted)
     assert log.max_timestamp() == (199, 199)
     assert asked == [399, 199]
+
+
+def test_a_batch_of_many_records_is_looked_through_in_little_memory() -> None:
+    count = 150_000
+    log = LogMachine(config=CONFIG).start()
+    log.append_as_leader(
+        encode_batch([Record(0, time_ms, None, None) for time_ms in range(count)], codec=Codec.ZSTD), 1
+    )
+    log.flush()
+    newest = TimestampOffset(count - 1, count - 1)
+    tracemalloc.start()
+    try:
+        assert log.offset_for_timestamp(count - 1) == newest
+        assert log.max_timestamp() == newest
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20, "as objects they are twice as much"
+    finally:
+        tracemalloc.stop()

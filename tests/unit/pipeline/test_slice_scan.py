@@ -12,11 +12,12 @@ from stratalog.base.errors import CorruptRecordError, ObjectNotFoundError
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.pipeline.data_source import group_spans
 from stratalog.pipeline.schema import COLUMNS, arrow_schema
-from stratalog.pipeline.slice_scan import scan
+from stratalog.pipeline.slice_scan import ROWS_COUNT, scan
 from stratalog.pipeline.topic_snapshot import SliceSpan
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
 from stratalog.record.record import Record
+from stratalog.record.record_runs import RUN_COUNT
 from stratalog.testing.manual_clock import ManualClock
 
 ALL = tuple(column.name for column in COLUMNS)
@@ -147,3 +148,22 @@ def test_tasks_hold_every_slice_once_and_stay_small(sizes: list[int], max_bytes:
     for group in groups:
         assert group
         assert len(group) == 1 or sum(span.size_bytes for span in group) <= max_bytes
+
+
+def test_a_large_batch_leaves_in_pieces() -> None:
+    count = 150_000
+    data = encode_batch([Record(0, 5, b"k%d" % index, b"v") for index in range(count)], codec=Codec.ZSTD)
+    found = list(scan(store_with(data), "t", [span(data, 3, count - 2)], ("offset", "key")))
+    assert max(batch.num_rows for batch in found) < ROWS_COUNT + RUN_COUNT
+    offsets = [offset for batch in found for offset in batch.column("offset").to_pylist()]
+    assert offsets == list(range(3, count - 2))
+    assert found[-1].column("key")[-1].as_py() == b"k%d" % (count - 3)
+
+
+def test_records_without_bytes_leave_as_often_as_others() -> None:
+    data, count = b"", 10_000
+    for number in range(20):
+        data += encode_batch([Record(0, 5, None, None)] * count, base_offset=number * count)
+    found = list(scan(store_with(data), "t", [span(data, 0, 20 * count)], ("offset",)))
+    assert sum(batch.num_rows for batch in found) == 20 * count
+    assert max(batch.num_rows for batch in found) < ROWS_COUNT + count

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stratalog.record.batch import decode
 from stratalog.record.record import Record
+from stratalog.record.record_runs import batch_records
 from stratalog.remote.partition_state import LiveSlice, PartitionState
 from stratalog.remote.shard_state import ShardState
 from stratalog.remote.slice_source import SliceSource
@@ -74,4 +74,6 @@ class TieredTimeLookup:
             interval = index.interval(number)
             for batch in self._source.batches(found.ref, live, interval.position, interval.end_position):
                 if batch.header.max_timestamp >= since_ms and batch.header.next_offset > start_offset:
-                    yield from (record for record in decode(batch.data) if record.offset >= start_offset)
+                    yield from (
+                        record for record in batch_records(batch.data) if record.offset >= start_offset
+                    )
