@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import random
 import threading
@@ -21,7 +20,7 @@ from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
 from stratalog.segment.log_segment import LogSegment
 from stratalog.testing.cleaning_history import CONFIG, NEVER, CleaningHistory
 from stratalog.testing.cleaning_oracle import SteppingReader
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
@@ -161,24 +160,44 @@ def test_the_active_segment_is_never_replaced() -> None:
     log.check()
 
 
+class Refusing(FaultyFileSystem):
+    """Lets one rename, or one sync of a directory, fail with `number`: after `count` that go well."""
+
+    operation = ""
+    count = number = 0
+    is_met = False
+
+    def refuse(self, operation: str, count: int, number: int) -> None:
+        self.operation, self.count, self.number, self.is_met = operation, count, number, False
+
+    def next_fate(self, name: str, path: str) -> Fate | None:
+        fate = super().next_fate(name, path)
+        if fate is None and name == self.operation and not self.is_met:
+            self.is_met = self.count == 0
+            self.count -= 1
+            if self.is_met:
+                return Fate(0, OSError(self.number, os.strerror(self.number), path))
+        return fate
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EPERM])
 def test_whichever_rename_is_refused_the_log_has_the_old_segments_or_the_new_ones(number: int) -> None:
     """For want of space alone the log is never taken offline; nor before an old file was renamed."""
     offline_count, ordinal = 0, 0
     while True:
-        disk = FaultyFileSystem()
+        disk = Refusing()
         history = filled(disk=disk)
         log = history.log
         log.flush()
         before, group = read_local(log), log.local_segments[1:3]
         cleaned = copied(log, group)
-        refusal = RefusedRename(disk, ordinal, number)
+        disk.refuse("rename", ordinal, number)
         ordinal += 1
         try:
             log.segment_exchange.replace([cleaned], group, lambda _: None)
         except (OSError, DataDirectoryError) as failure:
             assert not isinstance(failure, OSError) or failure.errno == number  # noqa: PT017 - one of two errors
-        if not refusal.was_met:
+        if not disk.is_met:
             break
         for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
             assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER).start()) == before
@@ -199,36 +218,12 @@ def test_whichever_rename_is_refused_the_log_has_the_old_segments_or_the_new_one
     assert (offline_count > 0) == (number == errno.EPERM)
 
 
-class RefusedRename:
-    """Lets one of the next renames fail, the first of which has the ordinal 0."""
-
-    def __init__(self, disk: FaultyFileSystem, ordinal: int, number: int) -> None:
-        self.was_met = False
-        rename, counter = disk.rename, itertools.count()
-
-        def refusing(source: str, target: str) -> None:
-            if next(counter) == ordinal:
-                self.was_met = True
-                raise OSError(number, os.strerror(number), source)
-            rename(source, target)
-
-        disk.rename = refusing  # type: ignore[method-assign]
-
-
 def test_a_clean_whose_flush_finds_no_descriptor_leaves_nothing() -> None:
-    disk = FaultyFileSystem()
+    disk = Refusing()
     log = filled(disk=disk).log
     group = log.local_segments[:2]
     cleaned = copied(log, group)
-    sync_directory, refused = disk.sync_directory, [log.directory]
-
-    def refusing(path: str) -> None:
-        if path in refused:
-            refused.remove(path)
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        sync_directory(path)
-
-    disk.sync_directory = refusing  # type: ignore[method-assign]
+    disk.refuse("sync_directory", 0, errno.EMFILE)
     with pytest.raises(DataDirectoryError, match="correct what the reason says"):
         replace(log, [cleaned], group)
     assert not [name for name in disk.inner.list_directory(log.directory) if name.endswith(CLEANED_SUFFIX)]

@@ -262,9 +262,33 @@ def test_a_flush_that_opens_no_file_is_made_up_for_by_the_next_one(number: int) 
         if log.is_offline:
             continue
         assert log.flush() == COUNT
-        found = started(disk.reopened(Survival(Kept.NONE, Kept.NONE)), is_new=False)[1]
-        require_whole(found)
+        durable = disk.reopened(Survival(Kept.NONE, Kept.NONE))
+        for name in names(disk):
+            if name.endswith(".snapshot"):
+                path = f"{PARTITION_DIR}/{name}"
+                assert durable.inner.read_file(path) == disk.inner.read_file(path)
+        require_whole(started(durable, is_new=False)[1])
     assert refusal_count > 5
+
+
+def test_a_drop_that_could_not_be_made_durable_is_so_with_the_next_flush() -> None:
+    disk = FaultyFileSystem()
+    _, log = started(disk)
+    log.increment_log_start_offset(5)
+    first_operation = disk.operation_count
+    count = log.delete_old_segments()
+    assert count == 2
+    [sync] = [at for at, found in enumerate(disk.trace) if at > first_operation and "sync_directory" in found]
+    disk = FaultyFileSystem()
+    _, log = started(disk)
+    log.increment_log_start_offset(5)
+    disk.fail_at(sync + 1, number=errno.EMFILE)
+    assert log.delete_old_segments() == count
+    assert not log.is_offline
+    require_whole(log)
+    assert names(disk.reopened(Survival(Kept.NONE, Kept.NONE))) != names(disk)
+    log.flush()
+    assert names(disk.reopened(Survival(Kept.NONE, Kept.NONE))) == names(disk)
 
 
 @pytest.mark.parametrize("can_reserve", [True, False])
