@@ -74,13 +74,15 @@ def _tell(directory: LogDirectory, partition: TopicPartition, tiered_end_offset:
 def forget_elsewhere(directories: LogDirectories, partition: TopicPartition, holder: LogDirectory) -> None:
     """The partition is in `holder`: what checkpoints of other directories know of it is left of a move."""
     for directory in directories.online():
-        if directory is not holder and directory.checkpoints.known_end(partition) is not None:
+        if directory is not holder:
             forget_left(directory, partition)
 
 
 def forget_left(directory: LogDirectory, partition: TopicPartition) -> None:
-    """The entry speaks of nothing. Where it cannot be written now, the next write of the checkpoint does."""
+    """An entry, if there is one, speaks of nothing. Where that cannot be written now, the next write of the
+    checkpoint does."""
     try:
-        directory.checkpoints.forget(partition)
+        if directory.checkpoints.known_end(partition) is not None:
+            directory.checkpoints.forget(partition)
     except (OSError, DataDirectoryError) as failure:
         logger.info("a checkpoint still has an entry of %s, which is not there: %s", partition, failure)
