@@ -154,3 +154,20 @@ async def test_another_machine_deletes_nothing_until_the_command_in_its_log_was_
     async with service_bench(tmp_path / "b", store_url=store, config=config) as bench:
         assert await altered(bench) == {}
     assert "nobody knows what was altered" not in caplog.text
+
+
+async def test_a_directory_that_was_used_with_the_store_is_not_new_without_the_file(tmp_path: Path) -> None:
+    """To remove it forgets all alterations, as docs/broker_configuration.md says."""
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.alter_configs(KEEP)
+        await fill(bench)
+    (tmp_path / "data" / BROKER_CONFIG_FILE).unlink()
+    for _ in range(2):
+        async with service_bench(tmp_path) as bench:
+            assert await altered(bench) == {}
+    unmount(tmp_path)
+    async with service_bench(tmp_path) as bench:
+        assert await altered(bench) == HELD_CONFIG
+    (tmp_path / "data" / BROKER_CONFIG_FILE).unlink()
+    async with service_bench(tmp_path) as bench:
+        assert await altered(bench) == {}
