@@ -68,8 +68,9 @@ def _scan_slice(
                     rows.clear()
                 rows_type = header.timestamp_type
                 _decode(section, count, header, span, rows)
-            # Not beside that of the next batch.
-            del payload, section
+                # A view of what is not to be in memory beside that of the next batch.
+                del section
+            del payload
     if rows.row_count:
         yield to_arrow.batch(rows, rows_type)
 

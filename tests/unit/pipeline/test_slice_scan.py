@@ -155,9 +155,9 @@ def test_a_large_batch_leaves_in_pieces() -> None:
     data = encode_batch([Record(0, 5, b"k%d" % index, b"v") for index in range(count)], codec=Codec.ZSTD)
     found = list(scan(store_with(data), "t", [span(data, 3, count - 2)], ("offset", "key")))
     assert max(batch.num_rows for batch in found) < ROWS_COUNT + RUN_COUNT
-    offsets = [offset for batch in found for offset in batch.column("offset").to_pylist()]
-    assert offsets == list(range(3, count - 2))
-    assert found[-1].column("key")[-1].as_py() == b"k%d" % (count - 3)
+    rows = [row for batch in found for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(3, count - 2))
+    assert rows[-1]["key"] == b"k%d" % (count - 3)
 
 
 def test_records_without_bytes_leave_as_often_as_others() -> None:
