@@ -193,6 +193,8 @@ def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> Validated
             rebuilt[position] = _recompressed(payload, header, config)
         elif header is not sent:
             rebuilt[position] = _summed(header, section) + section
+        # Not beside that of the next batch.
+        del payload
         # Asked of each: batches of a few kilobytes may become any number of mebibytes.
         stored_bytes += len(rebuilt[position]) if position in rebuilt else sent.size_in_bytes
         _require_segment(stored_bytes, config)

@@ -394,3 +394,13 @@ def test_a_request_that_grows_over_a_segment_is_refused_before_it_is_made() -> N
         assert tracemalloc.get_traced_memory()[1] < 12 << 20, "forty times 900 KiB would be more"
     finally:
         tracemalloc.stop()
+
+
+def test_one_batch_of_a_request_is_decompressed_at_a_time() -> None:
+    request = encode_batch([Record(0, 5, b"k", bytes(8 << 20))], codec=Codec.ZSTD) * 5
+    tracemalloc.start()
+    try:
+        validate_append(request, CONFIG, NOW_MS)
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()
