@@ -7,7 +7,8 @@ cannot be one, because that is made again from the batches only.
 The directory is tidied up: segments that were about to be replaced are or are not, and, once it is known that
 the log can be served, drops that were under way (`.deleted`) are finished and index files without a log are
 removed: a log that is refused is left as it was. Anything that has another kind of name is left alone. A
-segment whose offsets are too far apart for its indexes is split, and what begins with it is walked.
+segment of a broker's log whose offsets are too far apart for its indexes is split, and what begins with it is
+walked.
 
 With the segments comes the state that follows from them. Leader epochs are read from their file, or found
 again in the batches where it is missing, damaged, or may be older than these; then they are cut to the log

@@ -12,9 +12,9 @@ point on nothing is certain, and this is done:
 3. Sync everything that is kept, with its names, and only then serve it: what has been read once must not
    vanish at the next crash.
 
-If the end so found lies below the recovery point, bytes that were fsynced have been damaged since. That is
-not what a crash does, so nothing is cut and a human decides: until the end is known nothing in the directory
-is changed.
+If the end so found lies below the recovery point, bytes that were fsynced have been damaged since; so they
+have where a sound batch is not in its place (`batch_place`). That is not what a crash does, so nothing is cut
+and a human decides: until the end is known nothing in the directory is changed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import AppendFile
+from stratalog.log.batch_place import require_place
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_state import LogState
@@ -75,7 +76,7 @@ class WalkedSegment(NamedTuple):
     end_offset: int
     indexes: SegmentIndexes
     overflows: bool = False
-    """The walk ended at a batch that is valid, and too far from the segment's base."""
+    """The walk ended at a batch that is valid, and too far from the segment's base, in a broker's log."""
 
 
 class WalkedLog(NamedTuple):
@@ -112,6 +113,7 @@ class LogRecovery:
         self._config = config
         self._state = state
         self._recovery_point = recovery_point
+        self._cleaned_offset = cleaned_offset
         self._old_holes_offset = max(recovery_point, cleaned_offset)
         self._written_by_broker = written_by_broker
         self._holes_are_old = was_clean or written_by_broker
@@ -121,9 +123,9 @@ class LogRecovery:
         """Find what is durable and what is valid behind it. Nothing in the directory is changed.
 
         `trusted_count`: so many of the first segments need no look at them if they are durable. What is
-        returned instead is a segment that has to be split before. Raises DataDirectoryError where fsynced
-        bytes are damaged, UnsupportedOperationError where a broker's log goes on in an older format,
-        CorruptRecordError, OSError.
+        returned instead is a segment of a broker's log that has to be split before. Raises DataDirectoryError
+        where fsynced bytes are damaged, UnsupportedOperationError where a broker's log goes on in an older
+        format, CorruptRecordError, OSError.
         """
         durable_count = sum(segment.end_offset <= self._recovery_point for segment in segments[:-1])
         durable_count = min(durable_count, trusted_count)
@@ -208,6 +210,15 @@ class LogRecovery:
             for rows, noted in valid_rows(
                 file, segment.size_bytes, segment.base_offset, self._state.latest_epoch
             ):
+                if not self._written_by_broker:
+                    require_place(
+                        file,
+                        segment,
+                        rows,
+                        end_offset,
+                        recovery_point=self._recovery_point,
+                        cleaned_offset=self._cleaned_offset,
+                    )
                 fitting = rows
                 if not segment.fits(rows[-1].last_offset):
                     overflows, fitting = True, [row for row in rows if segment.fits(row.last_offset)]

@@ -35,8 +35,10 @@ class LogMachine:
         data_dirs: tuple[str, ...] = (DATA_DIR,),
         cordoned_dirs: tuple[str, ...] = (),
         ids: IdGenerator | None = None,
+        written_by_broker: bool = False,
     ) -> None:
-        """`ids`: of all processes; every one begins with the same ones otherwise."""
+        """`ids`: of all processes; every one begins with the same ones otherwise. `written_by_broker`: see
+        LogManagerSettings."""
         self.disk: FileSystem = disk if disk is not None else MemoryFileSystem()
         self.config = config if config is not None else LogConfig()
         self.clock = ManualClock()
@@ -46,6 +48,7 @@ class LogMachine:
         self.all_failed_count = 0
         """How often the manager has said that no directory is left."""
         self._ids = ids
+        self._written_by_broker = written_by_broker
         self._data_dirs = data_dirs
         self._cordoned_dirs = cordoned_dirs
         self._producer_id_expiration_ms = producer_id_expiration_ms
@@ -60,6 +63,7 @@ class LogMachine:
             index_cache_bytes=4 * 1024,
             file_delete_delay_ms=1000,
             producer_id_expiration_ms=self._producer_id_expiration_ms,
+            written_by_broker=self._written_by_broker,
         )
         self.manager = LogManager.open(
             self.disk,

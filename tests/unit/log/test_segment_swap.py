@@ -229,6 +229,11 @@ def far_disk(*, is_sealed: bool, index_bytes: bytes = b"") -> MemoryFileSystem:
     return disk
 
 
+def of_broker(disk: MemoryFileSystem | FaultyFileSystem) -> LogMachine:
+    """No others ever held such segments."""
+    return LogMachine(disk, LogConfig(), written_by_broker=True)
+
+
 def verify_far(log: UnifiedLog, *, is_sealed: bool) -> None:
     log.check()
     offsets = [record.offset for record in read_local(log)]
@@ -242,7 +247,7 @@ def verify_far(log: UnifiedLog, *, is_sealed: bool) -> None:
 def test_a_segment_whose_offsets_are_too_far_apart_is_split(is_sealed: bool) -> None:
     inner = far_disk(is_sealed=is_sealed)
     disk = FaultyFileSystem(inner)
-    machine = LogMachine(disk, LogConfig())
+    machine = of_broker(disk)
     verify_far(machine.start(), is_sealed=is_sealed)
     machine.stop()
     again = machine.start()
@@ -256,14 +261,14 @@ def test_a_split_that_dies_at_any_operation_is_done_by_the_next_process(
     is_sealed: bool, index_bytes: bytes
 ) -> None:
     disk = FaultyFileSystem(far_disk(is_sealed=is_sealed, index_bytes=index_bytes))
-    LogMachine(disk, LogConfig()).start()
+    of_broker(disk).start()
     for operation in range(1, disk.operation_count + 1):
         disk = FaultyFileSystem(far_disk(is_sealed=is_sealed, index_bytes=index_bytes))
         disk.crash_at(operation, part=0.5)
         with pytest.raises(SimulatedCrash):
-            LogMachine(disk, LogConfig()).start()
+            of_broker(disk).start()
         for survival in SURVIVALS:
-            verify_far(LogMachine(disk.reopened(survival), LogConfig()).start(), is_sealed=is_sealed)
+            verify_far(of_broker(disk.reopened(survival)).start(), is_sealed=is_sealed)
 
 
 def test_the_old_names_are_gone_for_good_before_a_new_one_is_given() -> None:
