@@ -55,6 +55,8 @@ class LogRetention:
         self._reported_base_offset = self._damaged_base_offset = -1
         # Segments whose age was proven, with the size that they had.
         self._proven: dict[LogSegment, int] = {}
+        # The one whose age a damaged batch hides, with the time of its file: it is not read at every look.
+        self._damaged: tuple[LogSegment, int] | None = None
         # The one that ended the last look at ages, because it claims to be of the future.
         self._future_base_offset: int | None = None
 
@@ -176,9 +178,13 @@ class LogRetention:
             return False
 
     def _is_sound(self, segment: LogSegment) -> bool:
+        seen = segment, self._filesystem.modified_ms(segment.path)
+        if self._damaged == seen:
+            return False
         try:
             segment.prove_max_timestamp()
         except CorruptRecordError as damage:
+            self._damaged = seen
             self._report_damage(segment, damage)
             return False
         return True

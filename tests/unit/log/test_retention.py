@@ -394,6 +394,29 @@ def test_what_is_dropped_by_age_has_true_checksums(caplog: pytest.LogCaptureFixt
     assert log.segments(1)[0].damage is not None
 
 
+def test_a_damaged_segment_is_read_again_only_where_its_file_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS)
+    disk = MemoryFileSystem()
+    log = started_with_damage(config, 1, HEADER_SIZE + 20, ages_h=(5, 4), disk=disk)
+    prove, proven = LogSegment.prove_max_timestamp, list[int]()
+
+    def noting(segment: LogSegment) -> None:
+        proven.append(segment.base_offset)
+        prove(segment)
+
+    monkeypatch.setattr(LogSegment, "prove_max_timestamp", noting)
+    for _ in range(3):
+        assert log.delete_old_segments() == 0
+    assert proven == [0]
+    path = log.local_segments[0].path
+    flip(disk, path, disk.file_size(path) // 2 + HEADER_SIZE + 20)
+    disk.set_modified_ms(path, DEFAULT_NOW_MS)
+    assert log.delete_old_segments() == 1
+    assert proven == [0, 0]
+
+
 def test_a_damaged_segment_that_is_tiered_goes_by_the_time_of_its_file(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -410,9 +433,10 @@ def started_with_damage(
     ordinal: int,
     position: int = MAX_TIMESTAMP_POSITION + 2,
     ages_h: tuple[int, ...] = (2, 1),
+    disk: MemoryFileSystem | None = None,
 ) -> UnifiedLog:
     """A log that was closed and started again, with one byte of a batch of its first segment changed."""
-    disk = MemoryFileSystem()
+    disk = disk or MemoryFileSystem()
     machine = LogMachine(disk, config)
     log = machine.start()
     sizes: list[int] = []
@@ -423,14 +447,17 @@ def started_with_damage(
     log.roll()
     log.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")]), 1)
     machine.stop()
-    path = f"{PARTITION_DIR}/{0:020d}.log"
+    flip(disk, f"{PARTITION_DIR}/{0:020d}.log", sum(sizes[:ordinal]) + position)
+    return LogMachine(disk, config).start()
+
+
+def flip(disk: MemoryFileSystem, path: str, position: int) -> None:
     data = bytearray(disk.read_file(path))
-    data[sum(sizes[:ordinal]) + position] ^= 1
+    data[position] ^= 1
     file = disk.open_append(path)
     file.truncate(0)
     file.append([data])
     file.sync()
-    return LogMachine(disk, config).start()
 
 
 def test_segments_are_proven_beside_appends(monkeypatch: pytest.MonkeyPatch) -> None:
