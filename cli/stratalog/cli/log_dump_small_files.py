@@ -29,7 +29,7 @@ from stratalog.manager.partition_metadata import parse_partition_metadata
 from stratalog.manager.start_checkpoint import parse_start_copy
 from stratalog.remote.claims import parse_claims
 from stratalog.segment.file_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX
-from stratalog.segment.transaction_checksum import matches, parse_line
+from stratalog.segment.transaction_checksum import matches, parse_line, says_nothing
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """A snapshot of five million producers."""
@@ -69,8 +69,7 @@ def _is_of_server(filesystem: FileSystem, log: LogFile) -> bool:
 
 
 def _transaction_checksum(_log: LogFile, data: bytes) -> list[_Fields]:
-    # Of a file that was being made when the power went, nothing may have come to the disk.
-    return [{"crc": parse_line(data)}] if data else []
+    return [] if says_nothing(data) else [{"crc": parse_line(data)}]
 
 
 def _difference(filesystem: FileSystem, log: LogFile) -> str | None:

@@ -6,9 +6,9 @@ eight hexadecimal digits and a line feed: CRC-32C of the index, followed by the 
 file as an int64, big-endian. So an index that came back from another time does not pass because its checksum
 came back with it.
 
-It is written behind the index. So a crash leaves one that is older, or none, and a broker's log has none
-either. What does not match is no more than a reason to make the index again from the batches; where there is
-none, what entries say is compared with the batches that they name (`aborted_evidence`).
+It is written behind the index. So a crash leaves one that is older, or none, or zeros, and a broker's log has
+none either. What does not match is no more than a reason to make the index again from the batches; where
+there is none, what entries say is compared with the batches that they name (`aborted_evidence`).
 """
 
 from __future__ import annotations
@@ -39,11 +39,15 @@ def parse_line(found: bytes) -> int:
     return int(found, 16)
 
 
+def says_nothing(found: bytes) -> bool:
+    """Of a file that was being made when the power went, nothing may have come to the disk but its size."""
+    return not found.strip(b"\0")
+
+
 def matches(found: bytes, index_checksum: int, log_size_bytes: int) -> bool | None:
     """The index is what it was when the file was written that has these contents; None where they say
     nothing."""
-    # Of a file that was being made when the power went, nothing may have come to the disk.
-    return found == checksum_line(index_checksum, log_size_bytes) if found else None
+    return None if says_nothing(found) else found == checksum_line(index_checksum, log_size_bytes)
 
 
 def is_proven(

@@ -9,14 +9,17 @@ import pytest
 
 from stratalog.log.aborted_evidence import is_contradicted
 from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.segment.file_names import TRANSACTION_CHECKSUM_SUFFIX
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.log_machine import LogMachine
+from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 SEED = 7
 CONFIG = LogConfig(segment_bytes=64 << 10, remote_storage_enable=False, retention_ms=-1)
@@ -24,7 +27,11 @@ CONFIG = LogConfig(segment_bytes=64 << 10, remote_storage_enable=False, retentio
 
 def written(disk: FaultyFileSystem, value_bytes: int) -> list[LogSegment]:
     """Segments in which the transactions of seven producers overlap; most are aborted, some are long."""
-    log, chosen = LogMachine(disk, CONFIG).start(), random.Random(SEED)
+    return written_by(LogMachine(disk, CONFIG), value_bytes)
+
+
+def written_by(machine: LogMachine, value_bytes: int) -> list[LogSegment]:
+    log, chosen = machine.start(), random.Random(SEED)
     sequences: Counter[int] = Counter()
     opened: set[int] = set()
     while len(log.segments()) < 4:
@@ -41,6 +48,31 @@ def written(disk: FaultyFileSystem, value_bytes: int) -> list[LogSegment]:
         sequences[producer_id] += len(records)
         opened.add(producer_id)
     return list(log._local.segments)  # pyright: ignore[reportPrivateUsage]  # the evidence is about them
+
+
+@pytest.mark.parametrize("contents", Kept)
+def test_a_power_loss_behind_the_first_start_with_checksums_costs_no_walk(contents: Kept) -> None:
+    """They are written then without a sync: what is left of them may be their sizes."""
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk, CONFIG)
+    written_by(machine, 10)
+    machine.stop()
+    for path in disk.contents():
+        if path.endswith(TRANSACTION_CHECKSUM_SUFFIX):
+            disk.unlink(path)
+    disk.sync_directory(PARTITION_DIR)
+    log = machine.start()
+    assert log.recovery_report.was_clean
+    machine.checkpoint()
+    active_bytes = log.segments()[-1].size_bytes
+    again = LogMachine(disk.after_crash(Survival(contents, Kept.ALL)), CONFIG).start()
+    has_noise = contents in (Kept.HALF, Kept.NOISE, Kept.EACH)
+    assert again.recovery_report.recovered_bytes == active_bytes or has_noise
+    assert aborted_of(again) == aborted_of(log)
+
+
+def aborted_of(log: UnifiedLog) -> list[AbortedTransaction]:
+    return list(log.aborted_transactions(0, log.log_end_offset))
 
 
 def index_of(base_offset: int, entries: list[AbortedTransaction]) -> TransactionIndex:
