@@ -28,6 +28,7 @@ from itertools import chain
 
 from stratalog.base.clock import Clock
 from stratalog.base.randomness import IdGenerator
+from stratalog.base.stepwise_sort import sorted_stepwise
 from stratalog.cleaner.aborted_index import AbortedIndex
 from stratalog.cleaner.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.clean_stats import CleanStats
@@ -149,13 +150,13 @@ class Cleaner:
         without_data = (
             entry for entry in producers if not entry.batches or entry.batches[-1].last_offset < start_offset
         )
-        epochs = sorted((entry.producer_id, entry.epoch) for entry in without_data)
+        epochs = ((entry.producer_id, entry.epoch) for entry in without_data)
         return CleanPlan(
             offset_map,
             start_offset=start_offset,
             stop_offset=end_offset,
             now_ms=self._clock.now_ms(),
-            kept_empty=array("q", sorted(kept)),
+            kept_empty=array("q", sorted_stepwise([*kept])),
             kept_epochs=array("q", chain.from_iterable(epochs)),
             config=log.config,
         )
