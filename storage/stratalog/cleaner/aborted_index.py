@@ -17,7 +17,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
-from errno import ENOENT
 from typing import NamedTuple
 
 from stratalog.log.log_segments import LogSegments
@@ -93,12 +92,9 @@ class AbortedIndex:
 def entries_of(segment: LogSegment, start_offset: int, end_offset: int) -> Iterator[bytes]:
     """Whole entries of the segment's transaction index, in order: those with a marker in the range.
 
-    Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped).
+    Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped, or its index is gone).
     """
-    index = segment.indexes().transaction_index
-    if not len(index):
-        # Its other files were still there. Nobody may take it for having none.
-        raise FileNotFoundError(ENOENT, "the transaction index is gone", segment.path)
+    index = segment.indexes().transaction_index.require_entries(segment.directory)
     yield from index.between(start_offset, end_offset)
 
 

@@ -156,7 +156,7 @@ class Cleaner:
             start_offset=start_offset,
             stop_offset=end_offset,
             now_ms=self._clock.now_ms(),
-            kept_empty=array("q", sorted_stepwise([*kept])),
+            kept_empty=array("q", sorted_stepwise([*kept], key=int)),
             kept_epochs=array("q", chain.from_iterable(epochs)),
             config=log.config,
         )

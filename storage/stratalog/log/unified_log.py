@@ -188,8 +188,7 @@ class UnifiedLog:
 
     @property
     def future_segment_count(self) -> int:
-        """Segments that keep a log from being dropped by age because they claim to be of the future, as of
-        the last look; see `LogRetention`."""
+        """Segments that stay because they claim to be of the future, as of the last look of retention."""
         return self._retention.future_segment_count
 
     @property
