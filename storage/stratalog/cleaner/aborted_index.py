@@ -92,7 +92,8 @@ class AbortedIndex:
 def entries_of(segment: LogSegment, start_offset: int, end_offset: int) -> Iterator[bytes]:
     """Whole entries of the segment's transaction index, in order: those with a marker in the range.
 
-    Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped, or its index is gone).
+    Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped, or its index
+    is gone).
     """
     index = segment.indexes().transaction_index.require_entries(segment.directory)
     yield from index.between(start_offset, end_offset)
