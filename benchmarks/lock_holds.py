@@ -1,8 +1,8 @@
 """How long a thread holds the interpreter lock: from taking it to letting it go, by trace points.
 
 `perf` sets a probe on the interpreter's two functions, so what is measured is the interpreter itself, to the
-microsecond, whoever else waits for the lock or not. A stretch in which the operating system took the
-processor away says nothing about the code and is counted apart.
+microsecond. Time in which the operating system took the processor away says nothing about the code and is
+left out.
 
 It needs Linux, `perf`, the right to set probes (root, as a rule) and an interpreter with symbols; where one
 of them is missing, that is said.
@@ -19,35 +19,51 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import NamedTuple
 
 _GROUP = f"probe_stratalog_{os.getpid()}"
-_TAKEN, _LET_GO, _SWITCHED = f"{_GROUP}:taken__return", f"{_GROUP}:let_go", "sched:sched_switch"
-_LINE = re.compile(r"\s*(?P<seconds>\d+\.\d+):\s+(?P<event>\S+):")
+_TAKEN, _LET_GO, _SWITCHED_IN = f"{_GROUP}:taken__return", f"{_GROUP}:let_go", "PERF_RECORD_SWITCH IN"
+_LINE = re.compile(r"\s*(?P<seconds>\d+\.\d+):\s+(?P<event>PERF_RECORD_SWITCH (IN|OUT)|\S+(?=:))")
 
 
 class ProbeMissingError(Exception):
     """The reason why nothing can be measured here."""
 
 
-class LockHolds(NamedTuple):
-    """Sorted, in seconds."""
+def holds_of(work: Callable[[], object]) -> list[float]:
+    """How long this thread holds the lock at a time while it does that, on a processor: sorted, in seconds.
 
-    whole: list[float]
-    """Stretches on the processor from beginning to end."""
-    interrupted: list[float]
-    """Those in which the thread lost the processor: longer than what it did."""
-
-
-def holds_of(work: Callable[[], object]) -> LockHolds:
-    """What this thread holds the lock for while it does that. Raises ProbeMissingError."""
+    Another thread wants the lock all the while, as those of a server do, so a stretch of Python ends where
+    the interpreter lets it. Raises ProbeMissingError.
+    """
     with _probes(), tempfile.TemporaryDirectory(prefix="stratalog-bench-") as folder:
         recording = Path(folder, "perf.data")
-        with _recorded(recording):
+        with _wanted_elsewhere(), _recorded(recording):
             work()
         return _read(recording)
+
+
+@contextlib.contextmanager
+def _wanted_elsewhere() -> Generator[None]:
+    """Another thread takes the lock, lets it go, and wants it back soon; before all others of the machine, so
+    that it wants it when it does."""
+    is_over = threading.Event()
+
+    def want() -> None:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_FIFO, os.sched_param(1))
+        while not is_over.is_set():
+            time.sleep(0.0001)
+
+    thread = threading.Thread(target=want)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _perf(*arguments: str) -> str:
@@ -90,8 +106,18 @@ def _recorded(target: Path) -> Generator[None]:
     control, acknowledged = target.with_name("control"), target.with_name("acknowledged")
     os.mkfifo(control)
     os.mkfifo(acknowledged)
-    events = [part for event in (_TAKEN, _LET_GO, _SWITCHED) for part in ("-e", event)]
-    recording = ["record", "-q", "-m", "8M", "-o", str(target), "-t", str(threading.get_native_id())]
+    events = [part for event in (_TAKEN, _LET_GO) for part in ("-e", event)]
+    recording = [
+        "record",
+        "-q",
+        "-m",
+        "8M",
+        "--switch-events",
+        "-o",
+        str(target),
+        "-t",
+        str(threading.get_native_id()),
+    ]
     # It begins when it is told to.
     begins = ["-D", "-1", "--control", f"fifo:{control},{acknowledged}"]
     recorder = subprocess.Popen([program, *recording, *begins, *events], stdout=subprocess.DEVNULL)
@@ -105,23 +131,28 @@ def _recorded(target: Path) -> Generator[None]:
         recorder.wait(60)
 
 
-def _read(recording: Path) -> LockHolds:
-    whole: list[float] = []
-    interrupted: list[float] = []
-    taken_s: float | None = None
-    was_interrupted = False
-    for line in _perf("script", "-i", str(recording), "-F", "time,event").splitlines():
-        found = _LINE.match(line)
-        if found is None:
+def _read(recording: Path) -> list[float]:
+    found: list[float] = []
+    held_s = 0.0
+    is_holding = is_running = False
+    began_s = 0.0
+    script = _perf("script", "-i", str(recording), "-F", "time,event", "--show-switch-events")
+    for line in script.splitlines():
+        matched = _LINE.match(line)
+        if matched is None:
             continue
-        now_s = float(found["seconds"])
-        if found["event"] == _TAKEN:
-            taken_s, was_interrupted = now_s, False
-        elif found["event"] == _SWITCHED:
-            was_interrupted = True
-        elif taken_s is not None:
-            (interrupted if was_interrupted else whole).append(now_s - taken_s)
-            taken_s = None
-    if not whole:
+        now_s, event = float(matched["seconds"]), matched["event"]
+        if is_holding and is_running:
+            held_s += now_s - began_s
+        began_s = now_s
+        if event == _TAKEN:
+            is_holding, is_running, held_s = True, True, 0.0
+        elif event == _LET_GO:
+            if is_holding:
+                found.append(held_s)
+            is_holding = False
+        else:
+            is_running = event == _SWITCHED_IN
+    if not found:
         raise ProbeMissingError("perf recorded nothing")
-    return LockHolds(sorted(whole), sorted(interrupted))
+    return sorted(found)

@@ -6,8 +6,8 @@
   where there is no Java, no Maven or nothing that Maven reaches, that is said, and ours stand alone.
 * Memory: how far the process's own pages (RssAnon) grow while a log is cleaned.
 * The engine beside a clean in another thread: the 99th percentile of appends with it and without.
-* How long a clean holds the interpreter lock at a time, from taking it to letting it go, by trace points
-  where the system lets one set them; where not, that is said.
+
+What a clean keeps from other threads is in `cleaner_lock.py`.
 
 Kafka's cleaner runs in one thread, with Java's defaults but for 1 GiB of heap, after no warm-up. What a clean
 costs besides the passes, to open the map and to sync and exchange segments, is in both figures. What either
@@ -28,11 +28,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from random import Random
 
-from lock_holds import LockHolds, ProbeMissingError, holds_of
 from log_engine import LEADER_EPOCH, MIB, open_log, opened
 from report import Row, promised, run
 from stratalog.base.clock import SystemClock
@@ -41,9 +39,7 @@ from stratalog.cleaner.cleaner import Cleaner
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
-from stratalog.record.compression import Codec
 from stratalog.record.offset_map import CleanRule, OffsetMap, OpenTransactions, clean_batches
 from stratalog.record.record import Record
 from stratalog.testing.kafka_distribution import KAFKA_VERSION, KafkaDistribution, KafkaMissingError
@@ -56,10 +52,8 @@ MAP_BYTES = 128 * MIB
 LOAD_FACTOR = 0.9
 IO_BUFFER_BYTES = CleanerSettings().io_buffer_bytes
 BATCH_BYTES = 16 << 10
-SMALL_BATCH_BYTES = 256
 END_OFFSET = 2**62
 APPENDS = 2000
-LOCK_ROUNDS = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,50 +311,6 @@ def beside_a_clean(load: Load, total_bytes: int) -> Iterator[Row]:
     )
 
 
-def fill_with_transactions(log: UnifiedLog, load: Load, total_bytes: int) -> None:
-    """Transactions of two batches of one record, every third of which is aborted, and compressed batches
-    between them."""
-    random, sequence = Random(1), 0
-    for number in range(total_bytes // 600):
-        record = Record(
-            0, DEFAULT_NOW_MS, b"%016d" % random.randrange(load.key_count), bytes(load.value_bytes)
-        )
-        for _ in range(2):
-            batch = encode_batch([record], producer=BatchProducer(1, 0, sequence, is_transactional=True))
-            log.append_as_leader(batch, LEADER_EPOCH)
-            sequence += 1
-        is_committed = number % 3 > 0
-        log.append_end_transaction_marker(1, 0, 0, committed=is_committed, leader_epoch=LEADER_EPOCH)
-        log.append_as_leader(encode_batch([record] * 10, codec=Codec.ZSTD), LEADER_EPOCH)
-    log.roll()
-    log.flush()
-
-
-def lock_held(work: str, fill_log: Callable[[UnifiedLog], None]) -> Iterator[Row]:
-    """How long a clean holds the interpreter lock at a time, at most.
-
-    The same clean is done a few times: what the code holds it holds in each of them, and what the machine
-    does meanwhile it does in one, so the shortest of the longest is the code's."""
-    all_holds: list[LockHolds] = []
-    with tempfile.TemporaryDirectory(prefix="stratalog-bench-") as folder, opened(Path(folder)) as manager:
-        for number in range(LOCK_ROUNDS):
-            log = open_log(manager, number)
-            fill_log(log)
-            try:
-                all_holds.append(holds_of(partial(clean, log)))
-            except ProbeMissingError as missing:
-                print(f"no measure of the interpreter lock: {missing}", file=sys.stderr)
-                return
-    holds = min(all_holds, key=lambda holds: holds.whole[-1])
-    print(
-        f"{work}: the lock was held {len(holds.whole)} times, {percentile_s(holds.whole, 0.5) * 1e6:.0f} us"
-        f" (median), {percentile_s(holds.whole, 0.999) * 1e6:.0f} us (99.9 %), {holds.whole[-1] * 1e6:.0f} us"
-        f" (longest); {len(holds.interrupted)} times the processor was taken away meanwhile",
-        file=sys.stderr,
-    )
-    yield promised(f"longest hold of the lock, {work} (1/s)", "1/s", 1 / holds.whole[-1], 1000.0)
-
-
 def measure(quick: bool) -> Iterator[Row]:
     """Measure the cleaner of local logs: in memory, whole, beside Kafka's, and what it costs the rest."""
     memory_bytes, log_bytes = (64 * MIB, 96 * MIB) if quick else (1 << 30, 2 << 30)
@@ -370,12 +320,6 @@ def measure(quick: bool) -> Iterator[Row]:
     for load in LOADS:
         yield from whole_clean(load, log_bytes, kafka)
     yield from beside_a_clean(LOADS[0], log_bytes // 2)
-    small = LOADS[0]
-    yield from lock_held("16 KiB batches", lambda log: fill(log, small, log_bytes // 16))
-    yield from lock_held(
-        "batches of a record", lambda log: fill(log, small, log_bytes // 128, SMALL_BATCH_BYTES)
-    )
-    yield from lock_held("transactions", lambda log: fill_with_transactions(log, small, log_bytes // 128))
 
 
 if __name__ == "__main__":

@@ -347,7 +347,13 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
             offset = data.next_offset
         aborts: dict[int, bool] = {}
         committed: list[Record] = []
-        index = AbortedIndex(self.log.local_segments)
+        segments = self.log.local_segments
+        # As a clean has it, and with a reach that grows, or that all reach beyond.
+        indexes = [
+            AbortedIndex(segments),
+            AbortedIndex(segments, least_reach=1, max_kept=1),
+            AbortedIndex(segments, least_reach=0),
+        ]
         for header, records in reversed(found):
             if header.is_control:
                 if records:
@@ -355,7 +361,8 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
                     aborts[header.producer_id] = marker.control_type is ControlType.ABORT
                 continue
             is_aborted = header.is_transactional and aborts.get(header.producer_id, False)
-            assert index.between(header.base_offset, header.next_offset).has(header) == is_aborted
+            for index in indexes:
+                assert index.between(header.base_offset, header.next_offset).has(header) == is_aborted
             committed += [] if is_aborted else reversed(records)
         start_offset, end_offset = self.log.local_log_start_offset, self.log.last_stable_offset
         expected = [one for one in reversed(committed) if start_offset <= one.offset < end_offset]

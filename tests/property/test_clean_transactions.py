@@ -12,17 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.record.aborted_spans import AbortedSpans
+from stratalog.record.aborted_spans import ordered
 from stratalog.record.batch import batches, decode
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.clean_rule import CleanRule
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import DELETE_HORIZON_BIT, HEADER_SIZE, parse_header
-from stratalog.record.pure_clean_kernels import clean_batches
+from stratalog.record.pure_clean_kernels import aborted_spans_in, clean_batches
 from stratalog.record.pure_offset_map import OffsetMap
 from stratalog.record.pure_open_transactions import OpenTransactions
 from stratalog.record.record import Record
+from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
 
 KERNELS: list[Any] = [
     SimpleNamespace(
@@ -30,6 +31,7 @@ KERNELS: list[Any] = [
         OffsetMap=OffsetMap,
         OpenTransactions=OpenTransactions,
         clean_batches=clean_batches,
+        aborted_spans_in=aborted_spans_in,
     )
 ]
 try:
@@ -92,7 +94,7 @@ def test_transactions_go_as_a_whole_and_their_markers_behind_them(kernels: Any, 
     }
     gone = {offset for offsets in aborted.values() for offset in offsets}
     offset_map, transactions = kernels.OffsetMap(bytes(16), 1000, 0.9), kernels.OpenTransactions()
-    spans = AbortedSpans(aborted).values
+    spans = ordered(aborted)
     assert offset_map.put_batches(data, 0, 0, END, spans).end_position == len(data)
     told = {one.producer for ended in all_of.values() for one in ended if random.random() < 0.2}
     flat = [number for producer in sorted(told | {(3, 7)}) for number in producer]
@@ -134,3 +136,25 @@ def data_of(data: bytes, producer_id: int) -> list[int]:
         for _, header in batches(data)
         if header.producer_id == producer_id and not header.is_control
     ]
+
+
+@pytest.mark.parametrize("kernels", KERNELS, ids=lambda kernels: kernels.__name__)
+@given(
+    entries=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(1, 40)), max_size=40),
+    start=st.integers(0, 90),
+    size=st.integers(1, 90),
+)
+def test_spans_in_a_range_are_those_of_transactions_with_data_there(
+    kernels: Any, entries: list[tuple[int, int, int]], start: int, size: int
+) -> None:
+    index = TransactionIndex(0)
+    for producer_id, first_offset, length in sorted(entries, key=lambda entry: entry[1] + entry[2]):
+        last_offset = first_offset + length
+        if index.last is None or last_offset > index.last.last_offset:
+            index.append(AbortedTransaction(producer_id, first_offset, last_offset, last_offset + 1))
+    spans = kernels.aborted_spans_in(index.to_bytes(), start, start + size)
+    assert spans == ordered(
+        entry[:3]
+        for entry in index
+        if any(entry.first_offset <= at <= entry.last_offset for at in range(start, start + size))
+    )

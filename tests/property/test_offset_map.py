@@ -22,7 +22,7 @@ from stratalog.record import (
     pure_offset_map,
     pure_open_transactions,
 )
-from stratalog.record.aborted_spans import AbortedSpans
+from stratalog.record.aborted_spans import ordered
 from stratalog.record.batch import batches, decode
 from stratalog.record.batch_row import MAX_ROW_COUNT
 from stratalog.record.builder import encode_batch, rebuild_batch
@@ -186,7 +186,7 @@ def some_spans(random: Random, headers: list[BatchHeader]) -> array[int] | tuple
     for _ in range(random.randrange(4)):
         first, last = sorted((random.choice(offsets), random.choice(offsets) + random.randrange(3)))
         spans.append((random.choice((7, 8)), first, last))
-    return AbortedSpans(spans).values
+    return ordered(spans)
 
 
 def some_rule(random: Random, data: bytes) -> CleanRule:

@@ -35,6 +35,7 @@ from stratalog.server.admin_servicer import AdminServicer
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.closing import Closing
 from stratalog.server.config_manager import ConfigManager
+from stratalog.server.interpreter_lock import share_interpreter_lock
 from stratalog.server.log_servicer import LogServicer
 from stratalog.server.memory_tuning import keep_freed_memory
 from stratalog.server.metrics import ServerMetrics
@@ -277,6 +278,7 @@ class Server:
 def serve(settings: ServerSettings, on_ready: Callable[[Server], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then stop cleanly. Raises what `Server.start` raises."""
     keep_freed_memory()
+    share_interpreter_lock()
     asyncio.run(_serve(settings, on_ready))
 
 

@@ -28,6 +28,7 @@ from itertools import chain
 
 from stratalog.base.clock import Clock
 from stratalog.base.randomness import IdGenerator
+from stratalog.base.stepwise_sort import sorted_stepwise
 from stratalog.cleaner.aborted_index import AbortedIndex
 from stratalog.cleaner.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.clean_stats import CleanStats
@@ -80,8 +81,9 @@ class Cleaner:
         segments = log.local_segments
         assert to_clean.first_uncleanable_offset <= min(log.last_stable_offset, segments.active.base_offset)
         left: list[SegmentGroup] = []
+        aborted = AbortedIndex(segments)
         try:
-            offset_map = self._filled_map(to_clean, segments, limits, stats, on_io, window_bytes)
+            offset_map = self._filled_map(to_clean, segments, aborted, limits, stats, on_io, window_bytes)
             end_offset = offset_map.latest_offset + 1
             plan = self._plan(log, offset_map, end_offset, producers)
             deleted, wanted = _parts(segments, plan)
@@ -90,7 +92,7 @@ class Cleaner:
                 log.segment_exchange.resources,
                 log.directory,
                 plan,
-                AbortedIndex(segments),
+                aborted,
                 transactions_open_behind(deleted, on_io),
                 stats,
                 on_io,
@@ -110,6 +112,7 @@ class Cleaner:
         self,
         to_clean: LogToClean,
         segments: LogSegments,
+        aborted: AbortedIndex,
         limits: CleanLimits,
         stats: CleanStats,
         on_io: OnRead,
@@ -119,9 +122,7 @@ class Cleaner:
         first_offset, stop_offset = to_clean.first_dirty_offset, to_clean.first_uncleanable_offset
         offset_map = self._new_map(limits, stop_offset - first_offset)
         if first_offset < stop_offset:
-            builder = MapBuilder(
-                offset_map, AbortedIndex(segments), first_offset, stop_offset, stats, on_io, window_bytes
-            )
+            builder = MapBuilder(offset_map, aborted, first_offset, stop_offset, stats, on_io, window_bytes)
             end_offset = builder.build(segments)
             assert first_offset < end_offset <= stop_offset
         else:
@@ -149,13 +150,13 @@ class Cleaner:
         without_data = (
             entry for entry in producers if not entry.batches or entry.batches[-1].last_offset < start_offset
         )
-        epochs = sorted((entry.producer_id, entry.epoch) for entry in without_data)
+        epochs = ((entry.producer_id, entry.epoch) for entry in without_data)
         return CleanPlan(
             offset_map,
             start_offset=start_offset,
             stop_offset=end_offset,
             now_ms=self._clock.now_ms(),
-            kept_empty=array("q", sorted(kept)),
+            kept_empty=array("q", sorted_stepwise([*kept], key=int)),
             kept_epochs=array("q", chain.from_iterable(epochs)),
             config=log.config,
         )

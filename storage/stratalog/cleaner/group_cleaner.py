@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.cleaner.aborted_index import AbortedIndex
+from stratalog.cleaner.aborted_index import AbortedIndex, entries_of
 from stratalog.cleaner.batch_window import BatchWindow
 from stratalog.cleaner.clean_stats import CleanStats
 from stratalog.cleaner.kept_horizons import KeptHorizons
@@ -105,10 +105,11 @@ class GroupCleaner:
         self._on_io = on_io
         self._buffer = bytearray(window_bytes)
         self._transactions = transactions
-        # Of the segment that is being cleaned.
-        self._dropped_aborts: set[int] = set()
         # Of the window that is being looked at.
+        self._dropped_aborts: set[int] = set()
         self._spans = AbortedSpans()
+        # Entries of markers below it were dealt with.
+        self._kept_until = 0
         self._rule = CleanRule(plan.now_ms, 0, plan.stop_offset, kept_epochs=plan.kept_epochs)
         self._writers: list[SegmentWriter] = []
         self.horizons = KeptHorizons(plan.now_ms)
@@ -127,7 +128,6 @@ class GroupCleaner:
             self._begin(group[0].base_offset)
             for segment in group:
                 self._clean_segment(segment)
-                self._keep_aborted(segment)
             modified_ms = max(self._resources.filesystem.modified_ms(segment.path) for segment in group)
             cleaned = [writer.finish(modified_ms) for writer in self._writers]
         except BaseException:
@@ -152,15 +152,17 @@ class GroupCleaner:
             insort(kept, header.last_offset)
         return kept
 
-    def _keep_aborted(self, segment: LogSegment) -> None:
-        """Of the segment's transaction index those entries whose markers were kept."""
-        for chunk in segment.indexes().transaction_index.chunks() if segment.has_aborted else ():
+    def _keep_aborted(self, segment: LogSegment, end_offset: int) -> None:
+        """Of the segment's transaction index those entries whose markers were kept, up to that offset."""
+        found = entries_of(segment, self._kept_until, end_offset) if segment.has_aborted else ()
+        for chunk in found:
             kept = without_markers(chunk, self._dropped_aborts) if self._dropped_aborts else chunk
             for writer, follower in zip_longest(self._writers, self._writers[1:]):
                 size = len(kept) if follower is None else bytes_below(kept, follower.base_offset)
                 writer.add_aborted(kept[:size])
                 kept = kept[size:]
         self._dropped_aborts.clear()
+        self._kept_until = end_offset
 
     def _begin(self, base_offset: int) -> None:
         interval_bytes = self._plan.config.index_interval_bytes
@@ -170,12 +172,14 @@ class GroupCleaner:
         # What the map does not know is left as it is, wherever the log begins by now.
         stop_offset = self._plan.stop_offset
         odd_offset = min(self._plan.start_offset, stop_offset)
+        self._kept_until = segment.base_offset
         with segment.lend() as file:
             window = BatchWindow(segment, file, 0, self._on_io, self._buffer)
             while window.has_batch():
                 if window.is_new:
                     window.is_new = False
                     start_offset = window.header().base_offset
+                    self._keep_aborted(segment, start_offset)
                     self._spans = self._aborted.between(start_offset, window.end_offset)
                     self._rule = self._rule._replace(aborted=self._spans.values)
                 header = window.header()
@@ -184,6 +188,7 @@ class GroupCleaner:
                     self._clean_one(window, header)
                 elif not self._clean_row(window):
                     self._clean_odd(window, header)
+        self._keep_aborted(segment, segment.end_offset)
 
     def _clean_row(self, window: BatchWindow) -> bool:
         """Clean what a kernel takes; whether that was anything."""

@@ -25,11 +25,12 @@ from stratalog.segment.file_names import (
     TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
+from stratalog.segment.index_file import IndexFile
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.segment_files import unlink_segment
 from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
-from stratalog.segment.transaction_checksum import checksum_line
+from stratalog.segment.transaction_index import TransactionIndex
 
 _WRITE_BYTES = 256 * 1024
 MAX_POSITION = 2**31 - 1
@@ -51,10 +52,14 @@ class SegmentWriter:
         self._directory = directory
         self._index_interval_bytes = index_interval_bytes
         self._indexes = SegmentIndexes.empty(base_offset)
+        self._files = resources.files
         self._checksum = 0
         self._pending = memoryview(bytearray(_WRITE_BYTES))
         self._pending_bytes = 0
         unlink_segment(self._filesystem, directory, base_offset, CLEANED_SUFFIX)
+        # As they come: a segment may be nothing but markers.
+        aborted_file = IndexFile(resources.index_pages, self._path(TRANSACTION_INDEX_SUFFIX))
+        self._indexes.transaction_index.attach(aborted_file)
         self._file = self._filesystem.open_append(self._path(LOG_SUFFIX))
         self._is_closed = False
 
@@ -113,16 +118,22 @@ class SegmentWriter:
         self._close()
         indexes = self._indexes
         indexes.time_index.maybe_append(indexes.max_timestamp)
-        has_aborted = len(indexes.transaction_index) > 0
         self._save(OFFSET_INDEX_SUFFIX, indexes.offset_index.to_bytes())
         self._save(TIME_INDEX_SUFFIX, indexes.time_index.to_bytes())
+        has_aborted = len(indexes.transaction_index) > 0
         if has_aborted:
-            aborted = indexes.transaction_index.to_bytes()
-            self._save(TRANSACTION_INDEX_SUFFIX, aborted)
-            self._save(TRANSACTION_CHECKSUM_SUFFIX, checksum_line(crc32c(aborted), self.size_bytes))
+            self._save_aborted(indexes.transaction_index)
         return CleanedSegment(
             self.base_offset, self.next_offset - 1, self.size_bytes, self._checksum, has_aborted
         )
+
+    def _save_aborted(self, index: TransactionIndex) -> None:
+        index.save()
+        path = self._path(TRANSACTION_INDEX_SUFFIX)
+        with self._files.use(path, for_writing=True) as file:
+            file.sync()
+        self._files.forget(path)
+        self._save(TRANSACTION_CHECKSUM_SUFFIX, index.checksum_line(self.size_bytes))
 
     def _close(self) -> None:
         if not self._is_closed:

@@ -26,6 +26,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.scheduler import Scheduler
+from stratalog.base.stepwise_sort import sorted_stepwise
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.log import retention
 from stratalog.log.append_info import AppendInfo
@@ -187,8 +188,7 @@ class UnifiedLog:
 
     @property
     def future_segment_count(self) -> int:
-        """Segments that keep a log from being dropped by age because they claim to be of the future, as of
-        the last look; see `LogRetention`."""
+        """Segments that stay because they claim to be of the future, as of the last look of retention."""
         return self._retention.future_segment_count
 
     @property
@@ -301,7 +301,8 @@ class UnifiedLog:
     def producers(self) -> tuple[ProducerStateEntry, ...]:
         """What is known of the producers, by id."""
         with self.lock:
-            return self._state.producers.snapshot().entries
+            entries = [*self._state.producers.producers.values()]
+        return tuple(sorted_stepwise(entries, key=lambda entry: entry.producer_id))
 
     def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
         """Producers that are idle for so long are forgotten from now on."""

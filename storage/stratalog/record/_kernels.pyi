@@ -10,6 +10,7 @@ from stratalog.record.pure_batch_kernels import skip_batches as skip_batches
 from stratalog.record.pure_batch_kernels import sound_batches as sound_batches
 from stratalog.record.pure_batch_kernels import walk_batches as walk_batches
 from stratalog.record.pure_batch_kernels import whole_batches as whole_batches
+from stratalog.record.pure_clean_kernels import aborted_spans_in as aborted_spans_in
 from stratalog.record.pure_clean_kernels import clean_batches as clean_batches
 from stratalog.record.pure_clean_kernels import clean_records as clean_records
 from stratalog.record.pure_kernels import copy_records as copy_records

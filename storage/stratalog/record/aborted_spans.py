@@ -16,16 +16,11 @@ class AbortedSpans:
 
     __slots__ = ("values",)
 
-    def __init__(self, spans: Iterable[tuple[int, int, int]] = ()) -> None:
-        """Each is a producer's id, the first offset of its transaction, and that of the marker."""
-        self.values = array("q")
-        """Three numbers a span, ascending by producer and first offset. Where spans of a producer overlap,
-        which they do not as long as nothing is damaged, the later one ends where the last of them does."""
-        producer_before, last_before = -1, -1
-        for producer_id, first_offset, last_offset in sorted(spans):
-            last_before = max(last_offset, last_before) if producer_id == producer_before else last_offset
-            producer_before = producer_id
-            self.values.extend((producer_id, first_offset, last_before))
+    def __init__(self, values: array[int] | None = None) -> None:
+        """As `ordered` makes them; none by default."""
+        self.values = array("q") if values is None else values
+        """Three numbers a span, ascending by producer and first offset: a producer's id, the first offset of
+        its transaction, and that of the marker."""
 
     def __bool__(self) -> bool:
         return bool(self.values)
@@ -33,6 +28,18 @@ class AbortedSpans:
     def has(self, header: BatchHeader) -> bool:
         """The batch, which is of this range, is data of an aborted transaction."""
         return is_aborted(self.values, header)
+
+
+def ordered(spans: Iterable[tuple[int, int, int]]) -> array[int]:
+    """`AbortedSpans.values` of these. Where spans of a producer overlap, which they do not as long as nothing
+    is damaged, the later one ends where the last of them does."""
+    values = array("q")
+    producer_before, last_before = -1, -1
+    for producer_id, first_offset, last_offset in sorted(spans):
+        last_before = max(last_offset, last_before) if producer_id == producer_before else last_offset
+        producer_before = producer_id
+        values.extend((producer_id, first_offset, last_before))
+    return values
 
 
 def is_aborted(values: Sequence[int], header: BatchHeader) -> bool:

@@ -26,6 +26,8 @@ cdef extern from "transactions.h" nogil:
     ctypedef struct producer_epoch:
         pass
 
+    size_t kernel_aborted_spans(const uint8_t *entries, size_t count, int64_t start_offset, int64_t end_offset,
+                                aborted_span *spans)
     open_transaction *open_of(const open_transactions *open, int64_t producer_id)
     void note_data(open_transactions *open, int64_t producer_id, bint is_kept)
     void end_transaction(open_transactions *open, int64_t producer_id)
@@ -140,6 +142,21 @@ cdef aborted_spans spans_of(Export values):
     result.spans = <const aborted_span *> values.data
     result.count = values.size // sizeof(aborted_span)
     return result
+
+
+def aborted_spans_in(entries, int64_t start_offset, int64_t end_offset):
+    """See ``offset_map.aborted_spans_in``."""
+    cdef Export source = export(entries)
+    cdef size_t count = source.size // 34, found
+    cdef aborted_span *spans
+    assert source.size % 34 == 0, "whole entries"
+    room = PyByteArray_FromStringAndSize(NULL, count * sizeof(aborted_span))
+    spans = <aborted_span *> PyByteArray_AS_STRING(room)
+    with nogil:
+        found = kernel_aborted_spans(source.data, count, start_offset, end_offset, spans)
+    values = int_array("q")
+    values.frombytes(memoryview(room)[:found * sizeof(aborted_span)])
+    return values
 
 
 @cython.final

@@ -30,6 +30,9 @@ OffsetMap(hash_key16, capacity, load_factor)
     so that the caller calls `skip_to` with the batch's. When a key comes that the map has no room for, it
     `is_full` and stops there; `latest_offset` is that of what came before, and nothing is put any more.
 
+aborted_spans_in(entries, start_offset, end_offset) -> array[int]
+    Of entries of transaction indexes, in Kafka's format and in any order, those with data in
+    [start_offset, end_offset), as `AbortedSpans.values` has them.
 OpenTransactions()
     The transactions that have not ended yet of which a clean has met data: on_data(producer_id, *, is_kept),
     on_marker(producer_id) -> bool | None, len().
@@ -75,13 +78,20 @@ __all__ = (
     "OpenTransactions",
     "PutBatches",
     "PutRecords",
+    "aborted_spans_in",
     "clean_batches",
     "clean_records",
 )
 
 if TYPE_CHECKING or not NATIVE:
-    from stratalog.record.pure_clean_kernels import clean_batches, clean_records
+    from stratalog.record.pure_clean_kernels import aborted_spans_in, clean_batches, clean_records
     from stratalog.record.pure_offset_map import OffsetMap
     from stratalog.record.pure_open_transactions import OpenTransactions
 else:
-    from stratalog.record._kernels import OffsetMap, OpenTransactions, clean_batches, clean_records
+    from stratalog.record._kernels import (
+        OffsetMap,
+        OpenTransactions,
+        aborted_spans_in,
+        clean_batches,
+        clean_records,
+    )

@@ -6,10 +6,12 @@ See ``offset_map``.
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import Protocol
 
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.base.filesystem import Buffer
+from stratalog.record.aborted_spans import ordered
 from stratalog.record.batch_row import MAX_ROW_COUNT, BatchRow
 from stratalog.record.builder import rebuild_batch
 from stratalog.record.clean_rule import CleanRule, is_kept_epoch
@@ -28,6 +30,9 @@ from stratalog.record.pure_kernels import append_shifted
 from stratalog.record.pure_open_transactions import OpenTransactions
 from stratalog.record.record_frame import RecordFrame, record_frames, require_room
 
+# Version, producer, first and last offset, last stable offset.
+_ABORTED = struct.Struct(">hqqqq")
+
 _MAX_DELTA = 2**31 - 1
 _INT64 = range(-(2**63), 2**63)
 # Both versions of a marker's record are 0.
@@ -43,6 +48,15 @@ class KnownOffsets(Protocol):
     def latest_offset(self) -> int: ...
 
     def get(self, key: Buffer) -> int | None: ...
+
+
+def aborted_spans_in(entries: Buffer, start_offset: int, end_offset: int) -> array[int]:
+    """See ``offset_map.aborted_spans_in``."""
+    return ordered(
+        (producer_id, first_offset, last_offset)
+        for _, producer_id, first_offset, last_offset, _ in _ABORTED.iter_unpack(entries)
+        if first_offset < end_offset and last_offset >= start_offset
+    )
 
 
 def clean_records(

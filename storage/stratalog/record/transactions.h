@@ -17,6 +17,12 @@ typedef struct {
     size_t count;
 } aborted_spans;
 
+/* Of `count` entries of transaction indexes those with data in [start_offset, end_offset), as `aborted_spans` has
+ * them: how many. There has to be room for all. Where spans of a producer overlap, which they do not as long as
+ * nothing is damaged, the later one ends where the last of them does. */
+size_t kernel_aborted_spans(const uint8_t *entries, size_t count, int64_t start_offset, int64_t end_offset,
+                            aborted_span *spans);
+
 static inline bool is_aborted(const aborted_spans *aborted, const batch_frame *batch)
 {
     size_t low = 0, high = aborted->count;

@@ -141,12 +141,13 @@ class AbstractIndex(ABC, Generic[Entry]):
         number, position = divmod(ordinal * size, self._page_bytes)
         return self._decode(self._page(extent, number)[position : position + size])
 
-    def _page(self, extent: _Extent, number: int) -> bytes:
-        """A page of those in the file."""
+    def _page(self, extent: _Extent, number: int, *, is_kept: bool = True) -> bytes:
+        """A page of those in the file. `is_kept`: see `IndexFile.page`."""
         assert self._file is not None
         page_bytes = self._page_bytes
         position = number * page_bytes
-        return self._file.page(position, min(page_bytes, extent.stored_count * self.ENTRY_SIZE - position))
+        size_bytes = min(page_bytes, extent.stored_count * self.ENTRY_SIZE - position)
+        return self._file.page(position, size_bytes, is_kept=is_kept)
 
     def _find(self, limit: int, key: IndexKey, last_key: int = 0) -> tuple[int, Buffer]:
         """How many entries have a key of at most `limit`, and the last of them, empty where there is none.
@@ -267,11 +268,12 @@ class AbstractIndex(ABC, Generic[Entry]):
             self._file.forget_pages(self._page_bytes, self._extent.stored_count * self.ENTRY_SIZE)
 
     def chunks(self, first: int = 0) -> Iterator[bytes]:
-        """The entries from the ordinal `first` on, as they are or will be in the file, some at a time."""
+        """The entries from the ordinal `first` on, as they are or will be in the file, some at a time. Pages
+        that nobody has looked anything up in push none out of the memory."""
         extent, size = self._extent, self.ENTRY_SIZE
         begin, position = divmod(min(first, extent.stored_count) * size, self._page_bytes)
         for number in range(begin, -(-extent.stored_count * size // self._page_bytes)):
-            yield self._page(extent, number)[position:]
+            yield self._page(extent, number, is_kept=False)[position:]
             position = 0
         yield bytes(extent.tail[max(0, first - extent.stored_count) * size :])
 

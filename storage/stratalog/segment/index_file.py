@@ -41,10 +41,10 @@ class IndexFile:
         """All of a small one. Raises FileNotFoundError, OSError."""
         return self._cache.files.filesystem.read_file(self.path)
 
-    def page(self, position: int, size_bytes: int) -> bytes:
-        """Bytes that will not change any more. Raises CorruptRecordError where the file is shorter, OSError
-        (FileNotFoundError where it is gone)."""
-        return self._cache.read(self.path, (self._number, position), size_bytes)
+    def page(self, position: int, size_bytes: int, *, is_kept: bool = True) -> bytes:
+        """Bytes that will not change any more. `is_kept`: somebody may want them again. Raises
+        CorruptRecordError where the file is shorter, OSError (FileNotFoundError where it is gone)."""
+        return self._cache.read(self.path, (self._number, position), size_bytes, is_kept=is_kept)
 
     def write(self, position: int, parts: Sequence[Buffer]) -> None:
         """Let the file end with these bytes at `position`; created where it is missing. Not synced. Raises

@@ -47,8 +47,9 @@ class IndexPageCache:
         """For a file that is opened now."""
         return next(self._numbers)
 
-    def read(self, path: str, key: PageKey, size_bytes: int) -> bytes:
-        """The page of the file, from memory or from disk.
+    def read(self, path: str, key: PageKey, size_bytes: int, *, is_kept: bool = True) -> bytes:
+        """The page of the file, from memory or from disk. `is_kept`: it is in memory then, while there is
+        room.
 
         Raises CorruptRecordError where the file does not reach so far, OSError.
         """
@@ -61,6 +62,8 @@ class IndexPageCache:
             page = file.read_at(key[1], size_bytes)
         if len(page) != size_bytes:
             raise CorruptRecordError("an index file has become shorter", path=path, position=key[1])
+        if not is_kept:
+            return page
         with self._guard:
             if key not in self._pages:
                 self._pages[key] = page

@@ -110,8 +110,7 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
             index = cls.open(base_offset, file)
         except FileNotFoundError:
             return cls(base_offset)
-        index.check()
-        index._checksum = _checksum_of(index.chunks())
+        index._checksum = index._checked()
         try:
             found = file.beside(TRANSACTION_CHECKSUM_SUFFIX).read()
         except FileNotFoundError:
@@ -167,11 +166,15 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
         checksum_file = self._file.beside(TRANSACTION_CHECKSUM_SUFFIX)
         if len(self):
             self.save()
-            checksum_file.write(0, [checksum_line(self._checksum, log_size_bytes)])
+            checksum_file.write(0, [self.checksum_line(log_size_bytes)])
         else:
             # They may be left of before a truncation, or of before a crash.
             checksum_file.remove()
             self.remove_file()
+
+    def checksum_line(self, log_size_bytes: int) -> bytes:
+        """The contents of the file beside it, once it is saved. `log_size_bytes`: of the segment's data."""
+        return checksum_line(self._checksum, log_size_bytes)
 
     def collect(self, fetch_offset: int, upper_bound_offset: int) -> AbortedInRange:
         """The aborted transactions that overlap [fetch_offset, upper_bound_offset).
@@ -188,15 +191,34 @@ class TransactionIndex(AbstractIndex[AbortedTransaction]):
                 return AbortedInRange(tuple(found), is_complete=True)
         return AbortedInRange(tuple(found), is_complete=False)
 
+    def between(self, start_offset: int, end_offset: int) -> Iterator[bytes]:
+        """The entries whose markers are in [start_offset, end_offset), as they are in the file, some at a
+        time. Raises CorruptRecordError, OSError."""
+        first, _ = self._find(start_offset - 1, _LAST_OFFSET_KEY)
+        end, _ = self._find(end_offset - 1, _LAST_OFFSET_KEY)
+        left_bytes = (end - first) * ENTRY_SIZE
+        for chunk in self.chunks(first):
+            if left_bytes <= 0:
+                return
+            yield chunk[:left_bytes]
+            left_bytes -= len(chunk)
+
     def check(self) -> None:
         """Raises CorruptRecordError where the entries are not of this segment, or do not ascend, OSError."""
-        last_offset_before = self.base_offset - 1
-        for entry in self:
-            if entry.last_offset <= last_offset_before:
-                raise CorruptRecordError(
-                    "the entries of a transaction index do not ascend", entry=tuple(entry)
-                )
-            last_offset_before = entry.last_offset
+        self._checked()
+
+    def _checked(self) -> int:
+        """The checksum of all, after a look at each."""
+        checksum, last_offset_before = 0, self.base_offset - 1
+        for chunk in self.chunks():
+            checksum = crc32c(chunk, checksum)
+            for entry in map(_entry_of, _ENTRY.iter_unpack(chunk)):
+                if entry.last_offset <= last_offset_before:
+                    raise CorruptRecordError(
+                        "the entries of a transaction index do not ascend", entry=tuple(entry)
+                    )
+                last_offset_before = entry.last_offset
+        return checksum
 
     def __iter__(self) -> Iterator[AbortedTransaction]:
         return self._entries(0)

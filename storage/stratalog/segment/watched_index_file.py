@@ -36,8 +36,8 @@ class WatchedIndexFile(IndexFile):
     def anew(self) -> WatchedIndexFile:
         return WatchedIndexFile(self._cache, self.path, self._page_bytes, self._checksums.copy())
 
-    def page(self, position: int, size_bytes: int) -> bytes:
-        page = super().page(position, size_bytes)
+    def page(self, position: int, size_bytes: int, *, is_kept: bool = True) -> bytes:
+        page = super().page(position, size_bytes, is_kept=is_kept)
         checksum = crc32c(page)
         if self._checksums.setdefault(position, checksum) != checksum:
             raise CorruptRecordError(

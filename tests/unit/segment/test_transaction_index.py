@@ -158,6 +158,8 @@ def test_what_the_disk_makes_of_an_index_after_it_was_opened_is_served_to_nobody
     index = disk.opened()
     disk.flip(INDEX, position)
     entry = position // ENTRY_SIZE
+    # Another page takes the room of the last one.
+    index.entry((entry + 150) % 300)
     with pytest.raises(CorruptRecordError, match="not what it was") as failure:
         index.collect(0, 600)
     assert failure.value.fields == {"path": INDEX, "position": entry // 120 * 120 * ENTRY_SIZE}
@@ -177,6 +179,18 @@ def test_an_index_that_grows_gives_no_checksum_to_what_the_disk_made_of_it(posit
     disk.index.save_or_remove(9000)
     with pytest.raises(CorruptRecordError, match="transaction index"):
         disk.opened()
+
+
+@given(start=st.integers(0, 610), size=st.integers(0, 610), is_saved=st.booleans())
+def test_entries_between_two_offsets_are_those_with_markers_there(
+    start: int, size: int, is_saved: bool
+) -> None:
+    disk = _Disk()
+    disk.index.save_or_remove(9000)
+    index = disk.opened() if is_saved else disk.index
+    found = b"".join(index.between(start, start + size))
+    expected = [entry for entry in disk.entries if start <= entry.last_offset < start + size]
+    assert list(TransactionIndex(0, found)) == expected
 
 
 @given(first=st.integers(1, 300), second=st.integers(0, 300), added=st.integers(0, 300))
