@@ -51,7 +51,7 @@ def require_header_of_producer(header: BatchHeader, config: LogConfig, batch_ind
 
     Raises RecordTooLargeError, InvalidRequestError.
     """
-    require_size(header, config)
+    require_size(header, config, batch_index)
     for bit, rule in _BITS_OF_THE_LOG:
         if header.attributes & bit:
             raise InvalidRequestError(
@@ -82,7 +82,9 @@ def _require_producer_fields(header: BatchHeader, batch_index: int) -> None:
             )
 
 
-def require_size(header: BatchHeader, config: LogConfig, *, sent_in: Codec | None = None) -> None:
+def require_size(
+    header: BatchHeader, config: LogConfig, batch_index: int, *, sent_in: Codec | None = None
+) -> None:
     """Raise RecordTooLargeError for a batch over the topic's limit. `sent_in`: unless None, the batch is as
     it will be stored and this is the codec that it came in."""
     if header.size_in_bytes <= config.max_message_bytes:
@@ -90,12 +92,14 @@ def require_size(header: BatchHeader, config: LogConfig, *, sent_in: Codec | Non
     if sent_in is None:
         raise RecordTooLargeError(
             "a batch is larger than max.message.bytes; send smaller batches or raise the topic's limit",
+            batch_index=batch_index,
             size_bytes=header.size_in_bytes,
             max_bytes=config.max_message_bytes,
         )
     raise RecordTooLargeError(
         "a batch is larger than max.message.bytes in the topic's compression.type; send smaller batches or"
         " change the topic",
+        batch_index=batch_index,
         size_bytes=header.size_in_bytes,
         max_bytes=config.max_message_bytes,
         sent_in=sent_in.name,

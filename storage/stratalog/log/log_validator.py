@@ -180,8 +180,7 @@ def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> Validated
     for index, (position, sent) in enumerate(located):
         require_header_of_producer(sent, config, index)
         require_crc(buffer, position, sent)
-        payload = _decompressed(buffer, position, sent)
-        summary = verify_frames(payload, sent)
+        payload, summary = _proven_records(buffer, position, sent, index)
         require_every_offset(sent, summary, index)
         header = _redated(sent, summary)
         if config.is_compacted:
@@ -190,7 +189,7 @@ def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> Validated
             bounds.require_inside(payload, header, summary, index)
         section = view[position + HEADER_SIZE : position + header.size_in_bytes]
         if _needs_other_form(section, header.codec, config):
-            rebuilt[position] = _recompressed(payload, header, config)
+            rebuilt[position] = _recompressed(payload, header, config, index)
         elif header is not sent:
             rebuilt[position] = _summed(header, section) + section
         # Not beside that of the next batch.
@@ -240,14 +239,19 @@ def _is_old_message(buffer: Buffer, position: int) -> bool:
     return magic < MAGIC and _OLD_MIN_BYTES <= size_bytes <= len(buffer) - position - LOG_OVERHEAD
 
 
-def _decompressed(buffer: Buffer, position: int, header: BatchHeader) -> Buffer:
+def _proven_records(
+    buffer: Buffer, position: int, header: BatchHeader, batch_index: int
+) -> tuple[Buffer, RecordsSummary]:
+    """The batch's records section, decompressed and well-framed. What is wrong with it is told with the
+    batch's place in the request."""
     try:
-        return records_payload(buffer, position, header, max_bytes=MAX_SENT_BYTES)
+        payload = records_payload(buffer, position, header, max_bytes=MAX_SENT_BYTES)
+        return payload, verify_frames(payload, header)
     except CorruptRecordError as failure:
-        # Nobody has to look for who changed the bytes: there are too many of them.
-        if "max_bytes" in failure.fields:
-            raise RecordTooLargeError(failure.message, **failure.fields) from failure
-        raise
+        # Nobody has to look for who changed the bytes where there are too many of them.
+        error = RecordTooLargeError if "max_bytes" in failure.fields else CorruptRecordError
+        place = {"batch_index": batch_index, "position": position}
+        raise error(failure.message, **place, **failure.fields) from failure
 
 
 def _redated(header: BatchHeader, summary: RecordsSummary) -> BatchHeader:
@@ -262,7 +266,7 @@ def _needs_other_form(section: memoryview, codec: Codec, config: LogConfig) -> b
     return is_foreign or config.compression_type.codec_for(codec) is not codec
 
 
-def _recompressed(payload: Buffer, header: BatchHeader, config: LogConfig) -> bytes:
+def _recompressed(payload: Buffer, header: BatchHeader, config: LogConfig, batch_index: int) -> bytes:
     """The batch in the topic's codec, in our form. Its records stay as they are, byte for byte, and with them
     everything that they or the header say."""
     codec = config.compression_type.codec_for(header.codec)
@@ -273,7 +277,7 @@ def _recompressed(payload: Buffer, header: BatchHeader, config: LogConfig) -> by
         max_timestamp=header.max_timestamp,
         level=config.compression_level(codec),
     )
-    require_size(parse_header(batch), config, sent_in=header.codec)
+    require_size(parse_header(batch), config, batch_index, sent_in=header.codec)
     return batch
 
 

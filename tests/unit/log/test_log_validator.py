@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
 import tracemalloc
 
@@ -21,7 +22,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.log_validator import validate_append, validate_replica
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
-from stratalog.record.compression import Codec
+from stratalog.record.compression import MAX_SENT_BYTES, Codec
 from stratalog.record.header import (
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
@@ -316,7 +317,20 @@ REFUSED: list[tuple[str, bytes, LogConfig, type[LogStoreError], dict[str, object
         InvalidRequestError,
         {"batch_index": 1, "record_index": 1, "null_key_count": 1},
     ),
+    (
+        "more than a batch may become",
+        with_header(forged(gzip.compress(bytes(MAX_SENT_BYTES + 1), 1)), attributes=Codec.GZIP),
+        CONFIG,
+        RecordTooLargeError,
+        {"batch_index": 0, "position": 0, "codec": "GZIP", "max_bytes": MAX_SENT_BYTES},
+    ),
 ]
+OF_THE_REQUEST = {
+    *("no batch", "too large for a segment", "a producer's batch in company"),
+    # They have a producer id, and would be in company.
+    *("a control batch", "a producer id that is none"),
+    *("a producer without an epoch", "a producer without a sequence"),
+}
 
 
 @pytest.mark.parametrize(
@@ -344,6 +358,22 @@ def test_nothing_of_a_refused_request_is_stored_and_its_neighbours_are(
     assert [type(outcome) for outcome in outcomes] == [AppendInfo, error, AppendInfo]
     assert (log.log_end_offset, log.size_bytes) == (2, 2 * len(batch(1)))
     log.check()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "config"),
+    [case[1:3] for case in REFUSED if case[0] not in OF_THE_REQUEST],
+    ids=[case[0] for case in REFUSED if case[0] not in OF_THE_REQUEST],
+)
+def test_a_refusal_says_which_batch_it_is_about(request_bytes: bytes, config: LogConfig) -> None:
+    first, second = len(batch(1)), len(batch(1)) + len(batch())
+    with pytest.raises(LogStoreError) as failure:
+        validate_append(batch(1) + request_bytes, config, NOW_MS)
+    told = failure.value.fields
+    is_second = request_bytes.startswith(batch()) and len(request_bytes) > len(batch())
+    expected = (second, 2) if is_second else (first, 1)
+    assert {"position", "batch_index"} & told.keys()
+    assert (told.get("position", expected[0]), told.get("batch_index", expected[1])) == expected
 
 
 def test_no_two_refusals_look_alike() -> None:
