@@ -143,9 +143,9 @@ class LogRecovery:
                 require_no_old_message(file, last.valid_bytes, last.segment.size_bytes, last.end_offset)
         if last.end_offset < self._recovery_point:
             raise DataDirectoryError(
-                "log bytes that had been fsynced are damaged or missing; move the partition's directory away and "
-                "make an empty one in its place to go on without it, or set its offset in the recovery point "
-                "checkpoint to 0 to accept it",
+                "log bytes that had been fsynced are damaged or missing; to go on without the partition's "
+                "directory move it away and make an empty one in its place, or, to accept it, set its offset in "
+                "the recovery point checkpoint to 0",
                 path=self._directory,
                 end_offset=last.end_offset,
                 recovery_point=self._recovery_point,
