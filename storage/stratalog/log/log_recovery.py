@@ -144,8 +144,8 @@ class LogRecovery:
         if last.end_offset < self._recovery_point:
             raise DataDirectoryError(
                 "log bytes that had been fsynced are damaged or missing; to go on without the partition's "
-                "directory move it away and make an empty one in its place, or, to accept it, set its offset in "
-                "the recovery point checkpoint to 0",
+                "directory move it away and make an empty one in its place, or, to accept it, set its offset "
+                "in the recovery point checkpoint to 0",
                 path=self._directory,
                 end_offset=last.end_offset,
                 recovery_point=self._recovery_point,
