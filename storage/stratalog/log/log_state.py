@@ -23,6 +23,7 @@ from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.end_transaction_marker import ControlType
 from stratalog.segment.batch_walk import walk
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.transaction_index import AbortedTransaction
 
 
 class LogState:
@@ -178,13 +179,16 @@ class LogState:
         base_offsets: set[int] = set()
         for segment in segments:
             aborted = segment.indexes().transaction_index if segment.has_aborted else ()
-            aborted_ends = {entry.last_offset for entry in aborted}
+            entries = {entry.last_offset: entry for entry in aborted}
             for batch in self._batches(segment, segment.base_offset):
                 self._check_epoch(batch)
                 base_offsets.add(batch.header.base_offset)
                 first_offset = _follow_transactions(opened, batch)
-                if first_offset is not None and _is_abort(batch):
-                    assert batch.header.last_offset in aborted_ends, "an aborted transaction has no entry"
+                entry = entries.get(batch.header.last_offset)
+                if entry is not None:
+                    _check_entry(entry, batch, first_offset, base_offsets)
+                elif first_offset is not None:
+                    assert not _is_abort(batch), "an aborted transaction has no entry"
         known = dict(self.producers.open_transactions)
         assert opened.keys() <= known.keys()
         # One that began before the first segment is seen from there on only; so is one of which compaction
@@ -206,6 +210,20 @@ def _follow_transactions(opened: dict[int, int], batch: ProducerBatch) -> int | 
     if header.is_transactional and batch.has_producer:
         opened.setdefault(header.producer_id, header.base_offset)
     return None
+
+
+def _check_entry(
+    entry: AbortedTransaction, batch: ProducerBatch, first_offset: int | None, base_offsets: set[int]
+) -> None:
+    """It says of the transaction that the batch ends no less than what was seen of it: `first_offset` is its
+    first one, if any was seen among the batches with those base offsets."""
+    assert batch.marker is None or _is_abort(batch), "what was committed has an entry"
+    assert entry.producer_id == batch.header.producer_id
+    assert entry.last_stable_offset <= entry.last_offset + 1
+    if first_offset is not None:
+        # Compaction may have dropped the beginning.
+        assert entry.first_offset == first_offset or entry.first_offset not in base_offsets
+        assert entry.first_offset <= first_offset
 
 
 def _is_abort(batch: ProducerBatch) -> bool:
