@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
@@ -216,3 +217,25 @@ def test_a_batch_of_many_records_is_looked_through_in_little_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 16 << 20, "as objects they are twice as much"
     finally:
         tracemalloc.stop()
+
+
+def test_a_batch_that_is_being_appended_is_nobodys_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes are published before its offsets are: a look-up in between finds what was there before."""
+    log = LogMachine(config=replace(CONFIG, min_durability=Durability.OS)).start()
+    append(log, [[batch([1, 3]), batch([2])]])
+    segment, found = log.local_segments.active, list[object]()
+    slot = LogSegment.__dict__["end_offset"]
+
+    def publish(published: LogSegment, end_offset: int) -> None:
+        if published is segment:
+            assert published.size_bytes > size_before, "the bytes come first"
+            found.append((log.max_timestamp(), *(log.offset_for_timestamp(time_ms) for time_ms in (4, 9))))
+        slot.__set__(published, end_offset)
+
+    size_before = segment.size_bytes
+    monkeypatch.setattr(LogSegment, "end_offset", property(slot.__get__, publish))
+    append(log, [[batch([7, 9])]], goes_on=True)
+    monkeypatch.undo()
+    assert found == [(TimestampOffset(3, 1), None, None)]
+    assert log.max_timestamp() == log.offset_for_timestamp(9) == TimestampOffset(9, 4)
+    assert log.offset_for_timestamp(4) == TimestampOffset(7, 3)
