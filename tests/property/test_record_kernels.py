@@ -312,6 +312,19 @@ def is_encodable(record: Record) -> bool:
     return outcome(pure_kernels.encode_records, [record], record.timestamp_ms)[0] == "result"
 
 
+@pytest.mark.parametrize(
+    ("timestamp_ms", "base_timestamp"),
+    [(2**63, 0), (-(2**63) - 1, 0), (2**80, 0), (2**63 - 1, -5), (5, 2**63)],
+)
+def test_a_timestamp_that_cannot_be_written_is_named_alike(timestamp_ms: int, base_timestamp: int) -> None:
+    kinds: list[Any] = [native, pure_kernels]
+    for kernels in kinds:
+        with pytest.raises(InvalidRequestError) as failure:
+            kernels.encode_records([Record(0, timestamp_ms, None, None)], base_timestamp)
+        wrong = base_timestamp if base_timestamp >= 2**63 else timestamp_ms
+        assert failure.value.fields == {"timestamp": wrong}, kernels
+
+
 @given(RECORDS, st.integers(0, 12), st.integers(0, 12), st.one_of(st.none(), INT64))
 def test_rows_are_written_as_their_records(
     records: list[Record], first_row: int, end_row: int, base_timestamp: int | None

@@ -2,7 +2,8 @@
 
 The functions come from the compiled module ``_kernels`` (C, works without the interpreter lock) or, where
 that was not built or STRATALOG_PURE_KERNELS=1 is in the environment, from their twins ``pure_kernels`` and
-``pure_key_kernels``. Results are the same byte for byte; `NATIVE` says which are in use.
+``pure_key_kernels``. `NATIVE` says which are in use. Results are the same byte for byte, and what is refused
+is refused by both with the same class of error; its message and fields are not promised to be the same.
 
 All take bytes-like objects and are safe on any bytes: what is not well-framed ends in CorruptRecordError, and
 neither time nor memory exceeds a small multiple of the input. They are thread-safe as long as nobody else

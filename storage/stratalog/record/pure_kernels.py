@@ -64,9 +64,7 @@ def encode_records(records: Sequence[RecordLike], base_timestamp: int) -> bytes:
     for offset_delta, record in enumerate(records):
         timestamp_delta = record.timestamp_ms - base_timestamp
         if not _is_int64(record.timestamp_ms) or not _is_int64(timestamp_delta):
-            raise InvalidRequestError(
-                "a record's timestamp is out of range", timestamp_ms=record.timestamp_ms
-            )
+            raise InvalidRequestError("a record's timestamp is out of range", timestamp=record.timestamp_ms)
         body = bytearray(1)
         append_varint(body, timestamp_delta)
         append_varint(body, offset_delta)
