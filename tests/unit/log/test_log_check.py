@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from stratalog.log.log_config import LogConfig
@@ -52,24 +50,31 @@ def test_true_entries_pass() -> None:
 
 @pytest.mark.parametrize("ordinal", [0, 1])
 @pytest.mark.parametrize(
-    "change",
+    ("field", "difference"),
     [
-        lambda entry: entry._replace(first_offset=entry.first_offset + 1),
-        lambda entry: entry._replace(first_offset=entry.first_offset + 2),
-        lambda entry: entry._replace(first_offset=entry.first_offset - 2),
-        lambda entry: entry._replace(first_offset=entry.last_offset - 1),
-        lambda entry: entry._replace(producer_id=entry.producer_id + 2),
-        lambda entry: entry._replace(last_stable_offset=entry.last_offset + 2),
-        lambda entry: entry._replace(last_stable_offset=entry.last_offset + 6),
+        *(("first_offset", difference) for difference in (-2, 1, 2, 5)),
+        ("producer_id", 2),
+        # Behind the marker, of both.
+        ("last_stable_offset", 7),
+        ("last_stable_offset", 12),
     ],
-    ids=["first + 1", "first + 2", "first - 2", "first before its end", "producer", "stable + 1", "stable"],
 )
-def test_an_entry_that_says_another_thing_does_not_pass(
-    ordinal: int, change: Callable[[AbortedTransaction], AbortedTransaction]
-) -> None:
+def test_an_entry_that_says_another_thing_does_not_pass(ordinal: int, field: str, difference: int) -> None:
     log = of_two_aborts()
+    values = EXPECTED[ordinal]._asdict()
+    values[field] += difference
     changed = list(EXPECTED)
-    changed[ordinal] = change(changed[ordinal])
+    changed[ordinal] = AbortedTransaction(**values)
     replace_last(log, changed)
+    with pytest.raises(AssertionError):
+        log.check()
+
+
+def test_a_stable_offset_just_behind_the_marker_is_the_highest_that_passes() -> None:
+    log = of_two_aborts()
+    for last_stable_offset in (11, 12):
+        replace_last(log, [EXPECTED[0], EXPECTED[1]._replace(last_stable_offset=last_stable_offset)])
+        if last_stable_offset == 11:
+            log.check()
     with pytest.raises(AssertionError):
         log.check()
