@@ -2,7 +2,7 @@
 
 `perf` sets a probe on the interpreter's two functions, so what is measured is the interpreter itself, to the
 microsecond. Time in which the operating system took the processor away says nothing about the code and is
-left out.
+left out; time in which the code waits for something counts.
 
 It needs Linux, `perf`, the right to set probes (root, as a rule) and an interpreter with symbols; where one
 of them is missing, that is said.
@@ -25,7 +25,7 @@ from pathlib import Path
 
 _GROUP = f"probe_stratalog_{os.getpid()}"
 _TAKEN, _LET_GO, _SWITCHED_IN = f"{_GROUP}:taken__return", f"{_GROUP}:let_go", "PERF_RECORD_SWITCH IN"
-_LINE = re.compile(r"\s*(?P<seconds>\d+\.\d+):\s+(?P<event>PERF_RECORD_SWITCH (IN|OUT)|\S+(?=:))")
+_LINE = re.compile(r"\s*(?P<seconds>\d+\.\d+):\s+(?P<event>PERF_RECORD_SWITCH (IN|OUT preempt)|\S+(?=:))")
 
 
 class ProbeMissingError(Exception):

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from stratalog.log.log_segments import LogSegments
 from stratalog.record.aborted_spans import AbortedSpans
 from stratalog.record.offset_map import aborted_spans_in
 from stratalog.segment.log_segment import LogSegment
@@ -46,7 +45,7 @@ class AbortedIndex:
     thread."""
 
     def __init__(
-        self, segments: LogSegments, *, least_reach: int = LEAST_REACH, max_kept: int = MAX_KEPT
+        self, segments: Iterable[LogSegment], *, least_reach: int = LEAST_REACH, max_kept: int = MAX_KEPT
     ) -> None:
         self._segments = tuple(segment for segment in segments if segment.has_aborted)
         self._least_reach = least_reach

@@ -81,7 +81,8 @@ class Cleaner:
         segments = log.local_segments
         assert to_clean.first_uncleanable_offset <= min(log.last_stable_offset, segments.active.base_offset)
         left: list[SegmentGroup] = []
-        aborted = AbortedIndex(segments)
+        # Those below go with the next look of retention, which may be now.
+        aborted = AbortedIndex(segments.since(max(log.log_start_offset, segments.start_offset)))
         try:
             offset_map = self._filled_map(to_clean, segments, aborted, limits, stats, on_io, window_bytes)
             end_offset = offset_map.latest_offset + 1

@@ -9,7 +9,14 @@ from crc32c import crc32c
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
-from stratalog.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
+from stratalog.segment.file_names import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_path,
+)
 
 _CHUNK_BYTES = 256 * 1024
 OnRead = Callable[[int], None]
@@ -29,8 +36,10 @@ class CleanedSegment(NamedTuple):
     """It has a transaction index."""
 
     def prove(self, filesystem: FileSystem, directory: str, on_read: OnRead) -> None:
-        """Read the data back. Raises CorruptRecordError where it is not what was written, OSError, and what
-        `on_read` does."""
+        """Read the data back, and see that it has its indexes. Raises CorruptRecordError where it is not what
+        was written, OSError (FileNotFoundError where a file has no name), and what `on_read` does."""
+        for suffix in INDEX_SUFFIXES if self.has_aborted else (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            filesystem.file_size(segment_path(directory, self.base_offset, suffix) + CLEANED_SUFFIX)
         path = segment_path(directory, self.base_offset, LOG_SUFFIX) + CLEANED_SUFFIX
         file = filesystem.open_read(path)
         try:

@@ -1,8 +1,8 @@
 """An index file whose pages are the same whenever they are read.
 
 Pages leave the memory when others need the room, and are read again, perhaps weeks after somebody held the
-index against its checksum. So the checksum of each page that was read or written is kept, four bytes of four
-thousand, and what the disk makes of it meanwhile is not believed.
+index against its checksum. So the checksum of each page that was read or written is kept, a hundred bytes of
+four thousand with all that it takes, and what the disk makes of it meanwhile is not believed.
 """
 
 from __future__ import annotations
