@@ -78,7 +78,7 @@ async def test_what_a_broker_took_is_read_and_exported(
     log = write_topic(tmp_path / "kafka", "t", first)
     offsets = format_checkpoint({TopicPartition("t", 0): count + 1})
     (tmp_path / "kafka" / "recovery-point-offset-checkpoint").write_text(offsets)
-    (tmp_path / "kafka" / "log-start-offset-checkpoint").touch()
+    (tmp_path / "kafka" / "log-start-offset-checkpoint").write_text(format_checkpoint({}))
     (tmp_path / "kafka" / ".kafka_cleanshutdown").touch()
     arguments = ["import", "kafka", f"{tmp_path}/kafka", "--data-dir", f"{tmp_path}/data"]
     assert (await asyncio.to_thread(invoke, *arguments)).exit_code == 0

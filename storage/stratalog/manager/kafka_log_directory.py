@@ -140,12 +140,12 @@ class KafkaLogDirectory:
         try:
             self._refuse_data_directory()
             self.was_clean = filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_FILE}")
-            self._start_offsets = self._start_offsets_of_deletions()
-            self._recovery_points = self._offsets(RECOVERY_POINT_FILE)
-            self._high_watermarks = self._offsets(HIGH_WATERMARK_FILE) or {}
             is_young = not self.was_clean and all(
                 map(self._is_empty, (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE))
             )
+            self._start_offsets = self._start_offsets_of_deletions(is_young=is_young)
+            self._recovery_points = self._offsets(RECOVERY_POINT_FILE)
+            self._high_watermarks = self._offsets(HIGH_WATERMARK_FILE) or {}
             # The partitions that it has written down; None where it had not come to that.
             self._known = self._known_when_young() if is_young else (self._recovery_points or {}).keys()
             self.partitions, self.passed_over = self._find()
@@ -178,9 +178,13 @@ class KafkaLogDirectory:
             logger.warning("a checkpoint of the broker is damaged, path=`%s` reason=`%s`", path, failure)
             return None
 
-    def _start_offsets_of_deletions(self) -> dict[TopicPartition, int] | None:
-        """Without these, records that were deleted would be back: so a damaged file is no empty one."""
+    def _start_offsets_of_deletions(self, *, is_young: bool) -> dict[TopicPartition, int] | None:
+        """Without these, records that were deleted would be back: so a damaged file is no empty one; nor is
+        one that has lost its lines, which is as if it were missing: None."""
         path = f"{self.path}/{LOG_START_OFFSET_FILE}"
+        # Where nothing was deleted, a broker writes that there are no lines.
+        if not is_young and self._is_empty(LOG_START_OFFSET_FILE):
+            return None
         try:
             return parse_broker_checkpoint(self._filesystem.read_file(path).decode())
         except FileNotFoundError:

@@ -145,6 +145,15 @@ def log_starts_alone_are_written(broker: Broker) -> None:
     broker.write(f"/disk1/{HIGH_WATERMARK_FILE}", "")
 
 
+def log_starts_alone_are_empty(broker: Broker) -> None:
+    broker.write(f"/disk1/{LOG_START_OFFSET_FILE}", "")
+
+
+def it_was_stopped_and_log_starts_are_empty(broker: Broker) -> None:
+    broker.write(f"/disk1/{CLEAN_SHUTDOWN_FILE}", "")
+    log_starts_alone_are_empty(broker)
+
+
 def it_had_others_only_when_it_was_killed_in_its_first_minute(broker: Broker) -> None:
     nothing_is_written_but_high_watermarks(broker)
     broker.write(f"/disk1/{HIGH_WATERMARK_FILE}", format_checkpoint({SECOND: 10}))
@@ -180,6 +189,8 @@ def nothing_is_written_and_high_watermarks_are_gone(broker: Broker) -> None:
         it_was_stopped_and_yet_wrote_nothing,
         recovery_points_alone_are_empty,
         log_starts_alone_are_written,
+        log_starts_alone_are_empty,
+        it_was_stopped_and_log_starts_are_empty,
         it_had_others_only_when_it_was_killed_in_its_first_minute,
         its_high_watermarks_of_the_first_minute_are_damaged,
     ],
@@ -230,8 +241,8 @@ def test_of_our_own_checkpoints_an_empty_one_is_damaged() -> None:
         parse_checkpoint("")
 
 
-def test_log_starts_may_be_written_later_than_recovery_points(broker: Broker) -> None:
-    broker.write(f"/disk1/{LOG_START_OFFSET_FILE}", "")
+def test_log_starts_without_a_line_say_that_nothing_was_deleted(broker: Broker) -> None:
+    broker.write(f"/disk1/{LOG_START_OFFSET_FILE}", format_checkpoint({}))
     assert [one.log_start_offset for one in broker.read()] == [0, 6]
 
 
