@@ -34,6 +34,13 @@ def partition_directory(folder: Path) -> Path:
     return directory
 
 
+def write_log_start(folder: Path, offset: int) -> None:
+    """The broker lived long enough to write this, and was killed before it had fsynced anything."""
+    for name, known in (("recovery-point", 0), ("log-start", offset)):
+        text = format_checkpoint({PARTITION: known})
+        (folder / "kafka" / f"{name}-offset-checkpoint").write_text(text)
+
+
 def write_log(folder: Path) -> Path:
     """Producers 1, 2 and 3 begin a transaction at offsets 1, 2 and 3; that of 1 is ended at 4."""
     directory = partition_directory(folder)
@@ -78,8 +85,7 @@ async def test_open_transactions_are_counted_and_told(
     tmp_path: Path, log_start_offset: int, stops_at: int
 ) -> None:
     write_log(tmp_path)
-    starts = format_checkpoint({PARTITION: log_start_offset})
-    (tmp_path / "kafka" / "log-start-offset-checkpoint").write_text(starts)
+    write_log_start(tmp_path, log_start_offset)
     await require_told(tmp_path, 2, 2, stops_at)
 
 
@@ -90,7 +96,7 @@ async def test_one_whose_records_were_all_deleted_is_told(tmp_path: Path) -> Non
     (directory / f"{9:020}.log").write_bytes(batch)
     entry = ProducerStateEntry(7, 0, current_txn_first_offset=5)
     (directory / f"{9:020}.snapshot").write_bytes(ProducerSnapshot(9, (entry,)).to_bytes())
-    (tmp_path / "kafka" / "log-start-offset-checkpoint").write_text(format_checkpoint({PARTITION: 9}))
+    write_log_start(tmp_path, 9)
     await require_told(tmp_path, 1, 5, 9)
 
 
