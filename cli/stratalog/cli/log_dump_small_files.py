@@ -146,7 +146,13 @@ def _claims(_log: LogFile, data: bytes) -> list[_Fields]:
 
 
 def _quorum_state(_log: LogFile, data: bytes) -> list[_Fields]:
-    document: object = json.loads(data)
+    try:
+        return _quorum_fields(json.loads(data))
+    except RecursionError:
+        raise ValueError("not the state of a quorum, which is not nested so deep") from None
+
+
+def _quorum_fields(document: object) -> list[_Fields]:
     if not isinstance(document, dict):
         raise ValueError("not the state of a quorum, which is an object")
     fields = cast("_Fields", document)

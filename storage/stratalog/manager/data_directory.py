@@ -335,12 +335,13 @@ def _parse_marker(data: bytes) -> frozenset[str] | None:
         return frozenset()
     try:
         document = json.loads(data)
-    except ValueError:
+        if not isinstance(document, dict):
+            return None
+        left = cast("dict[str, object]", document).get("left", [])
+        return frozenset(map(str, cast("list[object]", left))) if isinstance(left, list) else None
+    except (ValueError, RecursionError):
+        # The latter where it is nested too deep.
         return None
-    if not isinstance(document, dict):
-        return None
-    left = cast("dict[str, object]", document).get("left", [])
-    return frozenset(map(str, cast("list[object]", left))) if isinstance(left, list) else None
 
 
 def parse_partition_name(name: str) -> TopicPartition | None:

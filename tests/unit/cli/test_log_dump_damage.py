@@ -220,7 +220,7 @@ def test_whose_a_directory_is_and_who_has_owned_it_is_shown(tmp_path: Path) -> N
         ("import.metadata", b"version: 1\nepoch: 12\n"),
         ("claims-0003", b"neither\n"),
         ("quorum-state", b'{"leaderId":1,"leaderEpoch":2,"votedId":"1","data_version":0}'),
-        ("quorum-state", b"[]"),
+        *(("quorum-state", other) for other in (b"[]", b"[" * 200_000)),
     ):
         [place] = corrupt(dump_bytes(name, data))
         assert place.unreached_bytes == len(data)

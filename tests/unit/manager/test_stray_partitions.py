@@ -410,7 +410,10 @@ def test_one_that_stays_is_never_taken_for_closed() -> None:
     assert manager.open_log(KEPT, KEPT_ID, CONFIG).recovery_report.was_clean
 
 
-@pytest.mark.parametrize("content", [b"\0", b'{"version":0', b"[]", b'{"version":0,"left":7}'])
+TOO_DEEP = pytest.param(b"[" * 200_000, id="too-deep")
+
+
+@pytest.mark.parametrize("content", [b"\0", b'{"version":0', b"[]", b'{"version":0,"left":7}', TOO_DEEP])
 def test_a_marker_that_is_damaged_closes_nothing(content: bytes) -> None:
     machine = machine_with_ghost()
     restarted(machine)
