@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import grpc
@@ -38,6 +39,13 @@ class ConsumedRecord(NamedTuple):
     record: Record
 
 
+@dataclass(slots=True)
+class _Position:
+    """Where a partition goes on. Belongs to its consumer."""
+
+    next_offset: int
+
+
 class Consumer:
     """Belongs to one event loop. One iteration at a time; leaving it ends the session, a new one goes on from
     there.
@@ -55,7 +63,7 @@ class Consumer:
         """`on_broken` is told once each time the session breaks and is going to be tried again."""
         self._channel = channel
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
-        self._positions = dict(positions)
+        self._positions = {key: _Position(offset) for key, offset in positions.items()}
         self._end_offsets = None if end_offsets is None else dict(end_offsets)
         self._retry = retry
         self._on_broken = on_broken
@@ -64,14 +72,21 @@ class Consumer:
     @property
     def positions(self) -> dict[TopicPartition, int]:
         """The next offset of each partition: what to begin with to go on later."""
-        return dict(self._positions)
+        return {key: position.next_offset for key, position in self._positions.items()}
 
     async def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
-        """Record by record; in the order of offsets within a partition."""
+        """Record by record; in the order of offsets within a partition. Whoever leaves goes on behind the
+        record that came last.
+        """
         async for fetched in self.fetches():
             topic, partition = fetched.topic_partition
+            position = self._positions[fetched.topic_partition]
             for record in fetched.records:
+                # The session stands behind all of them already. Nothing may be set once the reader has left:
+                # what it left is closed later, when another iteration may have moved on.
+                position.next_offset = record.offset + 1
                 yield ConsumedRecord(topic, partition, record)
+            position.next_offset = fetched.next_offset
 
     async def fetches(self) -> AsyncGenerator[FetchedRecords, None]:
         """As many as are decoded at a time, which is cheaper. Ends at the end offsets, where given. Raises
@@ -96,10 +111,10 @@ class Consumer:
 
     def _pending(self) -> dict[TopicPartition, int]:
         """The partitions that are not at their ends."""
-        ends = self._end_offsets
+        positions, ends = self.positions, self._end_offsets
         if ends is None:
-            return self._positions
-        return {key: offset for key, offset in self._positions.items() if offset < ends.get(key, 0)}
+            return positions
+        return {key: offset for key, offset in positions.items() if offset < ends.get(key, 0)}
 
     async def _session(self, patience: Patience) -> AsyncGenerator[FetchedRecords, None]:
         """One FetchStream, until all partitions are at their ends or it breaks."""
@@ -126,6 +141,7 @@ class Consumer:
             raise error_of_info(answer.error)
         topic_partition = TopicPartition(answer.topic, answer.partition)
         end_offset = None if self._end_offsets is None else self._end_offsets.get(topic_partition, 0)
-        for fetched in fetched_runs(answer, self._positions[topic_partition], end_offset):
-            self._positions[topic_partition] = fetched.next_offset
+        position = self._positions[topic_partition]
+        for fetched in fetched_runs(answer, position.next_offset, end_offset):
+            position.next_offset = fetched.next_offset
             yield fetched
