@@ -173,11 +173,16 @@ def decode_all(buffer: Buffer, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED) -> 
 
 def checked_payload(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
     """As `records_payload`, after the checksum was compared. Raises CorruptRecordError."""
+    require_crc_as_read(buffer, position, header)
+    return records_payload(buffer, position, header, max_bytes=max_bytes)
+
+
+def require_crc_as_read(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """As `require_crc`, where the batch is read, not kept."""
     if not crc_matches(buffer, position, header):
         raise CorruptRecordError(
             "the batch's checksum does not match its bytes; fetch it again", base_offset=header.base_offset
         )
-    return records_payload(buffer, position, header, max_bytes=max_bytes)
 
 
 def _decode(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> list[Record]:

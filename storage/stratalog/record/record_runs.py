@@ -16,7 +16,13 @@ from typing import NamedTuple
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record import kernels
-from stratalog.record.batch import DEFAULT_MAX_DECOMPRESSED, batches, checked_payload
+from stratalog.record.batch import (
+    DEFAULT_MAX_DECOMPRESSED,
+    batches,
+    checked_payload,
+    records_payload,
+    require_crc_as_read,
+)
 from stratalog.record.header import BatchHeader, parse_header
 from stratalog.record.record import Record
 
@@ -43,17 +49,18 @@ def record_runs(
 ) -> Iterator[RecordRun]:
     """The records of a buffer of whole batches, of those that are wanted.
 
-    `is_wanted` is asked once of each batch, in their order. `max_bytes` bounds each batch. At any time one
-    batch at most is decompressed, and a run is under way beside those that the caller keeps.
+    `is_wanted` is asked once of each batch, in their order, when its checksum was compared: what it decides
+    by may be damaged as well. `max_bytes` bounds each batch. At any time one batch at most is decompressed,
+    and a run is under way beside those that the caller keeps.
     """
     run: list[Record] = []
     run_bytes = 0
-    wanted = (located for located in batches(buffer) if is_wanted(located[1]))
+    wanted = (located for located in _proven_batches(buffer) if is_wanted(located[1]))
     try:
         upcoming = next(wanted, None)
         while upcoming is not None:
             position, header = upcoming
-            payload = checked_payload(buffer, position, header, max_bytes)
+            payload = records_payload(buffer, position, header, max_bytes=max_bytes)
             if run_bytes + len(payload) <= RUN_BYTES and len(run) + header.records_count <= RUN_COUNT:
                 run_bytes += len(payload)
                 run += _decoded(payload, header.records_count, header)
@@ -104,6 +111,12 @@ def payload_spans(payload: Buffer, records_count: int) -> Iterator[tuple[Buffer,
         yield view[position:end_position], count
         position = end_position
         records_count -= count
+
+
+def _proven_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    for position, header in batches(buffer):
+        require_crc_as_read(buffer, position, header)
+        yield position, header
 
 
 def _pieces(payload: Buffer, header: BatchHeader) -> Iterator[tuple[list[Record], int]]:

@@ -18,6 +18,7 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
+from stratalog.record.header import ATTRIBUTES_POSITION
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
 
@@ -109,6 +110,19 @@ def test_the_records_before_a_damaged_batch_come_first() -> None:
     parts = fetched_runs(answer_of(batches[:-1] + b"x", offset), 1)
     fetched = next(parts)
     assert ([record.offset for record in fetched.records], fetched.next_offset) == ([1, 2], 3)
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        next(parts)
+
+
+@pytest.mark.parametrize("mask", [0x20, 0x10], ids=["control", "transactional"])
+def test_a_damaged_batch_does_not_pass_for_one_to_leave_out(mask: int) -> None:
+    plain = encode_batch([Record(0, 5, b"k", b"v")], producer=BatchProducer(7, 0, 0, is_transactional=False))
+    damaged = bytearray(with_base_offset(plain, 1))
+    damaged[ATTRIBUTES_POSITION + 1] ^= mask
+    answer = answer_of(plain + damaged + with_base_offset(plain, 2), 3)
+    answer.aborted_transactions.add(producer_id=7, first_offset=0, last_offset=9)
+    parts = fetched_runs(answer, 0)
+    assert [record.offset for record in next(parts).records] == [0]
     with pytest.raises(CorruptRecordError, match="checksum"):
         next(parts)
 

@@ -85,18 +85,26 @@ def test_small_batches_come_together() -> None:
     assert [len(run.records) for run in record_runs(data, everything)] == [1000]
 
 
-def test_batches_that_are_not_wanted_are_not_looked_into() -> None:
-    data = row((3, 1, Codec.NONE), (2, 1, Codec.NONE), (1, 1, Codec.NONE))
-    damaged = bytearray(data)
-    damaged[len(batch(0, 3, 1)) + len(batch(3, 2, 1)) - 1] ^= 1
+def test_batches_that_are_not_wanted_are_proven_and_not_decompressed() -> None:
+    left_out = batch(3, 2, MIB, Codec.ZSTD)
+    data = bytearray(batch(0, 3, 1) + left_out + batch(5, 1, 1))
     asked: list[int] = []
 
     def is_wanted(header: BatchHeader) -> bool:
         asked.append(header.base_offset)
         return header.base_offset != 3
 
-    offsets = [record.offset for run in record_runs(damaged, is_wanted) for record in run.records]
-    assert (offsets, asked) == ([0, 1, 2, 5], [0, 3, 5])
+    # Decompressing it would raise.
+    runs = record_runs(data, is_wanted, max_bytes=MIB)
+    assert [record.offset for run in runs for record in run.records] == [0, 1, 2, 5]
+    assert asked == [0, 3, 5]
+    asked.clear()
+    data[len(batch(0, 3, 1)) + len(left_out) - 1] ^= 1
+    runs = record_runs(data, is_wanted)
+    assert [record.offset for record in next(runs).records] == [0, 1, 2]
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        next(runs)
+    assert asked == [0], "a damaged header decides nothing"
 
 
 def test_the_records_before_a_damaged_batch_come_first() -> None:
