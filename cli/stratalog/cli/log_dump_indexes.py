@@ -8,6 +8,7 @@ entry, because it preallocates its index files: these are no entries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from operator import gt
 from typing import NamedTuple
@@ -90,6 +91,26 @@ def dump_index(filesystem: FileSystem, log: LogFile, options: DumpOptions) -> It
         file.close()
         if comparison is not None:
             comparison.close()
+
+
+def indexed_offsets(filesystem: FileSystem, log: LogFile) -> Iterator[int]:
+    """What the entries of an index speak of; none where there is no such file. Zeros, and what cannot be an
+    entry, say nothing. Raises OSError."""
+    index_format = _FORMATS[log.kind]
+    try:
+        file = filesystem.open_read(log.path)
+    except FileNotFoundError:
+        return
+    try:
+        tail_position = _tail_position(file, index_format)
+        for position, data in _entries(file, index_format.entry_size):
+            if position == tail_position:
+                return
+            if any(data):
+                with suppress(CorruptRecordError):
+                    yield index_format.decode(log.name_offset, data).offset
+    finally:
+        file.close()
 
 
 def _entries(file: AppendFile, entry_size: int) -> Iterator[tuple[int, bytes]]:

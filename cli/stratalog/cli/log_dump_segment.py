@@ -8,12 +8,14 @@ there is one, tells where to go on.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile, FileSystem
 from stratalog.cli.log_dump_entries import CorruptPlace, DumpEntry, DumpItem, DumpOptions
 from stratalog.cli.log_dump_files import HIGH_WATERMARK_FILE, FileKind, LogFile, is_segment_name
+from stratalog.cli.log_dump_indexes import indexed_offsets
 from stratalog.cli.record_json import JsonValue, bytes_to_json
 from stratalog.log.batch_inspection import (
     InspectedBatch,
@@ -22,20 +24,32 @@ from stratalog.log.batch_inspection import (
     inspect_records,
 )
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE, parse_broker_checkpoint
+from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, parse_epochs
 from stratalog.log.producer_batch import ProducerBatch
+from stratalog.log.producer_snapshot import parse_snapshot_name
 from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE, parse_partition_name
 from stratalog.manager.kafka_log_directory import is_of_server
 from stratalog.record.batch import DEFAULT_MAX_DECOMPRESSED, decode
 from stratalog.record.control_key import ControlKey
 from stratalog.record.header import LOG_OVERHEAD, BatchHeader, TimestampType
 from stratalog.record.record import Record
-from stratalog.segment.file_names import CLEANED_SUFFIX, OFFSET_INDEX_SUFFIX
+from stratalog.segment.file_names import (
+    CLEANED_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+)
 from stratalog.segment.offset_index import ENTRY_SIZE, OffsetIndex
 
 MAX_BATCH_BYTES = DEFAULT_MAX_DECOMPRESSED
 """Of a larger batch the records are not shown: neither it nor what it decompresses to would be bounded."""
 
 _MAX_INDEX_BYTES = 64 * 1024 * 1024
+_INDEX_SUFFIXES = {
+    FileKind.OFFSET_INDEX: OFFSET_INDEX_SUFFIX,
+    FileKind.TIME_INDEX: TIME_INDEX_SUFFIX,
+    FileKind.TRANSACTION_INDEX: TRANSACTION_INDEX_SUFFIX,
+}
 _TIMESTAMP_TYPES = {TimestampType.CREATE_TIME: "CreateTime", TimestampType.LOG_APPEND_TIME: "LogAppendTime"}
 
 
@@ -75,23 +89,37 @@ def _is_reserved(filesystem: FileSystem, log: LogFile, found: UnreachedBytes) ->
     directory = os.path.dirname(log.path)
     data_dir = os.path.dirname(directory)
     names = filesystem.list_directory(directory)
+    end_offset = found.zeros_from_offset
+    assert end_offset is not None
     if log.name.endswith(CLEANED_SUFFIX):
-        # Nobody has gone on with it, or waits for what is in it.
-        is_written = True
+        # Nobody has gone on with it, or waits for what is in it; where the log ends says nothing of it.
+        may_be_written = True
     else:
-        is_written = log.name == max(filter(is_segment_name, names), default="")
+        is_last = log.name == max(filter(is_segment_name, names), default="")
+        may_be_written = is_last and not _has_known_more(filesystem, directory, names, end_offset)
     return (
-        is_written
+        may_be_written
         and not is_of_server(filesystem, data_dir)
         and not filesystem.exists(f"{data_dir}/{CLEAN_SHUTDOWN_FILE}")
         and not any(position >= max(found.position, 1) for position in _indexed_positions(filesystem, log))
-        and not _has_known_more(filesystem, directory, found)
+        and not any(
+            offset >= end_offset
+            for kind, suffix in _INDEX_SUFFIXES.items()
+            for offset in indexed_offsets(filesystem, LogFile(log.beside(suffix), kind, log.name_offset))
+        )
     )
 
 
-def _has_known_more(filesystem: FileSystem, directory: str, found: UnreachedBytes) -> bool:
-    """The checkpoints say that it had fsynced offsets of this partition, or shown them, that are gone."""
-    assert found.zeros_from_offset is not None
+def _has_known_more(filesystem: FileSystem, directory: str, names: Iterable[str], end_offset: int) -> bool:
+    """Something beside the last segment says that the log went on behind that offset: a snapshot of its
+    producers, an epoch, a checkpoint of what was fsynced, or shown. Raises OSError."""
+    if any((parse_snapshot_name(name) or 0) > end_offset for name in names):
+        return True
+    # One that begins at the end is of a leader that has appended nothing.
+    with suppress(FileNotFoundError, CorruptRecordError):
+        epochs = parse_epochs(filesystem.read_file(f"{directory}/{LEADER_EPOCH_FILE}"))
+        if any(epoch.start_offset > end_offset for epoch in epochs):
+            return True
     data_dir, name = os.path.split(directory)
     partition = parse_partition_name(name)
     if partition is None:
@@ -101,7 +129,7 @@ def _has_known_more(filesystem: FileSystem, directory: str, found: UnreachedByte
             offsets = parse_broker_checkpoint(filesystem.read_file(f"{data_dir}/{file}").decode())
         except (FileNotFoundError, ValueError):
             continue
-        if offsets.get(partition, 0) > found.zeros_from_offset:
+        if offsets.get(partition, 0) > end_offset:
             return True
     return False
 
