@@ -41,7 +41,7 @@ class ConsumedRecord(NamedTuple):
 
 @dataclass(slots=True)
 class _Position:
-    """Where a partition goes on. Belongs to its consumer."""
+    """Where a partition goes on. Belongs to its consumer, and so to one event loop."""
 
     next_offset: int
 
