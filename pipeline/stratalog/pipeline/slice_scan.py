@@ -59,9 +59,11 @@ def _scan_slice(
     aborted = AbortedBatches(store, span)
     for buffer in _whole_batches(store, span):
         for position, header in batches(buffer):
+            # First: what a flipped bit makes of a header must not leave the batch out.
+            _require_crc(buffer, position, header, span)
             if not _is_wanted(header, span) or header in aborted:
                 continue
-            payload = _payload(buffer, position, header, span)
+            payload = records_payload(buffer, position, header)
             for section, count in payload_spans(payload, header.records_count):
                 if rows.row_count and (header.timestamp_type != rows_type or _is_full(rows)):
                     yield to_arrow.batch(rows, rows_type)
@@ -113,7 +115,7 @@ def _pieces(stream: ReadStream, span: SliceSpan) -> Iterator[bytes]:
         )
 
 
-def _payload(buffer: bytes, position: int, header: BatchHeader, span: SliceSpan) -> Buffer:
+def _require_crc(buffer: bytes, position: int, header: BatchHeader, span: SliceSpan) -> None:
     if not crc_matches(buffer, position, header):
         raise CorruptRecordError(
             "a record batch in the object store does not match its checksum: keep the object and restore it",
@@ -121,7 +123,6 @@ def _payload(buffer: bytes, position: int, header: BatchHeader, span: SliceSpan)
             partition=span.partition,
             base_offset=header.base_offset,
         )
-    return records_payload(buffer, position, header)
 
 
 def _decode(section: Buffer, count: int, header: BatchHeader, span: SliceSpan, rows: ColumnBuffers) -> None:

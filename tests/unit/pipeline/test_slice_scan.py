@@ -16,6 +16,7 @@ from stratalog.pipeline.slice_scan import ROWS_COUNT, scan
 from stratalog.pipeline.topic_snapshot import SliceSpan
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
+from stratalog.record.header import ATTRIBUTES_POSITION, CONTROL_BIT, TRANSACTIONAL_BIT
 from stratalog.record.record import Record
 from stratalog.record.record_runs import RUN_COUNT
 from stratalog.testing.manual_clock import ManualClock
@@ -124,6 +125,15 @@ def test_a_changed_byte_ends_the_scan_with_its_place() -> None:
     with pytest.raises(CorruptRecordError, match="checksum") as error:
         list(scan(store_with(bytes(data)), "t", [span(bytes(data), 0, 1)], ALL))
     assert error.value.fields["key"] == "object"
+
+
+@pytest.mark.parametrize("bit", [CONTROL_BIT, TRANSACTIONAL_BIT])
+def test_a_flipped_bit_leaves_no_batch_out(bit: int) -> None:
+    """A batch of the log itself has no rows, and one of an aborted transaction has none either."""
+    data = bytearray(encode_batch([Record(0, 1, None, b"v")]))
+    data[ATTRIBUTES_POSITION + 1] ^= bit
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        list(scan(store_with(bytes(data)), "t", [span(bytes(data), 0, 1)], ALL))
 
 
 def test_a_slice_that_ends_inside_a_batch_is_corrupt() -> None:
