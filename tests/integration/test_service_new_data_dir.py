@@ -6,6 +6,7 @@ Records are of 1970 and tiered, so that only what was altered at run time keeps 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from pathlib import Path
@@ -44,11 +45,11 @@ async def start_after_retention(bench: ServiceBench, topic: str = "t") -> int:
 
 async def altered(bench: ServiceBench) -> dict[str, str]:
     """What was altered at run time, as the server shows it."""
-    arguments = ["config", "describe", "--broker", "--server", f"127.0.0.1:{bench.server.port}"]
+    arguments = ["config", "describe", "--broker", "--json", "--server", f"127.0.0.1:{bench.server.port}"]
     shown = await asyncio.to_thread(CliRunner().invoke, stratalog, arguments)
     assert shown.exit_code == 0, shown.output
-    rows = [line.split() for line in shown.output.splitlines()]
-    return {row[0]: row[1] for row in rows if "DYNAMIC_BROKER_CONFIG" in row}
+    entries = json.loads(shown.output)
+    return {entry["name"]: entry["value"] for entry in entries if entry["source"] == "DYNAMIC_BROKER_CONFIG"}
 
 
 def unmount(tmp_path: Path) -> None:
@@ -136,13 +137,16 @@ async def test_another_machine_deletes_nothing_until_the_command_in_its_log_was_
     config = {"log.retention.ms": "5"}
     async with service_bench(tmp_path / "a", store_url=store) as bench:
         await fill(bench)
-        await fill(bench, "short", retention_ms="5")
+        await fill(bench, "short", cleanup_policy="delete", retention_ms="5")
+        await fill(bench, "plain", retention_ms="5")
+        await fill(bench, "neither", cleanup_policy="", retention_ms="5")
         await fill(bench, "compacted", cleanup_policy="compact", max_compaction_lag_ms="7")
     with caplog.at_level(logging.WARNING):
         async with service_bench(tmp_path / "b", store_url=store, config=config) as bench:
             assert await start_after_retention(bench) == 0
             # What a topic sets holds, and none is refused because of what is held.
             assert await start_after_retention(bench, "short") == 5
+            assert await start_after_retention(bench, "plain") == 0
             assert await start_after_retention(bench, "compacted") == 0
             [command] = re.findall("`stratalog (config alter --broker .*)` take", caplog.text)
             arguments = [*command.split(), "--server", f"127.0.0.1:{bench.server.port}"]
@@ -150,10 +154,44 @@ async def test_another_machine_deletes_nothing_until_the_command_in_its_log_was_
             assert result.exit_code == 0, result.output
             assert await altered(bench) == {}
             assert await start_after_retention(bench) == 5
+            assert await start_after_retention(bench, "plain") == 5
+            assert await start_after_retention(bench, "neither") == 0
     caplog.clear()
     async with service_bench(tmp_path / "b", store_url=store, config=config) as bench:
         assert await altered(bench) == {}
     assert "nobody knows what was altered" not in caplog.text
+
+
+async def test_a_topics_retention_does_nothing_where_it_may_have_been_compacted(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.alter_configs({"log.cleanup.policy": "compact"})
+        await fill(bench, retention_ms="5", retention_bytes="5")
+        assert await start_after_retention(bench) == 0
+    unmount(tmp_path)
+    async with service_bench(tmp_path) as bench:
+        assert await altered(bench) == HELD_CONFIG
+        assert await start_after_retention(bench) == 0
+        # Nor are records kept for ever that nobody wants: it ends once somebody says which policy holds.
+        await bench.client.admin.alter_configs({"log.cleanup.policy": "delete"})
+        assert await start_after_retention(bench) == 5
+
+
+async def test_a_topics_compaction_lag_does_nothing_where_it_may_have_been_kept_by_time(
+    tmp_path: Path,
+) -> None:
+    config = {"log.cleanup.policy": "compact"}
+    async with service_bench(tmp_path, config=config) as bench:
+        await bench.client.admin.alter_configs({"log.cleanup.policy": "delete", **KEEP})
+        await fill(bench, min_compaction_lag_ms="0", min_cleanable_dirty_ratio="0")
+        bench.server.engine.tiers.compact(())
+        assert len((await bench.read_all("t"))[0]) == 6
+    unmount(tmp_path)
+    async with service_bench(tmp_path, config=config) as bench:
+        bench.server.engine.tiers.compact(())
+        assert len((await bench.read_all("t"))[0]) >= 5
+        await bench.client.admin.alter_configs({"log.cleanup.policy": None})
+        bench.server.engine.tiers.compact(())
+        assert len((await bench.read_all("t"))[0]) < 5
 
 
 async def test_a_directory_that_was_used_with_the_store_is_not_new_without_the_file(tmp_path: Path) -> None:

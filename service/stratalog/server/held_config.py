@@ -5,9 +5,12 @@ that of another machine. What was altered lies in directories that it does not s
 kept the records: `log.retention.ms=-1`. So the start alters the configuration itself, before anything goes by
 it; see `broker_config_copies`. What a topic sets is in the store, and holds.
 
-Retention is without limit then. Compaction takes nothing that came since the last one, and gives tombstones
-no time to go, so it does not matter which `log.cleanup.policy` was in force. What goes besides is elsewhere:
-local segments of what is in the store, and what somebody has deleted.
+It may also have been `log.cleanup.policy`, and a topic's own `retention.ms` or `min.compaction.lag.ms` does
+nothing under another policy than it was meant for. So a topic that sets no policy has none: neither retention
+nor compaction takes anything of it. For those that set one, retention is without limit, compaction takes
+nothing that came since the last one, and tombstones get no time to go, where they do not say otherwise
+themselves. What goes besides is elsewhere: local segments of what is in the store, and what somebody has
+deleted.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ HELD_CONFIG: Mapping[str, str] = MappingProxyType(
         # Nobody may be forced to compact earlier than the next one allows.
         "log.cleaner.max.compaction.lag.ms": str(LONG_MAX),
         "log.cleaner.min.compaction.lag.ms": str(LONG_MAX),
+        # Neither delete nor compact.
+        "log.cleanup.policy": "",
         "log.retention.bytes": "-1",
         "log.retention.ms": "-1",
     }
@@ -44,10 +49,10 @@ def tell_of_held(held: Mapping[str, str], directories: Iterable[str], store_url:
         return
     logger.warning(
         "nobody knows what was altered at run time: the log directories were new when they were first started"
-        " with this store, which others had served, and nothing is deleted by the server's own keys until you"
-        " say what holds: %s. Is a disk not mounted? Then stop the server, mount it, and start again."
-        " Otherwise alter what is to hold, and let `stratalog config alter --broker %s` take the rest back,"
-        " path=`%s` store=`%s`",
+        " with this store, which others had served, and nothing is deleted by the server's own keys, nor by a"
+        " topic's where it sets no cleanup.policy, until you say what holds: %s. Is a disk not mounted? Then"
+        " stop the server, mount it, and start again. Otherwise alter what is to hold, and let"
+        " `stratalog config alter --broker %s` take the rest back, path=`%s` store=`%s`",
         ", ".join(f"{name}={text}" for name, text in held.items()),
         " ".join(f"--delete {name}" for name in held),
         ", ".join(directories),

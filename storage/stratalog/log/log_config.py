@@ -37,7 +37,7 @@ class LogConfig:
 
     cleanup_policy: frozenset[str] = frozenset({DELETE_POLICY})
     """`delete` drops old segments by the retentions, `compact` keeps the last record of each key; both may be
-    set."""
+    set, or neither: then nothing goes that is not deleted on purpose."""
     compression_gzip_level: int = -1
     """How hard gzip tries where `compression.type` makes the log use it; -1 is the codec's own choice."""
     compression_lz4_level: int = DEFAULT_LZ4_LEVEL
@@ -177,7 +177,7 @@ class LogConfig:
 
 
 def _parse_policy(text: str) -> frozenset[str]:
-    policies = frozenset(part.strip() for part in text.split(","))
+    policies = frozenset(part.strip() for part in text.split(",")) if text else frozenset()
     if not policies <= {DELETE_POLICY, COMPACT_POLICY}:
         raise ValueError(text)
     return policies
@@ -193,7 +193,7 @@ _KEYS: dict[str, ConfigKey[Any]] = {
     for key in (
         ConfigKey(
             "cleanup.policy",
-            "delete, compact or both (delete,compact)",
+            "delete, compact, both (delete,compact) or nothing",
             _parse_policy,
             lambda v: ",".join(sorted(v)),
         ),

@@ -78,6 +78,14 @@ def test_overrides_reach_their_fields() -> None:
     assert LogConfig.from_overrides(config.as_mapping()) == config
 
 
+@pytest.mark.parametrize("text", ["", " "])
+def test_neither_policy_is_one_too(text: str) -> None:
+    config = LogConfig.from_overrides({"cleanup.policy": text})
+    assert (config.is_compacted, config.is_deleted) == (False, False)
+    assert config.as_mapping()["cleanup.policy"] == ""
+    assert LogConfig.from_overrides(config.as_mapping()) == config
+
+
 def test_every_field_is_documented_and_immutable() -> None:
     config = LogConfig()
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -89,7 +97,8 @@ def test_every_field_is_documented_and_immutable() -> None:
     ("name", "text"),
     [
         ("cleanup.policy", "shred"),
-        ("cleanup.policy", ""),
+        ("cleanup.policy", ","),
+        ("cleanup.policy", "delete,"),
         ("compression.type", "none"),
         ("compression.type", "ZSTD"),
         ("compression.gzip.level", "0"),

@@ -89,6 +89,7 @@ def test_local_retention_is_the_total_one_where_it_is_minus_two(config: LogConfi
             ),
             0,
         ),
+        (LogConfig(remote_storage_enable=False, retention_ms=0, cleanup_policy=frozenset()), 0),
         (LogConfig(retention_ms=3 * HOUR_MS, remote_storage_enable=True), 0),
     ],
 )

@@ -72,6 +72,9 @@ def test_whatever_the_start_is_given_nothing_goes_by_the_servers_own_keys(static
     defaults = BrokerConfig.of(static, HELD).topic_defaults
     assert (defaults.retention_ms, defaults.retention_bytes) == (-1, -1)
     assert (defaults.min_compaction_lag_ms, defaults.delete_retention_ms) == (LONG_MAX, LONG_MAX)
+    # What a topic sets for one policy does nothing before it is known which one it had.
+    bare = LogConfig.in_force({"retention.ms": "7", "min.compaction.lag.ms": "0"}, defaults)
+    assert (bare.is_deleted, bare.is_compacted) == (False, False)
     # What a topic sets holds all the same, and none is refused because of what is held.
     sets = {
         "retention.ms": "7",
@@ -81,6 +84,7 @@ def test_whatever_the_start_is_given_nothing_goes_by_the_servers_own_keys(static
     }
     own = LogConfig.in_force({**sets, "max.compaction.lag.ms": "9"}, defaults)
     assert (own.retention_ms, own.retention_bytes, own.max_compaction_lag_ms) == (7, 8, 9)
+    assert (own.is_deleted, own.is_compacted) == (True, False)
 
 
 def test_a_stand_in_is_written_as_one_and_read_as_one() -> None:
@@ -231,6 +235,7 @@ def test_it_is_in_force_at_once_is_told_and_is_taken_back_as_the_log_says(
     first, said = restarted(disk, caplog)
     runtime, said_again = restarted(disk, caplog)
     assert (first.topic_defaults.retention_ms, runtime.topic_defaults.retention_ms) == (-1, -1)
+    assert (first.topic_defaults.is_deleted, runtime.topic_defaults.is_deleted) == (False, False)
     assert said == said_again
     [message] = said
     assert f"path=`{NEW}` store=`s3://bucket`" in message
@@ -239,6 +244,7 @@ def test_it_is_in_force_at_once_is_told_and_is_taken_back_as_the_log_says(
     names = re.findall("--delete ([^ ]+)", arguments)
     runtime.alter(tuple(ConfigChange(name, None) for name in names))
     assert runtime.topic_defaults.retention_ms == 5
+    assert runtime.topic_defaults.is_deleted
     assert still_held(runtime.current.dynamic) == {}
     runtime, said = restarted(disk, caplog)
     assert (runtime.topic_defaults.retention_ms, said) == (5, [])
