@@ -177,7 +177,9 @@ class LogConfig:
 
 
 def _parse_policy(text: str) -> frozenset[str]:
-    policies = frozenset(part.strip() for part in text.split(",")) if text else frozenset()
+    if not text:
+        return frozenset()
+    policies = frozenset(part.strip() for part in text.split(","))
     if not policies <= {DELETE_POLICY, COMPACT_POLICY}:
         raise ValueError(text)
     return policies
