@@ -25,8 +25,9 @@ from stratalog.testing.service_bench import ServiceBench, service_bench
 LOCAL = {"remote.storage.enable": "false"}
 
 
-class FullDisk(PosixFileSystem):
-    """Has no room to make or rename directories of these names; such a disk does not go offline."""
+class StubbornDisk(PosixFileSystem):
+    """Has no room to make a directory of this name, and lets nobody rename one of that; such a disk does not
+    go offline."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,17 +35,17 @@ class FullDisk(PosixFileSystem):
         self.unrenamed: str | None = None
 
     def make_directories(self, path: str) -> None:
-        _refuse(path, self.unmade)
+        _refuse(path, self.unmade, errno.ENOSPC)
         super().make_directories(path)
 
     def rename(self, source: str, target: str) -> None:
-        _refuse(source, self.unrenamed)
+        _refuse(source, self.unrenamed, errno.EPERM)
         super().rename(source, target)
 
 
-def _refuse(path: str, name: str | None) -> None:
+def _refuse(path: str, name: str | None, number: int) -> None:
     if name is not None and path.endswith(f"/{name}"):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        raise OSError(number, os.strerror(number), path)
 
 
 async def fail_one(bench: ServiceBench, disk: FailingDirectory, other: str, config: Mapping[str, str]) -> int:
@@ -72,7 +73,7 @@ def run(bench: ServiceBench, *arguments: str) -> Any:
 async def test_one_log_that_stays_of_a_topic_that_could_not_be_made_keeps_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk = FullDisk()
+    disk = StubbornDisk()
     config = {"num.recovery.threads.per.data.dir": "1"}
     async with service_bench(tmp_path, filesystem=disk, config=config) as bench:
         disk.unmade, disk.unrenamed = "t-2", "t-0"
