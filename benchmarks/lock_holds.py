@@ -42,7 +42,7 @@ def holds_of(work: Callable[[], object]) -> list[float]:
         recording = Path(folder, "perf.data")
         with _wanted_elsewhere(), _recorded(recording):
             work()
-        return _read(recording)
+        return read_holds(recording)
 
 
 @contextlib.contextmanager
@@ -131,7 +131,8 @@ def _recorded(target: Path) -> Generator[None]:
         recorder.wait(60)
 
 
-def _read(recording: Path) -> list[float]:
+def read_holds(recording: Path) -> list[float]:
+    """What `perf record` has written, as `holds_of` returns it. Raises ProbeMissingError."""
     found: list[float] = []
     held_s = 0.0
     is_holding = is_running = False

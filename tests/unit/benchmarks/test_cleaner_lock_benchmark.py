@@ -52,8 +52,12 @@ def test_time_off_the_processor_is_not_held(monkeypatch: pytest.MonkeyPatch) -> 
     names = {"_TAKEN": "probe_stratalog_1:taken__return", "_LET_GO": "probe_stratalog_1:let_go"}
     for name, event in names.items():
         monkeypatch.setattr(lock_holds, name, event)
-    monkeypatch.setattr(lock_holds, "_perf", lambda *_: SCRIPT)
-    assert lock_holds._read(Path("recording")) == [pytest.approx(0.00015), pytest.approx(0.0002)]
+
+    def perf(*_arguments: str) -> str:
+        return SCRIPT
+
+    monkeypatch.setattr(lock_holds, "_perf", perf)
+    assert lock_holds.read_holds(Path("recording")) == [pytest.approx(0.00015), pytest.approx(0.0002)]
 
 
 def test_without_probes_there_is_no_row(
