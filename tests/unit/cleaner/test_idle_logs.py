@@ -33,6 +33,7 @@ from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import DATA_DIR
+from stratalog.testing.overwriting import overwrite
 from stratalog.testing.sequential_ids import SequentialIds
 
 RETENTION_MS = 60_000
@@ -258,22 +259,26 @@ def test_where_all_that_is_clean_was_deleted_nothing_is_due() -> None:
     assert worker.stats().next_horizon_ms == NO_HORIZON
 
 
+def damaged(machine: IdleMachine) -> tuple[str, bytes]:
+    """The file of a log that was cleaned, of which no horizon is known and no header can be read; and what
+    was in it."""
+    log = cleaned_once(machine)
+    disk, path = machine.machine.disk, log.local_segments[0].path
+    disk.unlink(PATH)
+    whole = disk.read_file(path)
+    overwrite(disk, path, b"\xff" * len(whole))
+    return path, whole
+
+
 def test_a_log_that_cannot_be_looked_into_is_tried_again_later() -> None:
     machine = IdleMachine()
-    log = cleaned_once(machine)
-    machine.machine.disk.unlink(PATH)
-    path = log.local_segments[0].path
-    whole = machine.machine.disk.read_file(path)
-    file = machine.machine.disk.open_append(path)
-    file.truncate(0)
-    file.append([b"\xff" * len(whole)])
+    path, whole = damaged(machine)
     manager = machine.new_manager()
     assert manager.find_horizon()
     assert not manager.find_horizon()
     (failure,) = manager.failures()
     assert (failure.kind, failure.is_alarm) == (FailureKind.DAMAGE, False)
-    file.truncate(0)
-    file.append([whole])
+    overwrite(machine.machine.disk, path, whole)
     machine.clock.advance(MAX_DELAY_MS)
     assert manager.find_horizon()
     assert not manager.find_horizon()
@@ -282,13 +287,7 @@ def test_a_log_that_cannot_be_looked_into_is_tried_again_later() -> None:
 def test_a_log_that_cannot_be_looked_into_waits_longer_each_time() -> None:
     """Until then nothing is due in it, which is no success."""
     machine = IdleMachine()
-    log = cleaned_once(machine)
-    machine.machine.disk.unlink(PATH)
-    path = log.local_segments[0].path
-    whole = machine.machine.disk.read_file(path)
-    file = machine.machine.disk.open_append(path)
-    file.truncate(0)
-    file.append([b"\xff" * len(whole)])
+    path, whole = damaged(machine)
     manager = machine.new_manager()
     worker = machine.worker(manager)
     begun_ms, tried_after_s = machine.clock.now_ms(), list[int]()
@@ -301,8 +300,7 @@ def test_a_log_that_cannot_be_looked_into_waits_longer_each_time() -> None:
     assert len(waits_s) >= 6
     for count, wait_s in enumerate(waits_s):
         assert 0.8 * 15 * 2**count <= wait_s <= 15 * 2**count + 1
-    file.truncate(0)
-    file.append([whole])
+    overwrite(machine.machine.disk, path, whole)
     machine.clock.advance(MAX_DELAY_MS)
     assert worker.clean_filthiest()
     assert not worker.clean_filthiest()

@@ -13,6 +13,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.overwriting import overwrite
 
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1)
 LOG = f"{PARTITION_DIR}/{0:020d}.log"
@@ -23,13 +24,6 @@ CLEANED_OFFSETS = f"{DATA_DIR}/cleaner-offset-checkpoint"
 def batch(count: int = 1, base_offset: int = 0) -> bytes:
     records = [Record(0, 1000, b"k", b"v%d" % number) for number in range(count)]
     return encode_batch(records, base_offset=base_offset, leader_epoch=1)
-
-
-def write(disk: MemoryFileSystem, path: str, data: bytes) -> None:
-    file = disk.open_append(path)
-    file.truncate(0)
-    file.append([data])
-    file.close()
 
 
 def checkpoint_of(offset: int) -> bytes:
@@ -66,14 +60,14 @@ def test_no_bit_of_the_last_base_offset_is_taken_for_another(counts: list[int], 
     data = bytearray(disk.read_file(LOG))
     *_, (position, _) = batches(bytes(data))
     data[position + 7 - bit // 8] ^= 1 << bit % 8
-    write(disk, LOG, bytes(data))
+    overwrite(disk, LOG, bytes(data))
     require_refused(disk)
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_batch_too_far_from_its_base_is_refused_with_what_is_known_of_it(known: bool) -> None:
     disk = filled([1, 1])
-    write(disk, LOG, disk.read_file(LOG) + batch(1, 2**40))
+    overwrite(disk, LOG, disk.read_file(LOG) + batch(1, 2**40))
     if not known:
         disk.unlink(RECOVERY_POINTS)
     failure = require_refused(disk)
@@ -83,26 +77,26 @@ def test_a_batch_too_far_from_its_base_is_refused_with_what_is_known_of_it(known
 def test_the_nearest_batch_that_is_too_far_is_none_and_the_one_before_it_is_one() -> None:
     disk = filled([1, 1])
     data = disk.read_file(LOG)
-    write(disk, LOG, data + batch(1, 2**31 - 1))
+    overwrite(disk, LOG, data + batch(1, 2**31 - 1))
     machine = LogMachine(disk, CONFIG)
     log = machine.start()
     log.check()
     assert log.log_end_offset == 2**31
     machine.kill()
-    write(disk, LOG, data + batch(1, 2**31))
+    overwrite(disk, LOG, data + batch(1, 2**31))
     disk.unlink(RECOVERY_POINTS)
     require_refused(disk)
 
 
 def test_a_hole_over_the_recovery_point_is_refused_and_says_how_to_accept_it() -> None:
     disk = filled([1] * 10)
-    write(disk, LOG, disk.read_file(LOG) + batch(5, 14))
-    write(disk, RECOVERY_POINTS, checkpoint_of(12))
+    overwrite(disk, LOG, disk.read_file(LOG) + batch(5, 14))
+    overwrite(disk, RECOVERY_POINTS, checkpoint_of(12))
     failure = require_refused(disk)
     assert (failure.fields["end_before"], failure.fields["base_offset"]) == (10, 14)
     assert failure.fields["recovery_point"] == 12
     disk.release_locks()
-    write(disk, RECOVERY_POINTS, checkpoint_of(0))
+    overwrite(disk, RECOVERY_POINTS, checkpoint_of(0))
     assert LogMachine(disk, CONFIG).start().log_end_offset == 19
 
 
@@ -110,8 +104,8 @@ def test_a_hole_over_the_recovery_point_is_refused_and_says_how_to_accept_it() -
 def test_holes_that_a_follower_leaves_are_none_of_that(recovery_point: int) -> None:
     """Its checkpoints are where a batch has ended."""
     disk = filled([])
-    write(disk, LOG, batch(3) + batch(2, 10) + batch(1, 18))
-    write(disk, RECOVERY_POINTS, checkpoint_of(recovery_point))
+    overwrite(disk, LOG, batch(3) + batch(2, 10) + batch(1, 18))
+    overwrite(disk, RECOVERY_POINTS, checkpoint_of(recovery_point))
     log = LogMachine(disk, CONFIG).start()
     log.check()
     assert log.log_end_offset == 19
@@ -121,9 +115,9 @@ def test_holes_that_a_follower_leaves_are_none_of_that(recovery_point: int) -> N
 def test_a_hole_that_a_clean_has_left_is_none_of_that(cleaned_offset: int) -> None:
     """The recovery points may have come from an older copy than the cleaner's checkpoint."""
     disk = filled([1] * 10)
-    write(disk, LOG, disk.read_file(LOG) + batch(5, 14))
-    write(disk, RECOVERY_POINTS, checkpoint_of(12))
-    write(disk, CLEANED_OFFSETS, checkpoint_of(cleaned_offset))
+    overwrite(disk, LOG, disk.read_file(LOG) + batch(5, 14))
+    overwrite(disk, RECOVERY_POINTS, checkpoint_of(12))
+    overwrite(disk, CLEANED_OFFSETS, checkpoint_of(cleaned_offset))
     log = LogMachine(disk, CONFIG).start()
     log.check()
     assert log.log_end_offset == 19
@@ -132,8 +126,8 @@ def test_a_hole_that_a_clean_has_left_is_none_of_that(cleaned_offset: int) -> No
 def test_a_batch_over_a_wrong_recovery_point_has_not_lost_its_place() -> None:
     """Nothing is missing before it, so it is the checkpoint that is wrong, and it says too little."""
     disk = filled([1] * 10)
-    write(disk, LOG, disk.read_file(LOG) + batch(5, 10))
-    write(disk, RECOVERY_POINTS, checkpoint_of(12))
+    overwrite(disk, LOG, disk.read_file(LOG) + batch(5, 10))
+    overwrite(disk, RECOVERY_POINTS, checkpoint_of(12))
     assert LogMachine(disk, CONFIG).start().log_end_offset == 15
 
 
@@ -141,8 +135,8 @@ def test_a_batch_over_a_wrong_recovery_point_has_not_lost_its_place() -> None:
 def test_a_segment_that_begins_behind_a_hole_is_none_of_that(base_offset: int) -> None:
     """So does a truncated log go on where compaction had left nothing."""
     disk = filled([1] * 10)
-    write(disk, f"{PARTITION_DIR}/{12:020d}.log", batch(5, base_offset))
-    write(disk, RECOVERY_POINTS, checkpoint_of(12))
+    overwrite(disk, f"{PARTITION_DIR}/{12:020d}.log", batch(5, base_offset))
+    overwrite(disk, RECOVERY_POINTS, checkpoint_of(12))
     log = LogMachine(disk, CONFIG).start()
     log.check()
     assert log.log_end_offset == base_offset + 5

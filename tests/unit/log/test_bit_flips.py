@@ -32,6 +32,7 @@ from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.testing.log_machine import DATA_DIR, PARTITION_DIR, TOPIC_ID, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.overwriting import overwrite
 from stratalog.testing.sampling import IS_WHOLE, Sampling
 from stratalog.testing.varied_log import CONFIG, PlacedBatch, VariedLog
 
@@ -271,7 +272,7 @@ def test_no_flip_under_a_running_log_lets_an_aborted_record_be_read_as_committed
             disk = varied().disk(CLOSED)
             machine = LogMachine(disk, CONFIG)
             log = machine.start()
-            put(disk, path, varied().flipped(path, position, chosen.randrange(8)))
+            overwrite(disk, path, varied().flipped(path, position, chosen.randrange(8)))
             everything = [log.read(offset, 1, Isolation.LOG_END) for offset in range(varied().end_offset)]
             assert b"".join(dict.fromkeys(data.batches for data in everything)) == bytes_behind(0)
             for offset, expected in enumerate(truth):
@@ -284,14 +285,6 @@ def test_no_flip_under_a_running_log_lets_an_aborted_record_be_read_as_committed
             machine.kill()
             assert aborted_of(machine.start()) == truth, (path, position, SEED)
     assert refused_count > 100
-
-
-def put(disk: MemoryFileSystem, path: str, data: bytes) -> None:
-    """Replace what is in a file, behind the back of whoever has it open."""
-    file = disk.open_append(path)
-    file.truncate(0)
-    file.append([data])
-    file.close()
 
 
 def aborted_of(log: UnifiedLog) -> list[tuple[AbortedTransaction, ...]]:

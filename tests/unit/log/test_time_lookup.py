@@ -25,6 +25,7 @@ from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import LogMachine
+from stratalog.testing.overwriting import flip
 
 CONFIG = LogConfig(
     index_interval_bytes=1, min_durability=Durability.DISK, remote_storage_enable=False, retention_ms=-1
@@ -51,16 +52,6 @@ def append(log: UnifiedLog, segments: Sequence[Sequence[bytes]], *, goes_on: boo
         for one in batches:
             moved = parse_header(one)._replace(base_offset=log.log_end_offset, leader_epoch=1)
             log.append_as_follower(moved.pack() + one[HEADER_SIZE:])
-
-
-def flip(machine: LogMachine, path: str, position: int) -> None:
-    """Damage a byte behind everybody's back."""
-    data = bytearray(machine.disk.read_file(path))
-    data[position] ^= 1
-    file = machine.disk.open_append(path)
-    file.truncate(0)
-    file.append([data])
-    file.close()
 
 
 TIMES = st.lists(st.integers(0, 9), min_size=1, max_size=3)
@@ -107,7 +98,7 @@ def damaged(times_ms: Sequence[int], position: int, *ordinals: int) -> UnifiedLo
     machine.stop()
     for ordinal in ordinals:
         *_, last = segments[ordinal].batches()
-        flip(machine, segments[ordinal].path, last.position + position)
+        flip(machine.disk, segments[ordinal].path, last.position + position)
     return machine.start()
 
 

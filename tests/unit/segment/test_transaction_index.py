@@ -20,6 +20,7 @@ from stratalog.segment.transaction_index import (
     without_markers,
 )
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.overwriting import flip
 
 PATH = "/log/00000000000000000010.txnindex"
 
@@ -133,14 +134,6 @@ class _Disk:
     def file(self) -> IndexFile:
         return TransactionIndex.file(self._cache, "/log", 0)
 
-    def flip(self, path: str, position: int) -> None:
-        data = bytearray(self.filesystem.read_file(path))
-        data[position] ^= 4
-        file = self.filesystem.open_append(path)
-        file.truncate(0)
-        file.append([data])
-        file.close()
-
     def opened(self) -> TransactionIndex:
         return TransactionIndex.open_proven(0, self.file(), 9000)
 
@@ -156,7 +149,7 @@ def test_what_the_disk_makes_of_an_index_after_it_was_opened_is_served_to_nobody
     disk = _Disk()
     disk.index.save_or_remove(9000)
     index = disk.opened()
-    disk.flip(INDEX, position)
+    flip(disk.filesystem, INDEX, position, bit=2)
     entry = position // ENTRY_SIZE
     # Another page takes the room of the last one.
     index.entry((entry + 150) % 300)
@@ -171,7 +164,7 @@ def test_what_the_disk_makes_of_an_index_after_it_was_opened_is_served_to_nobody
 def test_an_index_that_grows_gives_no_checksum_to_what_the_disk_made_of_it(position: int) -> None:
     disk = _Disk()
     assert disk.filesystem.file_size(INDEX) == 240 * ENTRY_SIZE
-    disk.flip(INDEX, position)
+    flip(disk.filesystem, INDEX, position, bit=2)
     with pytest.raises(CorruptRecordError, match="not what it was"):
         disk.index.collect(0, 600)
     with pytest.raises(CorruptRecordError, match="not what it was"):
