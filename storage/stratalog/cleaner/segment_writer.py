@@ -56,8 +56,7 @@ class SegmentWriter:
         self._checksum = 0
         self._pending = memoryview(bytearray(_WRITE_BYTES))
         self._pending_bytes = 0
-        self._is_closed = True
-        self.discard()
+        self._unlink()
         # As they come: a segment may be nothing but markers.
         aborted_file = IndexFile(resources.index_pages, self._path(TRANSACTION_INDEX_SUFFIX))
         self._indexes.transaction_index.attach(aborted_file)
@@ -152,6 +151,9 @@ class SegmentWriter:
     def discard(self) -> None:
         """Remove the files: the segment is not wanted, be it finished or not. Raises OSError."""
         self._close()
-        # Or the next one of this name would be written to a file that has none.
+        self._unlink()
+
+    def _unlink(self) -> None:
+        # What stayed open under the name would be written to, and has no name any more.
         self._files.forget(self._path(TRANSACTION_INDEX_SUFFIX))
         unlink_segment(self._filesystem, self._directory, self.base_offset, CLEANED_SUFFIX)
