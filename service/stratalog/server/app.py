@@ -26,7 +26,7 @@ from grpc_reflection.v1alpha import reflection
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.base.filesystem import FileSystem
-from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.posix_filesystem import PosixFileSystem, raise_open_file_limit
 from stratalog.base.randomness import IdGenerator, SystemIdGenerator
 from stratalog.manager.log_manager import LogManager
 from stratalog.objectstore.open_store import open_store
@@ -279,6 +279,7 @@ def serve(settings: ServerSettings, on_ready: Callable[[Server], None] | None = 
     """Serve until SIGTERM or SIGINT, then stop cleanly. Raises what `Server.start` raises."""
     keep_freed_memory()
     share_interpreter_lock()
+    raise_open_file_limit()
     asyncio.run(_serve(settings, on_ready))
 
 

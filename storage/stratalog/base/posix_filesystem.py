@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import logging
 import os
 import resource
 import shutil
@@ -23,6 +24,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from stratalog.base.filesystem import AppendFile, Buffer, FileLock
+
+logger = logging.getLogger(__name__)
 
 # POSIX guarantees 16, Linux and the BSDs give 1024.
 _MAX_PARTS = min(1024, os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16)
@@ -58,6 +61,19 @@ def open_file_limit() -> int:
     """How many files this process may have open at once, sockets and all."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit
+
+
+def raise_open_file_limit() -> None:
+    """Let this process open as many files as it is allowed to: the soft limit is for programs that use
+    `select`. Where the system refuses that, the limit stays."""
+    limit, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == allowed:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
+    except (OSError, ValueError) as failure:
+        # Darwin names no bound and has one.
+        logger.warning("the limit of open files stays at %d: %s", limit, failure)
 
 
 def _sync_descriptor(descriptor: int) -> None:
