@@ -108,7 +108,7 @@ class CleanerManagerMachine(RuleBasedStateMachine):
             self.pauses[partition] = self.pauses.get(partition, 0) + 1
         elif len(self.waiting.get(partition, ())) < 3:
             self.waiting.setdefault(partition, []).append(self.pool.submit(self.manager.pause, partition))
-            self.machine.clock.until_waiting()
+            self.machine.clock.until_threads_wait(sum(map(len, self.waiting.values())))
 
     @precondition(lambda self: any(self.pauses.values()))
     @rule(choice=CHOICES)

@@ -29,15 +29,34 @@ class WaitingClock(ManualClock):
     def __init__(self) -> None:
         super().__init__()
         self._waits = threading.Semaphore(0)
+        self._threads_changed = threading.Condition()
+        self._thread_count = 0
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
         # Said under the condition: whoever hears it cannot notify before the wait.
+        self._count_threads(1)
         self._waits.release()
-        return super().wait(condition, timeout_s)
+        try:
+            return super().wait(condition, timeout_s)
+        finally:
+            self._count_threads(-1)
+
+    def _count_threads(self, difference: int) -> None:
+        with self._threads_changed:
+            self._thread_count += difference
+            self._threads_changed.notify_all()
 
     def until_waiting(self) -> None:
-        """Return when one more thread than before waits, or is about to, with its condition still taken."""
+        """Return when one more wait than before has begun, or is about to, with its condition still taken.
+        A thread that is woken for nothing begins another one."""
         assert self._waits.acquire(timeout=30), "nobody waits"
+
+    def until_threads_wait(self, count: int) -> None:
+        """Return when so many threads wait at once."""
+        with self._threads_changed:
+            assert self._threads_changed.wait_for(lambda: self._thread_count >= count, timeout=30), (
+                f"fewer than {count} threads wait"
+            )
 
 
 class CleanerMachine:
