@@ -19,6 +19,7 @@ from stratalog.server.broker_config import BrokerConfig
 from stratalog.server.broker_config_copies import BrokerConfigCopies
 from stratalog.server.broker_keys import broker_key
 from stratalog.server.config_entry import ConfigChange, changed
+from stratalog.server.held_config import still_held
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class RuntimeConfig:
             changes = change_of(former)
             for change in changes:
                 broker_key(change.name, change.value)
-            config = BrokerConfig.of(former.static, changed(former.dynamic, changes))
+            config = self._altered(changes)
             require_fits(config.topic_defaults, self._max_request_bytes, "message.max.bytes")
             for reconfigurable in self._reconfigurables:
                 reconfigurable.require_applicable(config)
@@ -143,6 +144,22 @@ class RuntimeConfig:
         if unwritten is not None:
             raise unwritten
         return config
+
+    def _altered(self, changes: tuple[ConfigChange, ...]) -> BrokerConfig:
+        """What would be in force with the changes. Raises InvalidConfigError."""
+        overrides = changed(self._current.dynamic, changes)
+        try:
+            return BrokerConfig.of(self._current.static, overrides)
+        except InvalidConfigError as refusal:
+            held = still_held(overrides) if self._copies.held else {}
+            if not held:
+                raise
+            raise InvalidConfigError(
+                refusal.message
+                + "; some keys are held until you alter or delete them, as nobody knows what was altered",
+                **refusal.fields,
+                held=", ".join(held),
+            ) from None
 
     def _write(self, config: BrokerConfig, *, even_unwritten: bool) -> DataDirectoryError | None:
         """Make it durable. Raises DataDirectoryError where that cannot be, or returns it where the

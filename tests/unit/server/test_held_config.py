@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from stratalog.base.errors import DataDirectoryError
+from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.base.filesystem import FileSystem
 from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import LogConfig
@@ -248,3 +248,21 @@ def test_it_is_in_force_at_once_is_told_and_is_taken_back_as_the_log_says(
     assert still_held(runtime.current.dynamic) == {}
     runtime, said = restarted(disk, caplog)
     assert (runtime.topic_defaults.retention_ms, said) == (5, [])
+
+
+def test_what_is_refused_for_what_is_held_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """And what is refused without anything held does not."""
+    disk = disk_with({})
+    runtime, _ = restarted(disk, caplog)
+    lag = ConfigChange("log.cleaner.max.compaction.lag.ms", "1000")
+    with pytest.raises(InvalidConfigError, match=r"contradicts another key.*held until you") as refused:
+        runtime.alter((lag,))
+    assert refused.value.fields["name"] == "log.cleaner.min.compaction.lag.ms"
+    assert "log.cleaner.min.compaction.lag.ms" in str(refused.value.fields["held"])
+    assert lag.name not in str(refused.value.fields["held"])
+    runtime.alter((lag, ConfigChange("log.cleaner.min.compaction.lag.ms", "900")))
+    runtime.alter(tuple(ConfigChange(name, None) for name in HELD if name != lag.name))
+    with pytest.raises(InvalidConfigError) as refused:
+        runtime.alter((ConfigChange("log.cleaner.min.compaction.lag.ms", "2000"),))
+    assert "held" not in refused.value.fields
+    assert "held" not in refused.value.message
