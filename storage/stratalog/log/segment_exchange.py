@@ -2,9 +2,9 @@
 
 Before anything is renamed the new files have been read back, the log is durable up to its end, and the
 checkpoint says so: a hole in its offsets is never taken for lost data. What the disk refuses until then
-leaves the log as it was, and so does the first old file, if it cannot be renamed. From then on there is no
-way back but forward: a failure takes the log offline, and the next process finds the old segments or the new
-ones (see `segment_swap`).
+leaves the log as it was, and so does the first old file, if it cannot be renamed and is found under its name.
+From then on there is no way back but forward: a failure takes the log offline, and the next process finds the
+old segments or the new ones (see `segment_swap`).
 
 Readers have the old segments or the new ones. One that comes to an old file too late is told that it is
 missing, even if a new one has its name, and looks at the log again; one that has it open finishes. Appends
@@ -130,10 +130,25 @@ class SegmentExchange:
         try:
             exchange_names(filesystem, directory, new_bases, replaced)
         except OSError as failure:
-            if replaced[0].is_dropped or failure.errno in DISK_FAILURES:
+            is_disk_failure = failure.errno in DISK_FAILURES
+            if replaced[0].is_dropped or is_disk_failure or not self._is_found(replaced[0]):
                 raise self._availability.go_offline(failure) from failure
             self._take_back(new_bases, failure)
             raise
+
+    def _is_found(self, old: LogSegment) -> bool:
+        """The data is certainly there under its name. A rename that was done may be told to have failed (by a
+        disk that another machine serves, say), and then the new files are the only ones left of these
+        records."""
+        try:
+            # Opened: a name alone may be known from before.
+            file = self._local.resources.filesystem.open_read(old.path)
+            try:
+                return file.size() >= old.size_bytes
+            finally:
+                file.close()
+        except OSError:
+            return False
 
     def _take_back(self, new_bases: Sequence[int], failure: OSError) -> None:
         """Remove the new files, none of which has replaced anything. Raises DataDirectoryError."""

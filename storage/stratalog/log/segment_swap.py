@@ -91,8 +91,8 @@ def exchange_names(
     filesystem: FileSystem, directory: str, new_base_offsets: Sequence[int], replaced: Sequence[LogSegment]
 ) -> None:
     """The other steps: the old files are renamed, the new ones get their names, which the caller syncs.
-    Raises OSError: nothing was replaced where none of the old segments `is_dropped`; else nobody knows what
-    is on the disk, and `settle_swaps` goes on with it."""
+    Raises OSError: nothing was replaced where none of the old segments `is_dropped` and the first is found
+    under its name; else nobody knows what is on the disk, and `settle_swaps` goes on with it."""
     for segment in replaced:
         segment.mark_deleted()
     filesystem.sync_directory(directory)

@@ -7,6 +7,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -161,14 +162,16 @@ def test_the_active_segment_is_never_replaced() -> None:
 
 
 class Refusing(FaultyFileSystem):
-    """Lets one rename, or one sync of a directory, fail with `number`: after `count` that go well."""
+    """Lets one rename, or one sync of a directory, fail with `number`: after `count` that go well. Where
+    `part` is 1 it is done all the same."""
 
     operation = ""
-    count = number = 0
+    count = number = part = 0
     is_met = False
 
-    def refuse(self, operation: str, count: int, number: int) -> None:
+    def refuse(self, operation: str, count: int, number: int, part: int = 0) -> None:
         self.operation, self.count, self.number, self.is_met = operation, count, number, False
+        self.part = part
 
     def next_fate(self, name: str, path: str) -> Fate | None:
         fate = super().next_fate(name, path)
@@ -176,7 +179,7 @@ class Refusing(FaultyFileSystem):
             self.is_met = self.count == 0
             self.count -= 1
             if self.is_met:
-                return Fate(0, OSError(self.number, os.strerror(self.number), path))
+                return Fate(self.part, OSError(self.number, os.strerror(self.number), path))
         return fate
 
 
@@ -216,6 +219,58 @@ def test_whichever_rename_is_refused_the_log_has_the_old_segments_or_the_new_one
         history.write()
     assert ordinal > 8
     assert (offline_count > 0) == (number == errno.EPERM)
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOSPC, errno.EPERM])
+def test_a_rename_that_was_done_and_is_said_to_have_failed_loses_nothing(number: int) -> None:
+    """A request that was sent twice finds what the first one has left, for one."""
+    ordinal = offline_count = 0
+    while True:
+        disk = Refusing()
+        log = filled(disk=disk).log
+        log.flush()
+        before, group = read_local(log), log.local_segments[1:3]
+        cleaned = copied(log, group)
+        disk.refuse("rename", ordinal, number, part=1)
+        ordinal += 1
+        with suppress(OSError, DataDirectoryError):
+            log.segment_exchange.replace([cleaned], group, lambda _: None)
+        if not disk.is_met:
+            break
+        offline_count += log.is_offline
+        if not log.is_offline:
+            assert read_local(log) == before
+            log.check()
+        for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
+            assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER).start()) == before
+    assert ordinal > 8
+    assert offline_count > 0
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_where_nobody_can_tell_whether_a_file_was_renamed_its_copy_stays(part: int) -> None:
+    """Neither the rename nor a look at the old name says anything."""
+    rename = 0
+    while True:
+        disk = FaultyFileSystem()
+        log = filled(disk=disk).log
+        log.flush()
+        before, group = read_local(log), log.local_segments[1:3]
+        cleaned = copied(log, group)
+        if rename == 0:
+            assert replace(log, [cleaned], group)
+            name = f"rename {group[0].path} "
+            rename = next(number for number, done in enumerate(disk.trace, 1) if done.startswith(name))
+            continue
+        disk.fail_at(rename, number=errno.EPERM, part=part)
+        disk.fail_at(rename + 1, number=errno.EMFILE)
+        with pytest.raises(DataDirectoryError):
+            replace(log, [cleaned], group)
+        break
+    assert disk.trace[rename] == f"open_read {group[0].path}"
+    assert log.is_offline
+    for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
+        assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER).start()) == before
 
 
 def test_a_clean_whose_flush_finds_no_descriptor_leaves_nothing() -> None:
