@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
+from stratalog.record.header import NO_TIMESTAMP
 from stratalog.segment.batch_walk import damaged_batch
 from stratalog.segment.file_names import (
     LOG_SUFFIX,
@@ -98,7 +100,8 @@ def resume_indexes(known: SegmentIndexes, file: AppendFile, extent: SegmentExten
     """The same, transactions included, out of indexes that know these batches and perhaps more: only what
     lies behind the last entry is walked.
 
-    Raises CorruptRecordError where the last entries are not of the batches that they lead to, OSError.
+    Raises CorruptRecordError where the last entries are not of the batches that they lead to, or the time
+    index misses some, OSError.
     """
     indexes, end_offset = known.until(extent.size_bytes), extent.base_offset
     last = indexes.offset_index.last
@@ -111,11 +114,36 @@ def resume_indexes(known: SegmentIndexes, file: AppendFile, extent: SegmentExten
         end_offset = header.next_offset
         indexes.resume_with(header.size_in_bytes, header.last_offset, header.max_timestamp)
     indexes.transaction_index = indexes.transaction_index.below(end_offset)
-    newest = indexes.time_index.last
-    if newest is not None:
-        # The highest timestamp so far comes from there. All entries before it lead to older batches.
-        position_since(file, extent, indexes, newest.timestamp_ms + 1)
+    _require_newest(indexes, file, extent)
     return IndexedBatches(indexes, end_offset)
+
+
+def _require_newest(indexes: SegmentIndexes, file: AppendFile, extent: SegmentExtent) -> None:
+    """The time index got the highest timestamp so far with every offset entry: hold its last one against the
+    batches up to there, which are few where timestamps ascend. One that is newer, and proven, had an entry,
+    which is gone. What a damaged one says is held against nobody.
+
+    Raises CorruptRecordError, OSError.
+    """
+    last, newest = indexes.offset_index.last, indexes.time_index.last
+    newest_ms, position = NO_TIMESTAMP, 0
+    if newest is not None:
+        newest_ms = newest.timestamp_ms
+        # All entries before it lead to older batches.
+        position = position_since(file, extent, indexes, newest_ms + 1)
+    if last is None or position == last.position:
+        return
+    try:
+        located = takewhile(lambda batch: batch.position <= last.position, extent.walk(file, position))
+        if all(header.max_timestamp <= newest_ms for _, header in located):
+            return
+        proven = chain.from_iterable(extent.rows(file, position, is_search=True))
+        rows = takewhile(lambda row: row.position <= last.position, proven)
+        is_missing = any(row.max_timestamp_ms > newest_ms for row in rows)
+    except CorruptRecordError:
+        return
+    if is_missing:
+        raise CorruptRecordError("a time index misses a batch", path=file.path, newest=newest)
 
 
 def indexes_until(

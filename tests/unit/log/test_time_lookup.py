@@ -21,11 +21,13 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAX_TIMESTAMP_POSITION, parse_header
 from stratalog.record.record import Record
+from stratalog.segment.file_names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_path
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import LogMachine
-from stratalog.testing.overwriting import flip
+from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.overwriting import flip, overwrite
 
 CONFIG = LogConfig(
     index_interval_bytes=1, min_durability=Durability.DISK, remote_storage_enable=False, retention_ms=-1
@@ -230,3 +232,48 @@ def test_a_batch_that_is_being_appended_is_nobodys_yet(monkeypatch: pytest.Monke
     assert found == [(TimestampOffset(3, 1), None, None)]
     assert log.max_timestamp() == log.offset_for_timestamp(9) == TimestampOffset(9, 4)
     assert log.offset_for_timestamp(4) == TimestampOffset(7, 3)
+
+
+@pytest.mark.parametrize(
+    "times_ms", [(90, 10, 20, 30, 40, 5), (10, 60, 20, 80, 70, 90), (5, 10, 20, 30, 40, 90)]
+)
+@pytest.mark.parametrize("suffix", [TIME_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX])
+@pytest.mark.parametrize("interval_bytes", [1, 100, 200])
+def test_an_index_that_lost_its_last_entries_hides_no_record(
+    times_ms: Sequence[int], suffix: str, interval_bytes: int
+) -> None:
+    """Of the active segment, with all of its entries whole, while nobody had the log open."""
+    config = replace(CONFIG, index_interval_bytes=interval_bytes)
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk, config)
+    append(machine.start(), [[batch([time_ms]) for time_ms in times_ms]])
+    machine.stop()
+    path = segment_path(PARTITION_DIR, 0, suffix)
+    for size_bytes in range(0, disk.file_size(path), 12 if suffix == TIME_INDEX_SUFFIX else 8):
+        copy = disk.after_crash(Survival(Kept.ALL, Kept.ALL))
+        overwrite(copy, path, copy.read_file(path)[:size_bytes])
+        log = LogMachine(copy, config).start()
+        for wanted_ms in range(100):
+            first = next((found for found in enumerate(times_ms) if found[1] >= wanted_ms), None)
+            assert log.offset_for_timestamp(wanted_ms) == (None if first is None else (first[1], first[0]))
+        highest_ms = max(times_ms)
+        assert log.max_timestamp() == (highest_ms, times_ms.index(highest_ms))
+        log.check()
+
+
+@pytest.mark.parametrize("position", [0, MAX_TIMESTAMP_POSITION])
+def test_a_damaged_header_behind_the_newest_record_is_no_fault_of_an_index(position: int) -> None:
+    """It claims to be newer than the time index knows, or contradicts its neighbours: the log is served up
+    to there, and behind it."""
+    machine = LogMachine(config=CONFIG)
+    log = machine.start()
+    append(log, [[batch([time_ms]) for time_ms in (90, 10, 20, 30)]])
+    [segment] = log.local_segments
+    damaged_position = [located.position for located in segment.batches()][2]
+    machine.stop()
+    flip(machine.disk, segment.path, damaged_position + position)
+    log = machine.start()
+    assert log.offset_for_timestamp(80) == (90, 0)
+    assert [len(log.read(offset, 1).batches) > 0 for offset in (0, 1, 3)] == [True] * 3
+    with pytest.raises(CorruptRecordError):
+        log.read(2, 1)
