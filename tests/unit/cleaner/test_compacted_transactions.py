@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Collection
 
 import pytest
 
+from stratalog.cleaner import group_cleaner
 from stratalog.log.isolation import Isolation
+from stratalog.record.compression import Codec
 from stratalog.record.record import Record
+from stratalog.segment.transaction_index import without_markers
 from stratalog.testing.compacted_log import CONFIG, CompactedLog, Consumer
 from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import PARTITION
@@ -221,3 +225,78 @@ def test_a_truncation_opens_a_transaction_again_of_which_nothing_is_left() -> No
     assert history.log.last_stable_offset == 6
     history.clean_all()
     assert history.read_table() == {b"z": b"1", b"a": b"1", b"c": b"2"}
+
+
+@pytest.mark.parametrize("key_count", [6, 9, 1000])
+def test_entries_of_aborted_transactions_are_those_of_the_segment_that_has_their_markers(
+    key_count: int,
+) -> None:
+    """A group that was one segment becomes several, because its indexes have no room any more; what lies
+    above the end of the map is copied as it is."""
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=8000))
+    for number in range(12):
+        history.put(f"a{number}=aborted", f"k{number}=aborted", txn=number % 3)
+        # Each of these is written by itself, so that there are places to begin another segment.
+        history.put(f"k{number}=plain", codec=Codec.GZIP)
+        if number % 2:
+            history.end(number % 3, committed=number % 4 == 1)
+    for producer_id in history.open_producers:
+        history.end(producer_id, committed=False)
+    end_offset = history.log.log_end_offset
+    before = history.log.aborted_transactions(0, end_offset)
+    config = dataclasses.replace(history.machine.config, segment_index_bytes=40, index_interval_bytes=1)
+    history.machine.config = config
+    history.log.reconfigure(config)
+    history.log.roll()
+    result = history.clean(key_count)
+    assert result is not None
+    assert result.stats.segments_out > result.stats.segments_in
+    assert (result.end_offset <= before[-1].first_offset) == (key_count < 1000)
+    for is_restarted in (False, True):
+        if is_restarted:
+            history.restart(is_clean=False)
+        for segment in history.log.local_segments:
+            for entry in segment.indexes().transaction_index:
+                assert segment.base_offset <= entry.last_offset < segment.end_offset
+        assert history.log.aborted_transactions(0, end_offset) == before
+        for offset in range(end_offset):
+            seen = Consumer(history.log, offset).catch_up()
+            assert seen == [one for one in history.committed(offset) if one in seen]
+            assert {one.key for one in seen} == {one.key for one in history.committed(offset)}
+        assert history.read_table() == history.table()
+
+
+def test_what_is_kept_of_dropped_markers_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the part that is being looked at, and of nothing before it."""
+    sizes: list[int] = []
+
+    def counted(entries: bytes, last_offsets: Collection[int]) -> bytes:
+        sizes.append(len(last_offsets))
+        return without_markers(entries, last_offsets)
+
+    monkeypatch.setattr(group_cleaner, "without_markers", counted)
+    history = CompactedLog(SMALL)
+    for number in range(60):
+        history.put(f"k={number}", txn=number % 2)
+        history.end(number % 2, committed=False)
+    for number in range(4):
+        age(history, number)
+    assert sum(sizes) > 40
+    assert max(sizes) < 10
+
+
+def test_transaction_indexes_below_the_log_start_are_not_looked_at() -> None:
+    """Retention may drop their segments at any time: a clean does not end for it."""
+    history = CompactedLog(SMALL)
+    for number in range(12):
+        history.put(f"k{number % 3}={number}", txn=1)
+        history.end(1, committed=number % 2 == 0)
+    history.log.roll()
+    segments = history.log.local_segments
+    assert segments[0].has_aborted
+    history.log.increment_log_start_offset(segments[3].base_offset)
+    counts: list[int] = []
+    result = history.clean(on_step=lambda: counts.append(history.log.delete_old_segments()))
+    assert sum(counts) == 3
+    assert result is not None
+    assert history.read_table() == history.table()
