@@ -42,6 +42,7 @@ from stratalog.log.recovered_lineage import (
     require_lineage,
     require_no_lower_epoch,
     require_no_shift,
+    require_order,
 )
 from stratalog.log.segment_split import split_segment
 from stratalog.log.segment_swap import settle_swaps
@@ -186,6 +187,8 @@ class LogLoader:
         trusted_count = min(trusted_count, sum(s.base_offset < trusted_end_offset for s in segments))
         if was_clean and trusted_count == len(segments) and self._activate(segments):
             self._require_closed_end(segments[-1].end_offset)
+            if self._written_by_broker:
+                require_order(self._resources.files, segments)
             local_log = LocalLog(
                 self._resources, self._directory, segments, unsynced=(), may_be_reserved=False
             )
@@ -216,6 +219,7 @@ class LogLoader:
         if was_clean:
             self._require_closed_end(found.walked[-1].end_offset)
         if self._written_by_broker:
+            require_order(self._resources.files, [*found.durable, found.walked[0].segment])
             require_no_lower_epoch(self._resources.files, found.walked[-1], state.latest_epoch)
             if not was_clean:
                 known.replace(known_or_learnt(known, state.epochs))
@@ -272,8 +276,15 @@ class LogLoader:
             if not segment.fits(segment.end_offset - 1) and self._overflows(segment):
                 return count
             if not segment.has_aborted and segment.base_offset in self._checksums:
-                # Its index is gone.
-                return count
+                if not is_proven(
+                    self._filesystem, self._directory, segment.base_offset, b"", segment.size_bytes
+                ):
+                    # Its index is gone.
+                    return count
+                # Of one without an entry nothing is.
+                self._nameless.append(
+                    segment_path(self._directory, segment.base_offset, TRANSACTION_CHECKSUM_SUFFIX)
+                )
             if not segment.has_aborted and witness is None:
                 continue
             try:
@@ -288,11 +299,11 @@ class LogLoader:
                 return count
             if witness is not None and witness.misses_entry(index, segment):
                 return count
-            segment.has_aborted = index.last is not None
+            has_file, segment.has_aborted = segment.has_aborted, index.last is not None
             is_sealed = segment is not segments[-1]
             if index.last is not None and is_sealed and index.last.last_offset >= segment.end_offset:
                 return count
-            if is_sealed and is_whole is None:
+            if has_file and is_sealed and is_whole is None:
                 if is_contradicted(index, segments[: count + 1]):
                     return count
                 self._unproven.append((segment, data))

@@ -23,6 +23,8 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.record.header import MAGIC_POSITION, parse_header
+from stratalog.segment.file_names import TRANSACTION_CHECKSUM_SUFFIX, TRANSACTION_INDEX_SUFFIX
+from stratalog.segment.transaction_checksum import write_checksum
 from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
@@ -104,11 +106,12 @@ NAMES = pytest.mark.parametrize("name", TOPICS)
 WITH_ISOLATION = pytest.mark.parametrize("isolation", ISOLATIONS)
 
 
-def test_a_stop_without_an_append_changes_no_file() -> None:
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_a_stop_without_an_append_changes_no_file(is_imported: bool) -> None:
     disk = copied()
     before = disk.contents()
-    for _ in range(2):
-        broker = opened(disk)
+    for is_import in (is_imported, False, False):
+        broker = opened(disk, is_import=is_import)
         assert broker.manager.was_clean
         assert all(broker.log(name).recovery_report.was_clean for name in TOPICS)
         broker.manager.close()
@@ -121,6 +124,24 @@ def test_a_stop_without_an_append_changes_no_file() -> None:
         assert all(path.endswith(".txnchecksum") for path in added)
         assert {path.replace("checksum", "index") for path in added} <= before.keys()
         assert not [path for path in before.keys() - after.keys() if path.startswith("/data/g1-")]
+
+
+def test_the_checksum_of_an_index_without_entries_is_nothing_lost() -> None:
+    """Which imports have left beside segments that have no index."""
+    disk = copied()
+    logs = [path for path in disk.contents() if path.startswith("/data/g1-") and path.endswith(".log")]
+    left: list[str] = []
+    for path in logs:
+        if not disk.exists(path.replace(".log", TRANSACTION_INDEX_SUFFIX)):
+            directory, _, name = path.rpartition("/")
+            write_checksum(disk, directory, int(name.removesuffix(".log")), b"", disk.file_size(path))
+            left.append(path.replace(".log", TRANSACTION_CHECKSUM_SUFFIX))
+    assert all(disk.exists(path) for path in left)
+    broker = opened(disk)
+    assert len(left) > 3
+    assert all(broker.log(name).recovery_report.was_clean for name in TOPICS)
+    broker.manager.close()
+    assert not any(disk.exists(path) for path in left)
 
 
 @NAMES
