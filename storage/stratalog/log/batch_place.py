@@ -9,8 +9,8 @@ tells when it was altered. Nothing follows the last batch of a log; but two thin
   it to the end of a batch. A leader numbers without a hole, and a follower leaves one at the log's end only.
 * No batch is appended farther from its segment's base than its indexes can say.
 
-Neither is so in a log that a broker wrote: its recovery point may not have come with it, and old ones merged
-segments that are too far apart (`segment_split`).
+Neither is known of a log that a broker wrote: its recovery point may not have come with it, and old ones
+merged segments that are too far apart (`segment_split`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.record.batch_row import BatchRow
 from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.segment.log_segment import LogSegment
+
+_ADVICE = (
+    "which no crash does; restore the file from a copy, or, to go on without it, move the partition's"
+    " directory away and make an empty one in its place"
+)
 
 
 def require_place(
@@ -62,11 +67,21 @@ def require_place(
         )
 
 
+def require_end_below(segment: LogSegment, end_offset: int, next_base_offset: int) -> None:
+    """A sound batch of the segment ends there, and what begins at `next_base_offset` lies behind it: another
+    batch, or the next segment. Raises DataDirectoryError where they overlap."""
+    if end_offset > next_base_offset:
+        raise DataDirectoryError(
+            f"a sound batch ends above the offset at which the one behind it begins, {_ADVICE}",
+            path=segment.path,
+            end_offset=end_offset,
+            base_offset=next_base_offset,
+        )
+
+
 def _too_far(file: AppendFile, segment: LogSegment, row: BatchRow) -> DataDirectoryError:
     return DataDirectoryError(
-        "a sound batch lies farther from its segment's base than any is appended, which no crash does; "
-        "restore the file from a copy, or, to go on without it, move the partition's directory away and make "
-        "an empty one in its place",
+        f"a sound batch lies farther from its segment's base than any is appended, {_ADVICE}",
         path=segment.path,
         base_offset=_base_offset(file, row),
         segment_base_offset=segment.base_offset,

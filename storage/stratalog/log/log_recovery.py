@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import AppendFile
-from stratalog.log.batch_place import require_place
+from stratalog.log.batch_place import require_end_below, require_place
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_state import LogState
@@ -124,8 +124,8 @@ class LogRecovery:
 
         `trusted_count`: so many of the first segments need no look at them if they are durable. What is
         returned instead is a segment of a broker's log that has to be split before. Raises DataDirectoryError
-        where fsynced bytes are damaged, UnsupportedOperationError where a broker's log goes on in an older
-        format, CorruptRecordError, OSError.
+        where fsynced bytes are damaged or a batch has lost its place, UnsupportedOperationError where a
+        broker's log goes on in an older format, CorruptRecordError, OSError.
         """
         durable_count = sum(segment.end_offset <= self._recovery_point for segment in segments[:-1])
         durable_count = min(durable_count, trusted_count)
@@ -180,6 +180,10 @@ class LogRecovery:
                 remaining_bytes = sum(later.size_bytes for later in segments[ordinal:])
                 self._on_progress(LoadProgress(self._directory, len(segments) - ordinal, remaining_bytes))
             walked.append(self._walk_segment(segment))
+            if ordinal + 1 < len(segments):
+                require_end_below(
+                    walked[-1].segment, walked[-1].end_offset, segments[ordinal + 1].base_offset
+                )
             if walked[-1].lost_bytes:
                 break
         return walked

@@ -15,9 +15,12 @@ no epoch is known, which is what a log looks like whose beginning was deleted.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.log.batch_place import require_end_below
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, EpochEntry, LeaderEpochCache
 from stratalog.log.log_recovery import WalkedLog, WalkedSegment
 from stratalog.record.batch import crc_matches
@@ -36,10 +39,6 @@ def require_lineage(
 
     Raises DataDirectoryError where they contradict each other, or the batches do. Raises OSError.
     """
-    segments = [*(item.segment for item in found.walked), *found.invalid]
-    for item, follower in zip(found.walked, segments[1:], strict=False):
-        if item.end_offset > follower.base_offset:
-            raise _contradiction(item.segment, item.end_offset, follower.base_offset)
     last = found.walked[-1]
     if last.lost_bytes:
         require_no_shift(files, last.segment)
@@ -109,7 +108,7 @@ def require_no_shift(files: OpenFiles, segment: LogSegment) -> int:
         if not end_before <= follower.base_offset <= last.last_offset or base_offset == end_before:
             return end_offset
         if crc_matches(file.read_at(last.end_position, follower.size_in_bytes), 0, follower):
-            raise _contradiction(segment, end_offset, follower.base_offset)
+            require_end_below(segment, end_offset, follower.base_offset)
     return end_offset
 
 
@@ -120,15 +119,25 @@ def _header(data: bytes) -> BatchHeader | None:
         return None
 
 
-def _contradiction(segment: LogSegment, end_offset: int, base_offset: int) -> DataDirectoryError:
-    return DataDirectoryError(
-        "a sound batch ends above the offset at which the one behind it begins, which no crash does; restore "
-        "the file from a copy, or, to go on without it, move the partition's directory away and make an "
-        "empty one in its place",
-        path=segment.path,
-        end_offset=end_offset,
-        base_offset=base_offset,
-    )
+def require_order(files: OpenFiles, segments: Sequence[LogSegment]) -> None:
+    """Segments that are not walked, in order: no sound batch of one ends above the next one's base.
+
+    Where a batch cannot be read, whoever reads it is told. Raises DataDirectoryError, OSError.
+    """
+    for segment, follower in pairwise(segments):
+        try:
+            position = _position_below(segment, follower.base_offset)
+        except CorruptRecordError:
+            # An index cannot be made of a segment that does not end before the next one.
+            position = 0
+        try:
+            with files.use(segment.path) as file:
+                located = deque(walk(file, position, segment.size_bytes, epochs_ascend=False), maxlen=1)
+                for last_position, header in located:
+                    if crc_matches(file.read_at(last_position, header.size_in_bytes), 0, header):
+                        require_end_below(segment, header.next_offset, follower.base_offset)
+        except CorruptRecordError:
+            continue
 
 
 def require_known_epochs(segments: Sequence[LogSegment], known: LeaderEpochCache) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_recovery import LoadProgress, RecoveryReport
 from stratalog.log.unified_log import UnifiedLog
@@ -102,6 +103,40 @@ def test_a_segment_that_lost_its_end_without_a_trace_ends_the_log() -> None:
     assert log.log_end_offset == bases[1] - 3
     assert len(log.segments()) == 1
     ledger.verify(log, after_crash=True)
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+@pytest.mark.parametrize("was_killed", [True, False])
+@pytest.mark.parametrize("written_by_broker", [True, False])
+def test_segments_that_overlap_are_told_apart_from_those_with_holes(
+    written_by_broker: bool, was_killed: bool, has_checkpoint: bool
+) -> None:
+    """A copy of a compacted log that was made twice has segments of before and after. No index tells."""
+    disk = MemoryFileSystem()
+    machine, log, _ = filled(disk, 20, flush=True)
+    bases = [info.base_offset for info in log.segments()]
+    if not was_killed:
+        machine.start()
+        machine.stop()
+    # The data of the third segment, under the name of the first one.
+    rewrite(disk, log_path(bases[0]), disk.read_file(log_path(bases[2])))
+    for suffix in (".index", ".timeindex"):
+        disk.unlink(log_path(bases[0]).replace(".log", suffix))
+    if not has_checkpoint:
+        disk.unlink(f"{DATA_DIR}/{RECOVERY_POINT_FILE}")
+    machine = LogMachine(disk, CONFIG, written_by_broker=written_by_broker)
+    is_walked = was_killed and not has_checkpoint
+    before = disk.contents()
+    if not written_by_broker and not is_walked:
+        # Nobody looks at what one of our own logs has below its recovery point, but who reads it.
+        machine.start()
+        return
+    with pytest.raises(DataDirectoryError, match="ends above the offset at which the one behind it begins"):
+        machine.start()
+    after = disk.contents()
+    assert {path: after[path] for path in after if path.startswith(PARTITION_DIR)} == {
+        path: before[path] for path in before if path.startswith(PARTITION_DIR)
+    }
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
