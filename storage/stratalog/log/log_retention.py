@@ -8,6 +8,8 @@ stays, with all behind it, for the next time.
 A segment whose newest record claims to be of the future is never old enough, and keeps all behind it from
 going by age. The log of the process says so once for each, and they are counted. So it is with one whose age
 is not known because a batch is damaged that it follows from: checksums are compared before a segment goes.
+What was found damaged is compared again when its file has another time, and once an hour: a copy that is put
+in its place may have the time of the damaged one.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ from stratalog.log.log_offsets import LogOffsets
 from stratalog.segment.log_segment import LogSegment
 
 logger = logging.getLogger(__name__)
+
+DAMAGED_AGAIN_S = 60 * 60
+"""How long what was found damaged is not read again."""
 
 
 class LogRetention:
@@ -57,6 +62,7 @@ class LogRetention:
         self._proven: dict[LogSegment, int] = {}
         # The one whose age a damaged batch hides, with the time of its file: it is not read at every look.
         self._damaged: tuple[LogSegment, int] | None = None
+        self._damaged_until_s = 0.0
         # The one that ended the last look at ages, because it claims to be of the future.
         self._future_base_offset: int | None = None
 
@@ -179,12 +185,12 @@ class LogRetention:
 
     def _is_sound(self, segment: LogSegment) -> bool:
         seen = segment, self._filesystem.modified_ms(segment.path)
-        if self._damaged == seen:
+        if self._damaged == seen and self._clock.monotonic_s() < self._damaged_until_s:
             return False
         try:
             segment.prove_max_timestamp()
         except CorruptRecordError as damage:
-            self._damaged = seen
+            self._damaged, self._damaged_until_s = seen, self._clock.monotonic_s() + DAMAGED_AGAIN_S
             self._report_damage(segment, damage)
             return False
         return True
@@ -194,8 +200,8 @@ class LogRetention:
             self._damaged_base_offset = segment.base_offset
             logger.warning(
                 "%s has a segment whose age is not known, which is not dropped by age, nor is what"
-                " follows it; restore its file from a copy, or delete the records, base_offset=`%d`"
-                " reason=`%s`",
+                " follows it; restore its file from a copy and restart the server, or delete the records,"
+                " base_offset=`%d` reason=`%s`",
                 self._topic_partition,
                 segment.base_offset,
                 damage,

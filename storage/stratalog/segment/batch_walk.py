@@ -174,7 +174,8 @@ def _require_sound_before(file: AppendFile, begin_position: int, end_position: i
 def damaged_batch(path: str, position: int) -> CorruptRecordError:
     """The error of whoever cannot go by a batch that lies there."""
     return CorruptRecordError(
-        "a stored batch that decides what is found does not match its checksum; restore the file from a copy",
+        "a stored batch that decides what is found does not match its checksum; restore the file from a copy"
+        " and restart the server",
         path=path,
         position=position,
     )
