@@ -28,13 +28,14 @@ from stratalog.segment.file_names import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_CHECKSUM_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    parse_name_offset,
+    parse_segment_name,
 )
 
 # Kafka's own, which this project does not write.
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 QUORUM_STATE_FILE = "quorum-state"
 
-_MAX_OFFSET = 2**63 - 1
 _OFFSET_NAME = re.compile(r"([0-9]{20})(\.[a-z]+)(\.deleted|\.swap|\.cleaned)?", re.ASCII)
 # Of Kafka's metadata log: what a cluster begins with; and where a snapshot ends, and in which epoch.
 _BOOTSTRAP_SNAPSHOT_NAME = "bootstrap.checkpoint"
@@ -130,18 +131,18 @@ def log_file_of(path: str) -> LogFile | None:
     if name == _BOOTSTRAP_SNAPSHOT_NAME:
         return LogFile(path, FileKind.METADATA_SNAPSHOT)
     match = _METADATA_SNAPSHOT_NAME.fullmatch(name)
-    if match is not None and int(match[1]) <= _MAX_OFFSET:
-        return LogFile(path, FileKind.METADATA_SNAPSHOT, int(match[1]))
-    match = _OFFSET_NAME.fullmatch(name)
-    if match is None or match[2] not in _KINDS_BY_SUFFIX or int(match[1]) > _MAX_OFFSET:
-        return None
-    return LogFile(path, _KINDS_BY_SUFFIX[match[2]], int(match[1]))
+    kind: FileKind | None = FileKind.METADATA_SNAPSHOT
+    if match is None:
+        match = _OFFSET_NAME.fullmatch(name)
+        kind = _KINDS_BY_SUFFIX.get(match[2]) if match else None
+    offset = parse_name_offset(match[1]) if match else None
+    return None if kind is None or offset is None else LogFile(path, kind, offset)
 
 
 def is_segment_name(name: str) -> bool:
     """Whether a file of that name is a segment that is in use."""
-    match = _OFFSET_NAME.fullmatch(name)
-    return match is not None and match[2] == LOG_SUFFIX and match[3] is None
+    parsed = parse_segment_name(name)
+    return parsed is not None and parsed[1] == LOG_SUFFIX
 
 
 def log_files_in(filesystem: FileSystem, directory: str) -> list[LogFile]:

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
+from stratalog.record.header import MAX_OFFSET
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,6 @@ LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 """A broker's; the high watermark here follows from the recovery point and the store."""
 _VERSION = 0
-_MAX_OFFSET = 2**63 - 1
 
 
 class OffsetCheckpoint:
@@ -72,7 +72,7 @@ def parse_checkpoint(text: str) -> dict[TopicPartition, int]:
     offsets: dict[TopicPartition, int] = {}
     for line in lines[2:]:
         topic, partition, offset = line.split(" ")
-        if not topic or int(partition) < 0 or not 0 <= int(offset) <= _MAX_OFFSET:
+        if not topic or int(partition) < 0 or not 0 <= int(offset) <= MAX_OFFSET:
             raise ValueError("a checkpoint entry is out of range")
         offsets[TopicPartition(topic, int(partition))] = int(offset)
     return offsets

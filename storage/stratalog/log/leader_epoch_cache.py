@@ -24,13 +24,13 @@ from typing import NamedTuple
 from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
+from stratalog.record.header import MAX_OFFSET
 from stratalog.segment.batch_read import EpochSpan
 
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 _VERSION = 0
 _TEXT = re.compile(r"([0-9]+)\n([0-9]+)\n((?:[0-9]+ [0-9]+\n)*)")
 _MAX_EPOCH = 2**31 - 1
-_MAX_OFFSET = 2**63 - 1
 
 
 class EpochEntry(NamedTuple):
@@ -122,11 +122,11 @@ class LeaderEpochCache:
         """The epoch of the batch at `offset`, if it is known, and where the next one begins."""
         entries = self._entries
         if entries and entries[-1].start_offset <= offset:
-            return EpochSpan(entries[-1].epoch, _MAX_OFFSET)
+            return EpochSpan(entries[-1].epoch, MAX_OFFSET)
         count = bisect_right(entries, offset, key=_start_offset)
         if not count:
             # Where the first entry begins the log may have been cut, in the midst of a batch.
-            return EpochSpan(-1, _MAX_OFFSET)
+            return EpochSpan(-1, MAX_OFFSET)
         return EpochSpan(entries[count - 1].epoch, entries[count].start_offset)
 
     def entries_in_range(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
@@ -189,7 +189,7 @@ def parse_epochs(data: bytes) -> tuple[EpochEntry, ...]:
     for line in lines:
         epoch, _, start_offset = line.partition(" ")
         # Longer numbers are out of range, and take long to read.
-        if len(epoch) > len(str(_MAX_EPOCH)) or len(start_offset) > len(str(_MAX_OFFSET)):
+        if len(epoch) > len(str(_MAX_EPOCH)) or len(start_offset) > len(str(MAX_OFFSET)):
             raise CorruptRecordError("a leader epoch is out of range", line=line[:40])
         entries.append(EpochEntry(int(epoch), int(start_offset)))
     _require_ascending(entries)
@@ -200,7 +200,7 @@ def _require_ascending(entries: Sequence[EpochEntry]) -> None:
     for before, after in pairwise((EpochEntry(-1, -1), *entries)):
         if not (
             before.epoch < after.epoch <= _MAX_EPOCH
-            and before.start_offset < after.start_offset <= _MAX_OFFSET
+            and before.start_offset < after.start_offset <= MAX_OFFSET
         ):
             raise CorruptRecordError("leader epochs do not ascend", before=tuple(before), after=tuple(after))
 

@@ -32,7 +32,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.producer_state_entry import BatchMetadata, ProducerStateEntry
 from stratalog.record.header import NO_SEQUENCE
-from stratalog.segment.file_names import segment_path
+from stratalog.segment.file_names import parse_name_offset, segment_path
 
 SNAPSHOT_SUFFIX = ".snapshot"
 _NAME = re.compile(r"([0-9]{20})\.snapshot")
@@ -91,7 +91,7 @@ def snapshot_path(directory: str, end_offset: int) -> str:
 def parse_snapshot_name(name: str) -> int | None:
     """The offset of a snapshot file; None where the name is of any other kind."""
     match = _NAME.fullmatch(name)
-    return int(match[1]) if match else None
+    return parse_name_offset(match[1]) if match else None
 
 
 def _pack(entry: ProducerStateEntry) -> bytes:

@@ -10,11 +10,16 @@ A segment's name is its base offset in twenty digits, so that names sort as offs
     00000000000000147001.log.deleted      dropped, to be unlinked
     00000000000000147001.log.cleaned      being written, to replace other segments
     00000000000000147001.log.swap         written and durable: it replaces what it overlaps
+
+Twenty digits have room for more than an offset can be. A name with more is no segment's: whoever lists a
+directory passes such a file over, as any that is of no log, and leaves it where it is.
 """
 
 from __future__ import annotations
 
 import re
+
+from stratalog.record.header import MAX_OFFSET
 
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
@@ -32,7 +37,7 @@ INDEX_SUFFIXES = (
 )
 SEGMENT_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES)
 
-_OFFSET_DIGITS = len(str(2**63 - 1)) + 1
+_OFFSET_DIGITS = len(str(MAX_OFFSET)) + 1
 assert _OFFSET_DIGITS == 20
 _NAME = re.compile(rf"([0-9]{{{_OFFSET_DIGITS}}})(\.[a-z]+)")
 
@@ -43,9 +48,16 @@ def segment_path(directory: str, base_offset: int, suffix: str) -> str:
     return f"{directory}/{base_offset:0{_OFFSET_DIGITS}d}{suffix}"
 
 
+def parse_name_offset(digits: str) -> int | None:
+    """The offset that these digits of a name are; None where no offset is so high."""
+    offset = int(digits)
+    return offset if offset <= MAX_OFFSET else None
+
+
 def parse_segment_name(name: str) -> tuple[int, str] | None:
     """Base offset and suffix of a live segment file; None where the name is of any other kind."""
     match = _NAME.fullmatch(name)
     if match is None or match[2] not in SEGMENT_SUFFIXES:
         return None
-    return int(match[1]), match[2]
+    base_offset = parse_name_offset(match[1])
+    return None if base_offset is None else (base_offset, match[2])

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from stratalog.base.atomic_file import replace_file
+from stratalog.log.log_config import LogConfig
 from stratalog.manager.data_directory import DELETE_REASON, FUTURE_REASON, is_name_beside
 from stratalog.manager.log_move import MoveState
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.moving_log import OTHER_PARTITION_DIR, MovingLog
@@ -121,3 +125,22 @@ def test_what_appears_at_the_target_of_a_move_is_not_removed_with_the_copy() -> 
     assert moving.begin(interfere).run() is MoveState.FAILED
     assert disk.read_file(f"{OTHER_PARTITION_DIR}/precious") == b"somebody else's"
     assert moving.left_over() == []
+
+
+@pytest.mark.parametrize(
+    "suffix", [".log", ".index", ".log.deleted", ".log.swap", ".log.cleaned", ".snapshot"]
+)
+@pytest.mark.parametrize("written_by_broker", [False, True])
+def test_a_name_above_all_offsets_is_none_of_a_log(suffix: str, *, written_by_broker: bool) -> None:
+    """It would be its last segment, or its last snapshot."""
+    machine = LogMachine(MemoryFileSystem(), LogConfig(), written_by_broker=written_by_broker)
+    machine.start().append_as_leader(encode_batch([Record(0, 1, b"k", b"v")]), 1)
+    machine.stop()
+    paths = [f"{PARTITION_DIR}/{offset:020d}{suffix}" for offset in (2**63, 10**20 - 1)]
+    for path in paths:
+        replace_file(machine.disk, path, b"somebody else's")
+    log = machine.start()
+    machine.clock.advance(60_000)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 1)
+    for path in paths:
+        assert machine.disk.read_file(path) == b"somebody else's"

@@ -333,3 +333,12 @@ def test_a_log_begins_where_its_first_segment_does_even_if_that_is_to_be_swapped
     # A copy that was not finished stands for no segment.
     broker.disk.rename(f"{swapped}.swap", f"{swapped}.cleaned")
     assert broker.read()[0].log_start_offset == (30 if is_swap_first else 20)
+
+
+def test_a_file_whose_name_is_above_all_offsets_is_no_segment() -> None:
+    broker = Broker()
+    [known, _] = broker.read()
+    for offset in (2**63, 10**20 - 1):
+        broker.write(f"{PATHS[0]}/{FIRST}/{offset:020d}.log", "somebody else's")
+    [found, _] = broker.read()
+    assert found.files == known.files
