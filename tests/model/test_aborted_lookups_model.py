@@ -350,9 +350,9 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
         segments = self.log.local_segments
         # As a clean has it, and with a reach that grows, or that all reach beyond.
         indexes = [
-            AbortedIndex(segments),
-            AbortedIndex(segments, least_reach=1, max_kept=1),
-            AbortedIndex(segments, least_reach=0),
+            AbortedIndex(segments, unthrottled),
+            AbortedIndex(segments, unthrottled, least_reach=1, max_kept=1),
+            AbortedIndex(segments, unthrottled, least_reach=0),
         ]
         for header, records in reversed(found):
             if header.is_control:

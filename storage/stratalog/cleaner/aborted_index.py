@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from stratalog.log.cleaned_segment import OnRead
 from stratalog.record.aborted_spans import AbortedSpans
 from stratalog.record.offset_map import aborted_spans_in
 from stratalog.segment.log_segment import LogSegment
@@ -45,9 +46,16 @@ class AbortedIndex:
     thread."""
 
     def __init__(
-        self, segments: Iterable[LogSegment], *, least_reach: int = LEAST_REACH, max_kept: int = MAX_KEPT
+        self,
+        segments: Iterable[LogSegment],
+        on_read: OnRead,
+        *,
+        least_reach: int = LEAST_REACH,
+        max_kept: int = MAX_KEPT,
     ) -> None:
+        """`on_read` is told what is read of all the log at once, by the first window."""
         self._segments = tuple(segment for segment in segments if segment.has_aborted)
+        self._on_read = on_read
         self._least_reach = least_reach
         self._max_kept = max_kept
         self._long: _Long | None = None
@@ -56,7 +64,8 @@ class AbortedIndex:
         """All with data in [start_offset, end_offset), wherever their markers are, of what is decided.
 
         What ends at or below `start_offset` may have been replaced since the first window: no file of it is
-        looked at. Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped).
+        looked at. Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped), and
+        what `on_read` does.
         """
         if not self._segments:
             return AbortedSpans()
@@ -81,6 +90,7 @@ class AbortedIndex:
         reach, kept = self._least_reach, bytearray()
         for segment in self._segments:
             for chunk in entries_of(segment, segment.base_offset, segment.end_offset):
+                self._on_read(len(chunk))
                 kept += _longer_than(reach, chunk)
                 while len(kept) > self._max_kept * ENTRY_SIZE:
                     reach *= 2

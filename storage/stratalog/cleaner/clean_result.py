@@ -20,6 +20,8 @@ class CleanLimits(NamedTuple):
     """Raises CleaningAbortedError when the clean shall end. Asked often, and under no lock but the log's."""
     throttle: Callable[[int], None]
     """Waits until so many bytes may be read or written. Raises as `check_done` does; called under no lock."""
+    on_cut_off: Callable[[CleanStats], None] = lambda _: None
+    """Told once where the clean ends early: what it has done up to the last exchange, which stays done."""
 
 
 class CleanResult(NamedTuple):

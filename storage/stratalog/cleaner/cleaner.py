@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 from stratalog.base.clock import Clock
@@ -66,7 +67,7 @@ class Cleaner:
         CorruptRecordError (fields path, position) where one is damaged, OSError and DataDirectoryError: of
         the group that was being cleaned nothing has changed then, those before it are clean.
         """
-        stats = CleanStats()
+        stats, exchanged = CleanStats(), CleanStats()
         log, first_offset = to_clean.log, to_clean.first_dirty_offset
         if first_offset >= to_clean.first_uncleanable_offset and not to_clean.is_horizon_past:
             return CleanResult(first_offset, stats)
@@ -82,7 +83,8 @@ class Cleaner:
         assert to_clean.first_uncleanable_offset <= min(log.last_stable_offset, segments.active.base_offset)
         left: list[SegmentGroup] = []
         # Those below go with the next look of retention, which may be now.
-        aborted = AbortedIndex(segments.since(max(log.log_start_offset, segments.start_offset)))
+        looked_up = segments.since(max(log.log_start_offset, segments.start_offset))
+        aborted = AbortedIndex(looked_up, on_io)
         try:
             offset_map = self._filled_map(to_clean, segments, aborted, limits, stats, on_io, window_bytes)
             end_offset = offset_map.latest_offset + 1
@@ -103,8 +105,10 @@ class Cleaner:
                 limits.check_done()
                 self._exchange(log, cleaner, left[0], on_io)
                 del left[0]
-        except FileNotFoundError as failure:
-            if _are_there(log, segments, left):
+                exchanged = replace(stats)
+        except BaseException as failure:
+            limits.on_cut_off(exchanged)
+            if not isinstance(failure, FileNotFoundError) or _are_there(log, segments, left):
                 raise
             raise CleaningAbortedError("segments of the log were dropped while it was cleaned") from failure
         return CleanResult(end_offset, stats, cleaner.horizons.due_ms(log.config.delete_retention_ms))

@@ -69,7 +69,7 @@ def uncleanable_by_directory(failures: tuple[CleaningFailure, ...]) -> dict[str,
 
 
 class CleanSums(NamedTuple):
-    """Over all cleans."""
+    """Over all cleans; of one that ended early, what it had exchanged by then."""
 
     clean_count: int = 0
     aborted_count: int = 0
@@ -99,17 +99,24 @@ class CleanTally:
     def note_clean(self, slot: int, duration_ms: int, stats: CleanStats) -> None:
         """A clean has ended; `slot`: which of the cleans that run at a time it was."""
         with self._guard:
-            sums = self._sums
             self._last[slot] = LastClean(duration_ms, stats.map_entry_count / max(1, stats.map_max_entries))
-            self._sums = CleanSums(
-                sums.clean_count + 1,
-                sums.aborted_count,
-                sums.records_in + stats.records_in,
-                sums.records_kept + stats.records_kept,
-                sums.null_key_count + stats.null_key_count,
-                sums.bytes_in + stats.bytes_in,
-                sums.bytes_out + stats.bytes_out,
-            )
+            self._add(stats)
+            self._sums = self._sums._replace(clean_count=self._sums.clean_count + 1)
+
+    def note_cut_off(self, stats: CleanStats) -> None:
+        """A clean has ended early. What it had exchanged by then stays."""
+        with self._guard:
+            self._add(stats)
+
+    def _add(self, stats: CleanStats) -> None:
+        sums = self._sums
+        self._sums = sums._replace(
+            records_in=sums.records_in + stats.records_in,
+            records_kept=sums.records_kept + stats.records_kept,
+            null_key_count=sums.null_key_count + stats.null_key_count,
+            bytes_in=sums.bytes_in + stats.bytes_in,
+            bytes_out=sums.bytes_out + stats.bytes_out,
+        )
 
     def note_abort(self) -> None:
         """A clean was told to end."""

@@ -177,6 +177,7 @@ class LogCleaner:
             io_buffer_bytes=settings.io_buffer_bytes // settings.thread_count,
             check_done=check_done,
             throttle=throttle,
+            on_cut_off=self._tally.note_cut_off,
         )
         begun_s = self._clock.monotonic_s()
         try:
