@@ -82,11 +82,18 @@ class LocalLog:
         self.is_changed = True
         self.segments.active.append(parts, batches)
 
-    def roll(self, config: LogConfig, now_ms: int, base_offset: int | None = None) -> None:
+    def roll(
+        self,
+        config: LogConfig,
+        now_ms: int,
+        base_offset: int | None = None,
+        on_begun: Callable[[], None] = lambda: None,
+    ) -> None:
         """Seal the active segment and begin another one at the end, or at `base_offset` behind it.
 
-        An empty one stays, unless it must begin elsewhere. Raises OSError: nothing has changed then. Raises
-        DataDirectoryError where that could not be achieved: the log must not be written to any more.
+        An empty one stays, unless it must begin elsewhere: then it goes when `on_begun` has returned, which
+        finds the other one in its place. Raises OSError: nothing has changed then. Raises DataDirectoryError
+        where that could not be achieved: the log must not be written to any more; and what `on_begun` does.
         """
         old = self.segments.active
         base_offset = self.segments.end_offset if base_offset is None else base_offset
@@ -105,8 +112,11 @@ class LocalLog:
             old.seal()
             self._unsynced_sealed.append(old)
             self.segments = LogSegments((*self.segments, new))
+            on_begun()
             return
         self.segments = LogSegments((*self.segments.sealed, new))
+        on_begun()
+        self._unsynced_directories.append(self.directory)
         try:
             old.mark_deleted()
             old.unlink_deleted()

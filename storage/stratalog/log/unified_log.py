@@ -11,8 +11,7 @@ Lock order: `_flush_lock` before `lock`; nothing that is called under either cal
 
 Crash: what was appended but not flushed may be lost from some batch on; everything below `recovery_point`
 stays. An append that fails leaves nothing behind. Where that cannot be had (the disk refuses to truncate, or
-to sync), the log goes offline: it refuses changes until a restart has recovered it, because nobody knows what
-is on the disk.
+to sync), nobody knows what is on the disk, and the log goes offline until a restart has recovered it.
 """
 
 from __future__ import annotations
@@ -247,8 +246,7 @@ class UnifiedLog:
     def flush(self) -> int:
         """Make durable, names included, what was appended before the call; returns the recovery point then.
 
-        Appends go on meanwhile. Raises DataDirectoryError, and takes the log offline after a sync that
-        failed: nobody knows what is on the disk.
+        Appends go on meanwhile. Raises DataDirectoryError: a sync that fails takes the log offline.
         """
         return self._flusher.flush()
 
@@ -362,9 +360,8 @@ class UnifiedLog:
         What lies below the log start goes in any case. `ignore_retention`: everything that is in the object
         store. Raises CorruptRecordError, DataDirectoryError.
         """
-        return self._delete_beyond(
-            retention.all_tiered if ignore_retention else retention.beyond_local_retention
-        )
+        rule = retention.all_tiered if ignore_retention else retention.beyond_local_retention
+        return self._delete_beyond(rule)
 
     def delete_old_segments(self) -> int:
         """Drop segments of a log that is not tiered, below its start or beyond its retention; returns how
@@ -401,20 +398,23 @@ class UnifiedLog:
         """Where compaction has left nothing up to there: what once was there must not be numbered again."""
         if self.size_bytes > 0 and self.log_end_offset < offset:
             self._state.producers.update_map_end_offset(offset)
-            self._roll(offset)
+            # Before an empty segment goes: the hole that it ends must be one of old by then.
+            self._roll(offset, self._write_down_end)
             self.flush()
-            with self._availability.offline_on_failure():
-                self._checkpoint_now()
         elif self.log_end_offset < offset and not self.config.remote_storage_enable:
             self.truncate_fully_and_start_at(offset)
+
+    def _write_down_end(self) -> None:
+        self.flush()
+        with self._availability.offline_on_failure():
+            self._checkpoint_now()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything local and go on, empty, at `offset`. Durable when it returns. Raises
         DataDirectoryError."""
         with self._flush_lock, self.lock:
             self._availability.require_online()
-            # The checkpoints must never promise more than the new log has; so they are lowered before it
-            # begins.
+            # Before it begins: the checkpoints must never promise more than the new log has.
             self._offsets.lower_to(offset)
             self._offsets.recovery_point = 0
             with self._availability.offline_on_failure():
@@ -478,11 +478,11 @@ class UnifiedLog:
             self._local.check()
             self._state.check(self._local.segments)
 
-    def _roll(self, base_offset: int | None = None) -> None:
-        """At the log's end, or behind it."""
+    def _roll(self, base_offset: int | None = None, on_begun: Callable[[], None] = lambda: None) -> None:
+        """At the log's end, or behind it; see `LocalLog.roll`."""
         try:
             self._state.producers.take_snapshot(durable=False)
-            self._local.roll(self.config, self._clock.now_ms(), base_offset)
+            self._local.roll(self.config, self._clock.now_ms(), base_offset, on_begun)
         except OSError as failure:
             raise DataDirectoryError(
                 "the local disk refused a new segment; free space or repair it",
