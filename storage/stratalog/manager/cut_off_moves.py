@@ -1,9 +1,10 @@
 """What a start makes of moves that the former process did not finish.
 
 A partition that is in two directories has been moved, and the mark of one copy says of which directories it
-took the place (see `move_mark`): what these have is removed. Copies that no mark tells apart are left as they
-are, and whoever opens the partition is told. A directory that is offline or missing may hold an older copy as
-well: then the mark stays, for the start that finds it.
+took the place (see `move_mark`): what these have is removed, see `OlderCopy`. Where that cannot be done, and
+where no mark tells copies apart, they are left as they are, and whoever opens the partition is told. A
+directory that is offline or missing may hold an older copy as well: then the mark stays, for the start that
+finds it.
 
 A copy that is not the partition yet (`-future`) means nothing but that somebody wanted the move. It stays as
 that wish, until a move of the partition begins, or a start finds that nobody has the partition.
@@ -21,7 +22,10 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicPartition
 from stratalog.manager.data_directory import DELETE_REASON, FUTURE_REASON
 from stratalog.manager.log_directory import LogDirectory
+from stratalog.manager.lost_partitions import forget_left
 from stratalog.manager.move_mark import read_move_mark, read_move_voids
+from stratalog.manager.older_copy import OlderCopy
+from stratalog.manager.partition_metadata import read_partition_metadata
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +55,7 @@ def settle_moves(
     for partition, found in sorted(holders.items(), key=lambda item: item[0]):
         if len(found) > 1:
             try:
-                _keep_newest(filesystem, ids, partition, found)
+                keep_newest(filesystem, ids, partition, found)
             except (OSError, DataDirectoryError) as failure:
                 logger.warning("it could not be settled where %s has moved to: %s", partition, failure)
     is_all_known = is_all_known and all(directory.is_online for directory in directories)
@@ -96,13 +100,17 @@ def _other_holder(
     return None if directory in found else next(iter(found), None)
 
 
-def _keep_newest(
-    filesystem: FileSystem, ids: IdGenerator, partition: TopicPartition, found: list[LogDirectory]
+def keep_newest(
+    filesystem: FileSystem, ids: IdGenerator, partition: TopicPartition, found: Sequence[LogDirectory]
 ) -> None:
-    """Put away those copies that another one has taken the place of, if exactly one remains then."""
+    """Put away those copies that another one has taken the place of, if exactly one remains then. Raises
+    DataDirectoryError, of what cannot be put away too, OSError."""
     paths = {directory.path: directory.partition_path(partition) for directory in found}
     marks = {directory.path: read_move_mark(filesystem, paths[directory.path]) for directory in found}
     voids = {directory.path: read_move_voids(filesystem, paths[directory.path]) for directory in found}
+    topic_ids = {
+        directory.path: read_partition_metadata(filesystem, paths[directory.path]) for directory in found
+    }
 
     def is_void(copy: LogDirectory) -> bool:
         mark = marks[copy.path]
@@ -112,20 +120,46 @@ def _keep_newest(
 
     def replaces(newer: LogDirectory, older: LogDirectory) -> bool:
         mark = marks[newer.path]
-        return mark is not None and older.files.directory_id in mark.source_ids
+        # Another topic may have got the name where nobody knew of a copy.
+        is_other_topic = len({topic_ids[newer.path], topic_ids[older.path]} - {None}) > 1
+        return mark is not None and not is_other_topic and older.files.directory_id in mark.source_ids
 
     standing = [copy for copy in found if not is_void(copy)]
     newest = [copy for copy in standing if not any(replaces(other, copy) for other in standing)]
     if len(newest) != 1:
         return
-    for copy in found:
-        if copy is not newest[0] and (is_void(copy) or replaces(newest[0], copy)):
-            path = copy.files.move_aside(partition, ids.uuid(), DELETE_REASON)
-            copy.note_gone(partition)
-            copy.checkpoints.forget(partition)
-            logger.info(
-                "the older copy of %s, which has moved to %s, is put away: %s",
-                partition,
-                newest[0].path,
-                path,
-            )
+    older = [copy for copy in found if copy is not newest[0] and (is_void(copy) or replaces(newest[0], copy))]
+    if older:
+        # Who was killed at the rename may not have made it durable, and the others go for good.
+        filesystem.sync_directory(newest[0].path)
+    for copy in older:
+        _put_away(filesystem, ids, partition, copy, newest[0])
+
+
+def _put_away(
+    filesystem: FileSystem,
+    ids: IdGenerator,
+    partition: TopicPartition,
+    copy: LogDirectory,
+    newest: LogDirectory,
+) -> None:
+    """Raises DataDirectoryError."""
+    path = copy.partition_path(partition)
+    try:
+        left_path = OlderCopy(filesystem, copy, partition, ids.uuid()).put_away()
+    except OSError as failure:
+        raise DataDirectoryError(
+            "this partition has moved, and its older copy, which nobody needs, cannot be put away; correct"
+            " what the reason says, or remove the older copy, and restart the server",
+            path=path,
+            newer_path=newest.partition_path(partition),
+            reason=str(failure),
+        ) from failure
+    copy.note_gone(partition)
+    forget_left(copy, partition)
+    logger.info(
+        "the older copy of %s, which has moved to %s, is put away: %s",
+        partition,
+        newest.path,
+        left_path or "the full disk had no room for another name, and it is removed",
+    )

@@ -2,7 +2,8 @@
 
 A directory that has the partition's name may be that of an older topic, or what a creation left that a crash
 cut off. The topic's id in `partition.metadata` tells: what is not the topic's is set aside, and what holds
-nothing gives way to what holds something. Two that hold something are for a human. Where there is none, and
+nothing gives way to what holds something. Of two that hold something one may have taken the other's place,
+see `cut_off_moves`; else they are for a human. Where there is none, and
 the partition is not new, one that was set aside while no topic had its id is taken back; and none is made
 where checkpoints know of records that have gone with it, see `lost_partitions`.
 """
@@ -26,6 +27,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.log_loader import LogLoader
 from stratalog.log.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.cut_off_moves import keep_newest
 from stratalog.manager.data_directory import STRAY_REASON
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
@@ -184,17 +186,47 @@ class LogLoading:
     def _look_everywhere(self, wanted: WantedLog) -> list[_Found]:
         """What the directories that work have of the partition. One that fails meanwhile matters only where
         it holds the partition. Raises DataDirectoryError."""
+        partition = wanted.partition
+        holders = self._holders(partition)
+        if len(holders) > 1:
+            self._keep_newest(partition, holders)
+            holders = self._holders(partition)
         found: list[_Found] = []
-        for directory in self._directories.online():
+        for directory in holders:
             try:
-                if self._exists(directory, wanted.partition):
-                    found.append(self._look_at(directory, wanted))
+                found.append(self._look_at(directory, wanted))
             except DataDirectoryError:
                 if directory.is_online:
                     raise
         with self._directories.guard:
-            self._directories.require_not_offline(wanted.partition)
+            self._directories.require_not_offline(partition)
         return found
+
+    def _holders(self, partition: TopicPartition) -> list[LogDirectory]:
+        """Directories that work and have the partition's name. Raises DataDirectoryError."""
+        holders: list[LogDirectory] = []
+        for directory in self._directories.online():
+            try:
+                if self._exists(directory, partition):
+                    holders.append(directory)
+            except DataDirectoryError:
+                if directory.is_online:
+                    raise
+        return holders
+
+    def _keep_newest(self, partition: TopicPartition, holders: list[LogDirectory]) -> None:
+        """Of a partition that has moved: what the start could not put away is tried again, and what cannot be
+        put away now either is told. Raises DataDirectoryError."""
+        try:
+            with self._directories.guard:
+                keep_newest(self._filesystem, self._ids, partition, holders)
+        except (OSError, DataDirectoryError) as failure:
+            # One that has failed meanwhile matters only where it holds the partition.
+            if any(not directory.is_online for directory in holders):
+                return
+            if isinstance(failure, OSError):
+                raise disk_error(failure, holders[0].partition_path(partition)) from failure
+            raise
 
     def _exists(self, directory: LogDirectory, partition: TopicPartition) -> bool:
         path = directory.partition_path(partition)

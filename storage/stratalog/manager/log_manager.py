@@ -103,7 +103,7 @@ class LogManager:
         )
         directories.tell_failures_to(self.cleaner.directory_failed)
         self._let_cleaner_into(directories)
-        self.moves = LogMoves(clock, ids, directories, self.cleaner, self._away.remove_later)
+        self.moves = LogMoves(clock, ids, directories, self.cleaner, self._away)
         """Of logs between directories: what was cut off, and what goes on."""
         self._expiry = scheduler.every(
             "expire producers",
@@ -429,6 +429,7 @@ class LogManager:
             self._is_closed = True
         self._expiry.cancel()
         self.moves.close()
+        self._away.close()
         self.cleaner.stop()
         self.tasks.give_up_spare_space()
         failures: list[LogStoreError] = []

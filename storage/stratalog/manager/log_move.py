@@ -24,9 +24,10 @@ The commit, under the log's locks, when everything is durable in the new place::
 and behind it, without a lock: the source's checkpoints, the cleaner's, the mark (see `move_mark`), the files.
 
 A crash before 2 leaves the source and a `-future` directory, which says that somebody wanted the move; one
-between 2 and 3 leaves both, and the mark says that the target is the partition. Where the target's disk fails
-in 2, nobody knows whether the rename is durable: the source says that it is void before the log goes on.
-Where even that fails, the log goes offline.
+between 2 and 3 leaves both, and the mark says that the target is the partition. Where the source's disk is
+full, or refuses 3 for another reason, it is tried again behind 4, see `OlderCopy`. Where the target's disk
+fails in 2, nobody knows whether the rename is durable: the source says that it is void before the log goes
+on. Where even that fails, the log goes offline.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from __future__ import annotations
 import enum
 import logging
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -46,6 +46,7 @@ from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.throttler import Throttler
 from stratalog.log.log_copy import LogCopy
 from stratalog.manager.moved_directory import MovedDirectory, MovePlan
+from stratalog.manager.put_away import PutAway
 
 logger = logging.getLogger(__name__)
 
@@ -96,11 +97,10 @@ class LogMove:
         plan: MovePlan,
         cleaner: CleanerManager,
         throttler: Throttler,
-        remove_later: Callable[[str], None],
+        away: PutAway,
     ) -> None:
-        """`throttler`: of what is copied, but for the last bit. `remove_later` gets the directory that the
-        partition has left, or a copy that could not be removed. Raises DataDirectoryError where the target is
-        offline."""
+        """`throttler`: of what is copied, but for the last bit. `away` gets what the partition has left, or a
+        copy that could not be removed. Raises DataDirectoryError where the target is offline."""
         self.partition = plan.log.topic_partition
         self.source_path = plan.source.path
         self.target_path = plan.target.path
@@ -108,7 +108,7 @@ class LogMove:
         self._log = plan.log
         self._cleaner = cleaner
         self._throttler = throttler
-        self._remove_later = remove_later
+        self._away = away
         self._directory = MovedDirectory(filesystem, plan)
         self._changed = threading.Condition()
         self._state = MoveState.WAITING
@@ -176,7 +176,7 @@ class LogMove:
             if self._directory.is_committed:
                 state = MoveState.DONE
             elif state is MoveState.FAILED or not self._is_still_wanted:
-                self._directory.clean_up(self._remove_later)
+                self._directory.clean_up(self._away)
             with self._changed:
                 self._end(state, reason)
         logger.log(
@@ -224,9 +224,7 @@ class LogMove:
 
     def _settle(self) -> None:
         """The log is in the new place: put away what is left of the old one."""
-        self._directory.settle()
+        self._directory.settle(self._away)
         # Without it the cleaner begins at the log's start.
         with suppress(OSError):
             self._cleaner.moved(self.partition, self.source_path, self.target_path)
-        if self._directory.left_path is not None:
-            self._remove_later(self._directory.left_path)

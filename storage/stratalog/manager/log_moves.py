@@ -7,7 +7,6 @@ about to close, delete or truncate a log ends its move first.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 
 from stratalog.base.clock import Clock
@@ -22,6 +21,7 @@ from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.log_move import LogMove, MoveProgress, MoveState
 from stratalog.manager.moved_directory import MovePlan
+from stratalog.manager.put_away import PutAway
 
 
 class LogMoves:
@@ -34,17 +34,17 @@ class LogMoves:
         ids: IdGenerator,
         directories: LogDirectories,
         cleaner: CleanerManager,
-        remove_later: Callable[[str], None],
+        away: PutAway,
     ) -> None:
         """Settles what the former process has not finished; before that no log may be opened. `cleaner`: kept
-        away from what moves. `remove_later` gets directories that nobody needs any more."""
+        away from what moves. `away` gets directories that nobody needs any more."""
         self.throttler = Throttler(clock)
         """What all moves together may copy; unlimited until somebody says otherwise."""
         self._clock = clock
         self._ids = ids
         self._directories = directories
         self._cleaner = cleaner
-        self._remove_later = remove_later
+        self._away = away
         self._lock = threading.Lock()
         self._moves: dict[TopicPartition, LogMove] = {}
         # Why a move that is wanted does not begin again.
@@ -125,7 +125,7 @@ class LogMoves:
                 plan,
                 self._cleaner,
                 self.throttler,
-                self._remove_later,
+                self._away,
             )
             self._moves[partition] = move
             return move
@@ -178,7 +178,7 @@ class LogMoves:
         for wanted in self._wanted:
             if wanted.partition == partition:
                 with suppress(OSError):
-                    self._remove_later(discard_future(self._directories.filesystem, wanted.future_path))
+                    self._away.remove_later(discard_future(self._directories.filesystem, wanted.future_path))
         self._wanted = tuple(wanted for wanted in self._wanted if wanted.partition != partition)
         self._refusals.pop(partition, None)
 

@@ -18,7 +18,7 @@ from stratalog.log.disk_error import disk_error
 from stratalog.log.log_copy import LogCopy, LogPlace
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.cut_off_moves import discard_future
-from stratalog.manager.data_directory import DELETE_REASON, FUTURE_REASON
+from stratalog.manager.data_directory import FUTURE_REASON
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.move_mark import (
     MOVE_MARK_FILE,
@@ -28,6 +28,8 @@ from stratalog.manager.move_mark import (
     write_move_mark,
     write_move_void,
 )
+from stratalog.manager.older_copy import OlderCopy
+from stratalog.manager.put_away import PutAway
 
 Result = TypeVar("Result")
 
@@ -49,8 +51,6 @@ class MovedDirectory:
         """Raises DataDirectoryError where the target is offline."""
         self.is_committed = False
         """The target has the partition, for good."""
-        self.left_path: str | None = None
-        """Where the source's files are after the commit, for whoever removes them."""
         self._filesystem = filesystem
         self._log = plan.log
         self._partition = plan.log.topic_partition
@@ -63,6 +63,8 @@ class MovedDirectory:
         self._path = plan.target.partition_path(self._partition)
         self._noted_start_offset = self._noted_end_offset = -1
         self._is_undecided = False
+        # After the commit: the source's directory has lost the partition's name.
+        self._has_left = False
 
     def begin(self) -> LogCopy:
         """Make the directory of the copy, with all that is not of the log, and the mark, durable. Raises
@@ -105,9 +107,14 @@ class MovedDirectory:
         self._target.require_online()
         self._is_undecided = True
         try:
-            self._filesystem.rename(self._future_path, self._path)
+            with self._guard:
+                self._filesystem.rename(self._future_path, self._path)
+                # Whoever puts away what an earlier move has left there knows whose the name is now.
+                self._target.partitions.add(self._partition)
             self._filesystem.sync_directory(self._target.path)
         except OSError as failure:
+            with self._guard:
+                self._target.note_gone(self._partition)
             # Durable or not, it does not count, and the log may go on where it is.
             write_move_void(self._filesystem, self._source_path, self._move_id)
             self._is_undecided = False
@@ -116,24 +123,31 @@ class MovedDirectory:
         with self._guard:
             self._source.note_gone(self._partition)
             self._target.note_opened(self._partition)
-        # A source whose disk fails now has an older copy, of which the mark tells.
+        # Where the source's disk fails now, or is full, it has an older copy, of which the mark tells.
         with suppress(OSError, DataDirectoryError):
-            self.left_path = self._source.files.move_aside(self._partition, self._move_id, DELETE_REASON)
+            OlderCopy(self._filesystem, self._source, self._partition, self._move_id).rename()
+            self._has_left = True
         return LogPlace(self._path, self._target.health)
 
-    def settle(self) -> None:
-        """The log is in the target: forget what the source knows of it, and the mark. What fails here is made
-        up for by the next start."""
+    def settle(self, away: PutAway) -> None:
+        """The log is in the target: let go of what the source has and knows of it, and of the mark. What
+        fails here is made up for later, or by the next start."""
+        with suppress(DataDirectoryError):
+            older = OlderCopy(self._filesystem, self._source, self._partition, self._move_id)
+            if self._has_left:
+                away.remove_later(older.aside_path)
+            else:
+                self._has_left = away.put_away_older(self._source, self._partition, older)
         with suppress(OSError, DataDirectoryError):
             self._source.checkpoints.forget(self._partition)
-        if self.left_path is not None:
+        if self._has_left:
             source_id = self._source.status.directory_id
             with suppress(OSError):
                 remove_move_source(self._filesystem, self._path, source_id)
 
-    def clean_up(self, remove_later: Callable[[str], None]) -> None:
+    def clean_up(self, away: PutAway) -> None:
         """The move has failed or is not wanted any more: remove what there is of the copy. What cannot be
-        removed now is handed to `remove_later`; what the disk refuses is removed after the next start."""
+        removed now is removed later; what the disk refuses is removed after the next start."""
         assert not self.is_committed
         if self._is_undecided:
             # The next start chooses, and must find either of them as a whole.
@@ -142,7 +156,7 @@ class MovedDirectory:
             self._filesystem.remove_tree(self._future_path)
         except OSError:
             with suppress(OSError):
-                remove_later(discard_future(self._filesystem, self._future_path))
+                away.remove_later(discard_future(self._filesystem, self._future_path))
         with suppress(OSError, DataDirectoryError):
             mark = read_move_mark(self._filesystem, self._path)
             if mark is not None and mark.move_id == self._move_id:

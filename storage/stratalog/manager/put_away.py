@@ -9,13 +9,15 @@ is short of space it is removed then before anything is opened, which may need s
 
 A log directory may need space for the other name. A full disk that has none is given what is kept aside for
 deletions, and then what the deleted partition has: its files go at once, those first that do not say whose
-they are. A crash in between leaves a part of what the next start removes.
+they are. A crash in between leaves a part of what the next start removes. What a move has left is an
+`OlderCopy`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from stratalog.base.errors import DataDirectoryError
@@ -28,6 +30,7 @@ from stratalog.log.late_removal import remove_later
 from stratalog.manager.data_directory import DELETE_REASON
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
+from stratalog.manager.older_copy import OlderCopy
 from stratalog.manager.partition_metadata import PARTITION_METADATA_FILE
 from stratalog.manager.spare_space import SHORT_BYTES
 
@@ -52,6 +55,13 @@ class PutAway:
         self._directories = directories
         self._forget_files_below = forget_files_below
         self._delay_ms = delay_ms
+        # Guarded by LogDirectories.guard.
+        self._is_closed = False
+
+    def close(self) -> None:
+        """The directories are about to be another process's: what has a partition's name is left alone."""
+        with self._directories.guard:
+            self._is_closed = True
 
     @property
     def _filesystem(self) -> FileSystem:
@@ -109,6 +119,32 @@ class PutAway:
             if name != PARTITION_METADATA_FILE:
                 self._filesystem.unlink(f"{path}/{name}")
         self._filesystem.sync_directory(path)
+
+    def put_away_older(self, source: LogDirectory, partition: TopicPartition, older: OlderCopy) -> bool:
+        """Put away what a moved partition has left in that directory, and remove it later. False where that
+        cannot be done now: it is told, and tried again until it is done."""
+
+        def put_away() -> None:
+            # Another partition may have got the name since.
+            with self._directories.guard, suppress(DataDirectoryError):
+                if not self._is_closed and partition not in source.partitions:
+                    self._forget_files_below(older.path)
+                    left_path = older.put_away()
+                    if left_path is not None:
+                        self.remove_later(left_path)
+
+        try:
+            put_away()
+        except OSError:
+            remove_later(
+                self._scheduler,
+                f"put away what {partition} has left, path=`{older.path}`",
+                [put_away],
+                0,
+                is_over=lambda: not source.is_online,
+            )
+            return False
+        return source.is_online
 
     def forgetting(self, partition: TopicPartition, forget: Callable[[], None]) -> None:
         """Take the partition, which was put away, out of a checkpoint; what the disk refuses is told."""

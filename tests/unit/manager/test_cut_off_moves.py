@@ -23,6 +23,7 @@ from stratalog.manager.move_mark import (
     write_move_mark,
     write_move_void,
 )
+from stratalog.manager.partition_metadata import write_partition_metadata
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -160,6 +161,15 @@ def test_copies_that_no_mark_tells_apart_are_for_a_human(copies: str, marks: lis
     with pytest.raises(DataDirectoryError, match="two log directories hold this partition"):
         disks.start()
     assert disks.holders == copies
+
+
+def test_a_mark_says_nothing_of_another_topic() -> None:
+    """The topic was deleted and made again while the disk with the copy was away."""
+    disks = Disks("ab")
+    disks.mark("b", "a")
+    write_partition_metadata(disks.disk, f"/b/{PARTITION}", UUID(int=2**100))
+    log = disks.start()
+    assert (log.directory, log.log_end_offset) == (f"/a/{PARTITION}", 1)
 
 
 def test_a_copy_that_was_alone_is_served_whatever_its_mark_says() -> None:

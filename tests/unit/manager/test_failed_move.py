@@ -129,8 +129,11 @@ def test_an_older_copy_on_a_disk_that_comes_back_is_put_away() -> None:
     """The source failed right after the commit, and was away at the next start."""
     moving = MovingLog()
     assert moving.begin().run() is MoveState.DONE
-    aside = commit_of(moving) + 2
-    assert moving.disk.trace[aside - 1].startswith(f"rename {PARTITION_DIR} ")
+    [aside] = [
+        number
+        for number, one in enumerate(moving.disk.trace, start=1)
+        if one.startswith(f"rename {PARTITION_DIR} ")
+    ]
     disk = FaultyFileSystem()
     disk.fail_at(aside)
     moving = MovingLog(disk)
