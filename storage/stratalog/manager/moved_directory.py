@@ -72,6 +72,9 @@ class MovedDirectory:
         self._at_target(lambda: self._filesystem.make_directories(self._future_path))
         copy = self._log.copy_to(self._future_path)
         copy.copy_other_files(left_out={MOVE_MARK_FILE})
+        # The target's checkpoints will know of the copy's records. A crash before the commit must leave the
+        # partition somewhere, if with fewer records, or these would pass for lost.
+        self._at_source(lambda: self._filesystem.sync_directory(self._source.path))
         mark = MoveMark(self._partition, self._move_id, self._at_source(self._find_sources))
         self._at_target(lambda: write_move_mark(self._filesystem, self._future_path, mark))
         self._at_target(lambda: self._filesystem.sync_directory(self._target.path))

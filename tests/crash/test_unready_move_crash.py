@@ -1,0 +1,128 @@
+"""A machine that dies at every operation of a move that begins badly: nothing of the log is durable, not even
+its directory's name, or the disk that it leaves is full and has no room for another name.
+
+From each moment of a death several disks are built, as they may be found. Each is opened by a new process,
+which must find the partition in one directory, with all that was promised to be durable, or say that the disk
+is full, and find it once that has room.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.log.log_config import LogConfig
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_move import MoveState
+from stratalog.testing.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, SURVIVALS, deaths
+from stratalog.testing.faulty_filesystem import SimulatedCrash
+from stratalog.testing.full_filesystem import FullFileSystem
+from stratalog.testing.log_ledger import LogLedger
+from stratalog.testing.log_machine import DATA_DIR, PARTITION, LogMachine
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.sampling import Sampling
+from stratalog.testing.sequential_ids import SequentialIds
+
+OTHER_DIR = "/other"
+# The records are older than any clock here.
+NEVER = 2**60
+CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1)
+STARTS = pytest.mark.parametrize(
+    ("is_flushed", "is_full", "has_spare"),
+    [
+        pytest.param(False, False, True, id="unflushed"),
+        pytest.param(True, True, True, id="full"),
+        pytest.param(True, True, False, id="full, no space kept aside"),
+        pytest.param(False, True, False, id="unflushed, full"),
+    ],
+)
+
+
+class Work:
+    """A log that moves off its disk, which may be full. Used by one thread."""
+
+    def __init__(self, *, is_flushed: bool, is_full: bool, has_spare: bool) -> None:
+        self.disk = FullFileSystem(MemoryFileSystem(can_reserve=has_spare))
+        self.ledger = LogLedger()
+        self.machine = new_machine(self.disk, 1)
+        self.log = self.machine.start()
+        for _ in range(6 if is_flushed else 2):
+            self.ledger.append(self.log, [self.ledger.batch(7)])
+        if is_flushed:
+            self.ledger.flush(self.log)
+            self.machine.checkpoint()
+        if is_full:
+            self.disk.names_are_full = True
+            self.disk.fill(DATA_DIR)
+
+    def move(self) -> None:
+        """And use it in the new place, until what it has left is removed."""
+        manager = manager_of(self.machine)
+        assert manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
+        self.ledger.durable_end_offset = self.log.recovery_point
+        self.ledger.append(self.log, [self.ledger.batch(3)])
+        self.ledger.flush(self.log)
+        self.machine.clock.advance(60_000)
+        assert not self.machine.scheduler.failures
+
+
+def new_machine(disk: FullFileSystem, seed: int) -> LogMachine:
+    """`seed`: of the process's ids, which no two processes share."""
+    return LogMachine(
+        disk,
+        CONFIG,
+        producer_id_expiration_ms=NEVER,
+        data_dirs=(DATA_DIR, OTHER_DIR),
+        ids=SequentialIds(seed),
+    )
+
+
+def manager_of(machine: LogMachine) -> LogManager:
+    assert machine.manager is not None
+    return machine.manager
+
+
+@STARTS
+def test_dying_in_a_move_that_begins_badly_leaves_one_log(
+    is_flushed: bool, is_full: bool, has_spare: bool
+) -> None:
+    rehearsal = Work(is_flushed=is_flushed, is_full=is_full, has_spare=has_spare)
+    begin_count = rehearsal.disk.operation_count
+    rehearsal.move()
+    assert [name for name in rehearsal.disk.inner.list_directory(DATA_DIR) if "orders" in name] == []
+    sampling = Sampling()
+    places = set[str]()
+    for operation, part in sampling.some(deaths(rehearsal.disk.trace, begin_count + 1), 2):
+        work = Work(is_flushed=is_flushed, is_full=is_full, has_spare=has_spare)
+        work.disk.crash_at(operation, part=part)
+        with pytest.raises(SimulatedCrash):
+            work.move()
+        of_each = (Survival(Kept.EACH, names, seed=operation) for names in (Kept.ALL, Kept.EACH))
+        for survival in (*SURVIVALS, *of_each):
+            if survival in (NOTHING_KEPT, EVERYTHING_KEPT) or sampling.one_in(3):
+                places.add(verify_found(work.disk.reopened(survival), work.ledger, has_spare=has_spare))
+        places.add(verify_found(work.disk.killed(), work.ledger, has_spare=has_spare))
+    assert places == {DATA_DIR, OTHER_DIR}
+
+
+def verify_found(disk: FullFileSystem, ledger: LogLedger, *, has_spare: bool) -> str:
+    """Open what is left, twice; returns the directory that has the log."""
+    found = ledger.copy()
+    try:
+        log = new_machine(disk, 2).start()
+    except DataDirectoryError as failure:
+        # Where nothing was kept aside a recovery may find no room. That is all that is wrong.
+        if has_spare or "full" not in failure.message:
+            raise
+        disk = disk.killed()
+        disk.fill(None)
+        log = new_machine(disk, 3).start()
+    [place] = [path for path in (DATA_DIR, OTHER_DIR) if disk.inner.exists(f"{path}/{PARTITION}")]
+    assert log.directory == f"{place}/{PARTITION}"
+    found.verify(log, after_crash=True)
+    again = disk.reopened(NOTHING_KEPT)
+    again.fill(None)
+    log = new_machine(again, 4).start()
+    assert log.directory == f"{place}/{PARTITION}"
+    found.verify(log, after_crash=True)
+    return place
