@@ -25,12 +25,15 @@ class WatchedDisk(PosixFileSystem):
         self.meeting: threading.Barrier | None = None
         self.broken: tuple[str, ...] = ()
         self.number = errno.EIO
+        self.fault: Exception | None = None
 
     def list_directory(self, path: str) -> list[str]:
         if path[-1].isdigit():
             is_broken = path.endswith(self.broken)
             if self.meeting is not None and (is_broken or not self.broken):
                 self.meeting.wait(20)
+            if is_broken and self.fault is not None:
+                raise self.fault
             if is_broken:
                 raise OSError(self.number, os.strerror(self.number).lower(), path)
         return super().list_directory(path)
@@ -84,6 +87,28 @@ async def test_a_directory_that_fails_is_offline_alone(
     assert f"path=`{found[broken[0]]}`" in told[0]
     async with service_bench(tmp_path, log_dirs=log_dirs) as bench:
         assert await bench.append("t", [b"x"], broken[0]) == 0
+
+
+async def test_a_fault_in_opening_a_log_keeps_no_other_from_being_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 2)
+        path = path_of(bench, 1)
+    disk = WatchedDisk()
+    disk.broken, disk.fault = ("/t-1",), AssertionError("nobody has foreseen this")
+    with caplog.at_level(logging.ERROR):
+        async with service_bench(tmp_path, filesystem=disk) as bench:
+            assert await bench.append("t", [b"x"], 0) == 0
+            with pytest.raises(DataDirectoryError, match="a fault of this server") as failure:
+                await bench.append("t", [b"x"], 1)
+            assert failure.value.fields["path"] == path
+            assert "nobody has foreseen this" in str(failure.value.fields["reason"])
+    [told] = [record for record in caplog.records if "stays offline" in record.getMessage()]
+    assert told.exc_info is not None
+    assert told.exc_info[1] is disk.fault
+    async with service_bench(tmp_path) as bench:
+        assert await bench.append("t", [b"x"], 1) == 0
 
 
 async def test_a_disk_that_refuses_every_partition_is_no_start_and_leaves_nothing_running(

@@ -131,16 +131,38 @@ class PartitionOpener:
         try:
             return self._open(wanted, progress)
         except (DataDirectoryError, CorruptRecordError) as failure:
-            self._logs.let_go(wanted.topic_partition)
-            progress.finished(wanted.topic_partition)
-            offline = self.leave(wanted.topic_partition, wanted.topic_id_partition, failure)
-            logger.error(
-                "%s stays offline, its local log cannot be opened, path=`%s`: %s",
-                wanted.topic_partition,
-                offline.path,
-                failure,
+            return self._left(wanted, progress, failure)
+        except (LogStoreError, OSError):
+            raise
+        except Exception as failure:  # noqa: BLE001 - one log must not keep the others from being served
+            fault = DataDirectoryError(
+                "a fault of this server keeps the log from being opened; report it with what the server's log"
+                " says of it",
+                path=self._logs.path_of(wanted.topic_partition),
+                reason=repr(failure),
             )
-            return offline
+            return self._left(wanted, progress, fault, unexpected=failure)
+
+    def _left(
+        self,
+        wanted: WantedPartition,
+        progress: OpeningProgress,
+        failure: DataDirectoryError | CorruptRecordError,
+        unexpected: Exception | None = None,
+    ) -> OfflinePartition:
+        """The partition, offline because of this. `unexpected`: what nobody has foreseen; the log gets its
+        trace."""
+        self._logs.let_go(wanted.topic_partition)
+        progress.finished(wanted.topic_partition)
+        offline = self.leave(wanted.topic_partition, wanted.topic_id_partition, failure)
+        logger.error(
+            "%s stays offline, its local log cannot be opened, path=`%s`: %s",
+            wanted.topic_partition,
+            offline.path,
+            failure,
+            exc_info=unexpected,
+        )
+        return offline
 
     def _open(self, wanted: WantedPartition, progress: OpeningProgress) -> HostedPartition:
         shard = self._shards.of(wanted.topic_id_partition)
