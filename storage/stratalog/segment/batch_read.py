@@ -66,7 +66,8 @@ def read_batches(
     """The batches from `position`, where one begins, that fit into `whole_bytes`; else the first one, if it
     is not larger than `max_bytes`. `available_bytes`: so many are behind `position`.
 
-    Checksums are compared. Raises CorruptRecordError, OSError.
+    Checksums are compared: what is damaged ends what is read. Raises CorruptRecordError where nothing sound
+    lies before it, OSError.
     """
     data = file.read_at(position, min(max(whole_bytes, FIRST_READ_BYTES), available_bytes))
     if len(data) < HEADER_SIZE:
@@ -98,21 +99,35 @@ def read_batches(
         # A hole may lie in front of it.
         return BatchRead(b"", bounds.end_offset) if base_offset >= bounds.end_offset else _NO_BATCHES
     if size_bytes < available_bytes:
-        _require_follower(file, position, data, size_bytes, next_offset)
+        follower_offset = _follower_offset(file, position, data, size_bytes)
+        if follower_offset < next_offset:
+            # One of the two is wrong, and nobody knows which; what lies before them is not.
+            expected_offset, follower_position = next_offset, position + size_bytes
+            size_bytes, next_offset = _without_last(data, size_bytes)
+            if size_bytes == 0:
+                raise CorruptRecordError(
+                    "a stored batch begins below the end of the one before it",
+                    path=file.path,
+                    position=follower_position,
+                    expected_offset=expected_offset,
+                )
     return BatchRead(batches if size_bytes == len(batches) else batches[:size_bytes], next_offset)
 
 
-def _require_follower(
-    file: AppendFile, position: int, data: bytes, size_bytes: int, next_offset: int
-) -> None:
-    """What lies behind the `size_bytes` that were found begins at or above their end."""
+def _follower_offset(file: AppendFile, position: int, data: bytes, size_bytes: int) -> int:
+    """Where what lies behind the `size_bytes` that were found begins; -1 where there is not even that."""
     head = data[size_bytes : size_bytes + _BASE_OFFSET.size]
     if len(head) < _BASE_OFFSET.size:
         head = file.read_at(position + size_bytes, _BASE_OFFSET.size)
-    if len(head) < _BASE_OFFSET.size or _BASE_OFFSET.unpack(head)[0] < next_offset:
-        raise CorruptRecordError(
-            "a stored batch begins below the end of the one before it",
-            path=file.path,
-            position=position + size_bytes,
-            expected_offset=next_offset,
-        )
+    base_offset: int = -1 if len(head) < _BASE_OFFSET.size else _BASE_OFFSET.unpack(head)[0]
+    return base_offset
+
+
+def _without_last(data: bytes, size_bytes: int) -> tuple[int, int]:
+    """The size of these batches without the last one, and the offset behind them, -1 where there is none."""
+    position, next_offset = 0, -1
+    while True:
+        header = parse_header(data, position)
+        if position + header.size_in_bytes >= size_bytes:
+            return position, next_offset
+        position, next_offset = position + header.size_in_bytes, header.next_offset

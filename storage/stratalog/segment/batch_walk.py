@@ -249,43 +249,38 @@ def _bytes_of_batch(chunk: bytes, position: int) -> int:
 def whole_batches(
     data: bytes, end_offset: int, first_offset: int = 0, leader_epoch: int = NO_LEADER_EPOCH
 ) -> tuple[int, int]:
-    """How much of `data`, which begins with a batch, is whole batches that end below `end_offset`; the offset
-    behind them, -1 where there is none.
+    """How much of `data`, which begins with a batch, is whole batches that end below `end_offset`, up to one
+    that is damaged; the offset behind them, -1 where there is none.
 
-    Raises CorruptRecordError where a batch is not what its checksum says, or does not ascend from
+    Raises CorruptRecordError where the first one is not what its checksum says, or does not ascend from
     `first_offset` on, or has another leader epoch than that one (NO_LEADER_EPOCH: any).
     """
-    # What is sound is a kernel's; what it leaves is torn, beyond the end or damaged, and here it gets a name.
     position, next_offset = sound_batches(data, end_offset, first_offset, leader_epoch)
-    if position == len(data):
+    if position:
+        # What is torn, beyond the end or damaged is told to whoever asks for that one.
         return position, next_offset
-    view = memoryview(data)
-    first_offset = max(first_offset, next_offset)
-    readable_bytes = len(data) - _FETCH_FIELDS.size
-    while position <= readable_bytes:
-        base_offset, batch_length, epoch, magic, crc, _, last_offset_delta = _FETCH_FIELDS.unpack_from(
-            data, position
+    if len(data) < _FETCH_FIELDS.size:
+        return 0, -1
+    # What is sound is a kernel's; what it leaves gets a name here.
+    base_offset, batch_length, epoch, magic, crc, _, last_offset_delta = _FETCH_FIELDS.unpack_from(data)
+    size_bytes, next_offset = LOG_OVERHEAD + batch_length, base_offset + last_offset_delta + 1
+    if magic != MAGIC or batch_length < HEADER_SIZE - LOG_OVERHEAD:
+        raise CorruptRecordError("a stored batch has no valid header", base_offset=base_offset)
+    if base_offset < first_offset:
+        raise CorruptRecordError(
+            "a stored batch begins below the end of the one before it",
+            base_offset=base_offset,
+            expected_offset=first_offset,
         )
-        batch_end = position + LOG_OVERHEAD + batch_length
-        if magic != MAGIC or batch_length < HEADER_SIZE - LOG_OVERHEAD:
-            raise CorruptRecordError("a stored batch has no valid header", base_offset=base_offset)
-        if base_offset < first_offset:
-            raise CorruptRecordError(
-                "a stored batch begins below the end of the one before it",
-                base_offset=base_offset,
-                expected_offset=first_offset,
-            )
-        if batch_end > len(data) or base_offset + last_offset_delta >= end_offset:
-            break
-        if crc32c(view[position + ATTRIBUTES_POSITION : batch_end]) != crc:
-            raise CorruptRecordError("a stored batch does not match its checksum", base_offset=base_offset)
-        if leader_epoch not in (NO_LEADER_EPOCH, epoch):
-            raise CorruptRecordError(
-                "a stored batch has another leader epoch than the log has there",
-                base_offset=base_offset,
-                leader_epoch=epoch,
-                expected_epoch=leader_epoch,
-            )
-        position, next_offset = batch_end, base_offset + last_offset_delta + 1
-        first_offset = next_offset
-    return position, next_offset
+    if size_bytes > len(data) or next_offset > end_offset:
+        return 0, -1
+    if crc32c(memoryview(data)[ATTRIBUTES_POSITION:size_bytes]) != crc:
+        raise CorruptRecordError("a stored batch does not match its checksum", base_offset=base_offset)
+    if leader_epoch not in (NO_LEADER_EPOCH, epoch):
+        raise CorruptRecordError(
+            "a stored batch has another leader epoch than the log has there",
+            base_offset=base_offset,
+            leader_epoch=epoch,
+            expected_epoch=leader_epoch,
+        )
+    return size_bytes, next_offset

@@ -30,9 +30,12 @@ class IndexedBatches(NamedTuple):
     end_offset: int
 
 
-def index_batches(file: AppendFile, extent: SegmentExtent, interval_bytes: int) -> IndexedBatches:
+def index_batches(
+    file: AppendFile, extent: SegmentExtent, interval_bytes: int, *, may_end: bool = False
+) -> IndexedBatches:
     """Index all batches, in memory and without transactions. Where one is damaged the offsets are those of
-    the headers, and no time is to be looked up.
+    the headers, and no time is to be looked up. `may_end`: where these contradict each other, it is those
+    before: nobody can tell where the others lie.
 
     Raises CorruptRecordError where the headers contradict each other, OSError.
     """
@@ -42,23 +45,29 @@ def index_batches(file: AppendFile, extent: SegmentExtent, interval_bytes: int) 
             indexes.add_rows(rows, interval_bytes)
             end_offset, end_position = rows[-1].last_offset + 1, rows[-1].end_position
     except CorruptRecordError:
-        indexes, end_offset = _index_headers(file, extent, interval_bytes)
+        indexes, end_offset = _index_headers(file, extent, interval_bytes, may_end=may_end)
         indexes.damaged_position = end_position
     return IndexedBatches(indexes, end_offset)
 
 
-def _index_headers(file: AppendFile, extent: SegmentExtent, interval_bytes: int) -> IndexedBatches:
+def _index_headers(
+    file: AppendFile, extent: SegmentExtent, interval_bytes: int, *, may_end: bool
+) -> IndexedBatches:
     """The same without a look at any checksum. Raises CorruptRecordError, OSError."""
     indexes, end_offset = SegmentIndexes.empty(extent.base_offset), extent.base_offset
-    for position, header in extent.walk(file):
-        indexes.add(
-            position=position,
-            size_bytes=header.size_in_bytes,
-            last_offset=header.last_offset,
-            max_timestamp_ms=header.max_timestamp,
-            interval_bytes=interval_bytes,
-        )
-        end_offset = header.next_offset
+    try:
+        for position, header in extent.walk(file):
+            indexes.add(
+                position=position,
+                size_bytes=header.size_in_bytes,
+                last_offset=header.last_offset,
+                max_timestamp_ms=header.max_timestamp,
+                interval_bytes=interval_bytes,
+            )
+            end_offset = header.next_offset
+    except CorruptRecordError:
+        if not may_end:
+            raise
     return IndexedBatches(indexes, end_offset)
 
 
@@ -69,15 +78,16 @@ def rebuild_indexes(
     *,
     interval_bytes: int,
     replaces_files: bool,
+    may_end: bool,
 ) -> SegmentIndexes:
     """Make the indexes of a sealed segment from its data, and replace the files, but for where the data is
-    damaged. That of aborted transactions cannot be made so, and stays.
+    damaged. That of aborted transactions cannot be made so, and stays. `may_end`: see `index_batches`.
 
     Raises CorruptRecordError, OSError.
     """
     base_offset = extent.base_offset
     with resources.files.use(segment_path(directory, base_offset, LOG_SUFFIX)) as file:
-        indexes, _ = index_batches(file, extent, interval_bytes)
+        indexes, _ = index_batches(file, extent, interval_bytes, may_end=may_end)
     indexes.time_index.maybe_append(indexes.max_timestamp)
     indexes.leave_aborted(resources.index_pages, directory, extent.size_bytes)
     if not replaces_files or indexes.damaged_position is not None:

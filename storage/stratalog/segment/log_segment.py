@@ -422,6 +422,8 @@ class LogSegment:
                     self._extent,
                     interval_bytes=self.index_interval_bytes,
                     replaces_files=not self._is_superseded,
+                    # What there is may lead to batches behind the damage; without any, those before it count.
+                    may_end=indexes is None,
                 )
             return indexes
 

@@ -24,6 +24,7 @@ from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.overwriting import overwrite
 
 NO_LIMIT = 2**62
 
@@ -289,6 +290,48 @@ def test_a_changed_byte_is_never_read() -> None:
     file.append([data])
     with pytest.raises(CorruptRecordError, match="checksum"):
         segment.read(0, 1000, bounds(), min_one=True)
+
+
+@pytest.mark.parametrize("index", ["whole", "gone"])
+@pytest.mark.parametrize("max_bytes", [1, 150, 10_000])
+# The checksum, the length upward and downward, the magic, the base offset.
+@pytest.mark.parametrize("position", [HEADER_SIZE, 8, 11, 16, 7])
+def test_what_is_sound_before_damage_is_read_whatever_there_is_of_an_index(
+    position: int, max_bytes: int, index: str
+) -> None:
+    disk = MemoryFileSystem()
+    segment = new_segment(disk)
+    written = b"".join(append(segment, [number]) for number in range(10))
+    segment.save_indexes()
+    damaged_position = 6 * len(written) // 10
+    overwrite(disk, segment.path, damage(written, damaged_position + position))
+    if index == "gone":
+        for suffix in (".index", ".timeindex"):
+            disk.unlink(f"/d/{0:020d}{suffix}")
+    for offset in range(6):
+        found = loaded(disk, segment)
+        read = read_until_damage(found, offset, max_bytes)
+        # A base offset that is wrong may be that of either of two.
+        count = 5 if position == 7 else 6
+        assert read == written[offset * len(written) // 10 : count * len(written) // 10]
+        assert [found.position_of(one) is None for one in range(count)] == [False] * count
+
+
+def read_until_damage(segment: LogSegment, offset: int, max_bytes: int) -> bytes:
+    read = b""
+    try:
+        while (position := segment.position_of(offset)) is not None:
+            batches, offset = segment.read(position, max_bytes, bounds(), min_one=True)
+            read += batches
+    except CorruptRecordError:
+        return read
+    raise AssertionError("the damage was passed over")
+
+
+def damage(data: bytes, position: int) -> bytes:
+    changed = bytearray(data)
+    changed[position] ^= 7
+    return bytes(changed)
 
 
 def test_a_dropped_segment_is_gone_for_newcomers_and_unlinked_later() -> None:
