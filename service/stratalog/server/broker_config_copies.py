@@ -17,6 +17,7 @@ the same, edited by a human                              the edited one counts
 an older one, edited by a human, that says otherwise     refuses the start
 a stand-in that nobody has altered                       replaces it
 a stand-in that was altered, and says otherwise          refuses the start
+a newer one beside a stand-in that replaces older ones   refuses the start, where they say otherwise
 =======================================================  ==================================================
 
 An alteration is written to one directory after the other, and is made once one has it. A crash between two
@@ -27,6 +28,10 @@ were altered without each other, with one that a human has to choose from.
 Where all directories are new and others have had the store, nobody knows what was altered, and a stand-in is
 begun, see `held_config`. It counts as long as nothing but stand-ins is found: whatever its generation is, it
 does not stand in for a copy that is there after all.
+
+Where others have owned the store since, the copy that counts is out of date, and so is what it has replaced.
+A stand-in takes its place as the next generation, and counts as any other copy does from then on: a directory
+that was away, and still has what is out of date, does not bring it back.
 """
 
 from __future__ import annotations
@@ -67,6 +72,8 @@ class BrokerConfigCopies:
         self._stored = StoredConfig({}, 0)
         # What `read` found.
         self._found: list[StoredConfig] = []
+        # Directories in which `read` found the copy that counts.
+        self._holders: frozenset[str] = frozenset()
         # Directories that are known to have what is stored.
         self._saved: frozenset[str] = frozenset()
         # Directories of which it was said that they cannot take it.
@@ -84,7 +91,8 @@ class BrokerConfigCopies:
             return {}
         _tell_outvoted(counting, copies)
         self.path, self._stored = counting.file.path, counting.stored
-        self._saved = frozenset(copy.file.directory for copy in copies if copy.stored == self._stored)
+        self._holders = frozenset(copy.file.directory for copy in copies if copy.stored == self._stored)
+        self._saved = self._holders
         if self._stored.is_edited and len(self._directories) > 1:
             # A crash while it is written to the others must not leave two that differ in one generation.
             self._stored = self._next(self._stored.overrides)
@@ -102,23 +110,38 @@ class BrokerConfigCopies:
         return still_held(self._stored.overrides) if self._stored.is_stand_in else {}
 
     def settle(
-        self, filesystem: FileSystem, online: Callable[[], Sequence[str]], *, is_unknown: bool = False
+        self,
+        filesystem: FileSystem,
+        online: Callable[[], Sequence[str]],
+        *,
+        is_unknown: bool = False,
+        is_current: Callable[[str], bool] = lambda _: True,
     ) -> None:
         """The directories are locked: from now on nobody else writes to them. Let all that are `online`, now
         and with each later write, have what was read. `is_unknown`: others have had the store, and these
         directories are new, so that where none has a copy it is not known that nothing was altered.
+        `is_current`: nobody else has owned the store since a directory was used; asked of those that are not
+        new.
 
         Raises DataDirectoryError where another process has altered it since, or a stand-in cannot be written.
         """
         self._filesystem, self._online = filesystem, online
         self._require_unaltered()
-        if is_unknown and not self._found:
-            self._begin_stand_in()
+        asked = [path for path in online() if path in self._holders] or online()
+        if (is_unknown and not self._found) or not any(map(is_current, asked)):
+            self.hold()
         self.write_rest()
 
-    def _begin_stand_in(self) -> None:
-        """Durable in each directory when it returns. Raises DataDirectoryError."""
-        stand_in = StoredConfig(dict(HELD_CONFIG), 1, is_stand_in=True)
+    def hold(self) -> None:
+        """Nobody knows what was altered, or only what others may have altered since: keep records. Durable in
+        each directory when it returns. Raises DataDirectoryError."""
+        former = self._stored
+        overrides = {**former.overrides, **HELD_CONFIG}
+        if former.is_stand_in and former.overrides == overrides:
+            return
+        stand_in = StoredConfig(
+            overrides, former.generation + 1, is_stand_in=True, replaces_older=bool(self._found)
+        )
         saved, failures = self._write_to(self._online(), stand_in)
         for directory, failure in failures.items():
             raise DataDirectoryError(
@@ -128,6 +151,13 @@ class BrokerConfigCopies:
                 reason=str(failure),
             ) from failure
         self._stored, self._saved = stand_in, saved
+        if self._found:
+            logger.warning(
+                "others have owned the store since these log directories were last used, and may have altered"
+                " the configuration; of what is held now these directories have said %s, path=`%s`",
+                _text({name: former.overrides[name] for name in HELD_CONFIG if name in former.overrides}),
+                ", ".join(sorted(saved)),
+            )
 
     def _require_unaltered(self) -> None:
         """Raises DataDirectoryError."""
@@ -184,7 +214,7 @@ class BrokerConfigCopies:
     def _next(self, overrides: Mapping[str, str], generations: int = 1) -> StoredConfig:
         """What follows on what is stored; a stand-in remains one."""
         generation = self._stored.generation + generations
-        return StoredConfig(overrides, generation, is_stand_in=self._stored.is_stand_in)
+        return self._stored._replace(overrides=overrides, generation=generation, is_edited=False)
 
     def _look(self, directories: Iterable[str]) -> list[_Copy]:
         copies: list[_Copy] = []
@@ -229,7 +259,7 @@ def _counting(copies: Sequence[_Copy]) -> _Copy | None:
     """The copy that counts; None where there is none, and nothing that may have been one. Raises
     DataDirectoryError where nobody can tell."""
     found = [(copy.stored.generation, copy.stored, copy) for copy in copies if copy.stored is not None]
-    whole = [one for one in found if not one[1].is_stand_in] or found
+    whole = [one for one in found if not one[1].gives_way] or found
     newest_generation = max((generation for generation, _, _ in whole), default=-1)
     newest = [(stored, copy) for generation, stored, copy in whole if generation == newest_generation]
     for copy in copies:
@@ -247,7 +277,7 @@ def _counting(copies: Sequence[_Copy]) -> _Copy | None:
                 other_path=copy.file.path,
                 generation=newest_generation,
             )
-    if not counting_stored.is_stand_in:
+    if not counting_stored.gives_way:
         for copy in copies:
             _require_gives_way(copy, counting_stored, counting)
     for generation, stored, copy in whole:
@@ -265,14 +295,20 @@ def _counting(copies: Sequence[_Copy]) -> _Copy | None:
 
 
 def _require_gives_way(copy: _Copy, stored: StoredConfig, counting: _Copy) -> None:
-    """Raises DataDirectoryError where a stand-in says what somebody has altered, and not what the one says
-    that counts."""
+    """Raises DataDirectoryError where a stand-in says what somebody has altered, or what was known to be out
+    of date, and not what the one says that counts."""
     found = copy.stored
-    if found is None or not found.is_stand_in or found.overrides in (stored.overrides, HELD_CONFIG):
+    if found is None or not found.is_stand_in or found.overrides == stored.overrides:
+        return
+    if stored.replaces_older:
+        is_replaced = found.replaces_older or found.generation < stored.generation
+    else:
+        is_replaced = False
+    if is_replaced or (found.gives_way and found.overrides == HELD_CONFIG):
         return
     raise DataDirectoryError(
-        "the configuration was altered in log directories that were new, while those were away that know what"
-        " had been altered before; remove the wrong one, or correct the other one first",
+        "the configuration was altered, or held, in other log directories while those were away that know"
+        " something else of what had been altered; remove the wrong one, or correct the other one first",
         path=copy.file.path,
         generation=found.generation,
         other_path=counting.file.path,
@@ -306,7 +342,7 @@ def _require_outvoted(copy: _Copy, newest: tuple[StoredConfig, _Copy] | None) ->
     if damage is None:
         return
     is_outvoted = damage.generation is not None and damage.generation <= generation
-    if not is_outvoted or (stored is not None and stored.is_stand_in):
+    if not is_outvoted or (stored is not None and stored.gives_way):
         known = {} if other is None else {"other_path": other.file.path, "other_generation": generation}
         raise DataDirectoryError(
             "the configuration that was altered at run time is damaged, and no other log directory is known"

@@ -11,7 +11,8 @@
 
 Each alteration has a higher generation than the one before it: copies of the file lie in all log directories,
 see `broker_config_copies`. A start that knew nothing of what had been altered has begun a file with the line
-`stand_in=true`, see `held_config`; each alteration keeps it. The checksum is the CRC-32C of the lines behind
+`stand_in=true`, and one that knew only what others may have altered since has written `stand_in=newer`, see
+`held_config`; each alteration keeps it. The checksum is the CRC-32C of the lines behind
 it, in hexadecimal, each with its line end. A crash leaves the old file or the new one. A human who changes
 the file takes the line of the checksum away; then nothing is compared. Version 0 had no generations: all of
 it is of generation 0.
@@ -38,6 +39,7 @@ _COMMENT = """\
 _GENERATION = "generation"
 _STAND_IN = "stand_in"
 _TRUE = "true"
+_NEWER = "newer"
 # In the comment and in its line, so that no single damage makes it look older.
 _ANY_GENERATION = re.compile(r"(?i)generation[ =]([0-9]{1,18})\b")
 
@@ -51,6 +53,13 @@ class StoredConfig(NamedTuple):
     """A human has taken the checksum away."""
     is_stand_in: bool = False
     """It was begun without what had been altered before."""
+    replaces_older: bool = False
+    """A stand-in of when others had owned the store: what copies of older generations say is out of date."""
+
+    @property
+    def gives_way(self) -> bool:
+        """A stand-in for whatever is found, of any generation."""
+        return self.is_stand_in and not self.replaces_older
 
 
 class DamagedConfigError(Exception):
@@ -90,7 +99,7 @@ class BrokerConfigFile:
 
 def format_broker_config(stored: StoredConfig) -> str:
     """The text of the file."""
-    body = _body(stored.overrides, stored.generation, is_stand_in=stored.is_stand_in)
+    body = _body(stored.overrides, stored.generation, _stand_in_value(stored))
     comment = _COMMENT.format(generation=stored.generation)
     return f"{comment}version={VERSION}\nchecksum={crc32c(body.encode()):08x}\n{body}"
 
@@ -114,22 +123,32 @@ def parse_broker_config(text: str) -> StoredConfig:
     if generation is not None and not (generation.isascii() and generation.isdigit()):
         raise ValueError(f"generation is {generation[:80]}, which is not a number")
     stand_in = pairs.pop(_STAND_IN, None)
-    if stand_in not in (None, _TRUE):
-        raise ValueError(f"{_STAND_IN} is {stand_in[:80]}, and can only be {_TRUE}")
+    if stand_in not in (None, _TRUE, _NEWER):
+        raise ValueError(f"{_STAND_IN} is {stand_in[:80]}, and can only be {_TRUE} or {_NEWER}")
     if generation is None and version == VERSION and checksum is not None:
         raise ValueError("the line of the generation is not there")
     if checksum is not None:
         number = None if generation is None else int(generation)
-        body = _body(pairs, number, is_stand_in=stand_in is not None)
+        body = _body(pairs, number, stand_in)
         if checksum != f"{crc32c(body.encode()):08x}":
             raise ValueError("the checksum is not that of the lines")
     return StoredConfig(
-        pairs, int(generation or 0), is_edited=checksum is None, is_stand_in=stand_in is not None
+        pairs,
+        int(generation or 0),
+        is_edited=checksum is None,
+        is_stand_in=stand_in is not None,
+        replaces_older=stand_in == _NEWER,
     )
 
 
-def _body(overrides: Mapping[str, str], generation: int | None, *, is_stand_in: bool) -> str:
+def _stand_in_value(stored: StoredConfig) -> str | None:
+    if not stored.is_stand_in:
+        return None
+    return _NEWER if stored.replaces_older else _TRUE
+
+
+def _body(overrides: Mapping[str, str], generation: int | None, stand_in: str | None) -> str:
     first = "" if generation is None else f"{_GENERATION}={generation}\n"
-    if is_stand_in:
-        first += f"{_STAND_IN}={_TRUE}\n"
+    if stand_in is not None:
+        first += f"{_STAND_IN}={stand_in}\n"
     return first + "".join(f"{name}={value}\n" for name, value in sorted(overrides.items()))

@@ -2,8 +2,10 @@
 
 A start with new log directories, on a store that others have served, is one whose disk is not mounted, or
 that of another machine. What was altered lies in directories that it does not see, and may have been what
-kept the records: `log.retention.ms=-1`. So the start alters the configuration itself, before anything goes by
-it; see `broker_config_copies`. What a topic sets is in the store, and holds.
+kept the records: `log.retention.ms=-1`. And where others have owned the store since the directories were last
+used, they may have altered it since, so that what is there is out of date. So the start alters the
+configuration itself, before anything goes by it and before it claims what others had, from which time on
+nobody could tell any more; see `broker_config_copies`. What a topic sets is in the store, and holds.
 
 It may also have been `log.cleanup.policy`, and a topic's own `retention.ms` or `min.compaction.lag.ms` does
 nothing under another policy than it was meant for. So a topic that sets no policy has none: neither retention
@@ -49,10 +51,11 @@ def tell_of_held(held: Mapping[str, str], directories: Iterable[str], store_url:
         return
     logger.warning(
         "nobody knows what was altered at run time: the log directories were new when they were first started"
-        " with this store, which others had served, and nothing is deleted by the server's own keys, nor by a"
-        " topic's where it sets no cleanup.policy, until you say what holds: %s. Is a disk not mounted? Then"
-        " stop the server, mount it, and start again. Otherwise alter what is to hold, and let"
-        " `stratalog config alter --broker %s` take the rest back, path=`%s` store=`%s`",
+        " with this store, which others had served, or others have owned it since they were last used, and"
+        " nothing is deleted by the server's own keys, nor by a topic's where it sets no cleanup.policy,"
+        " until you say what holds: %s. Is a disk not mounted? Then stop the server, mount it, and start"
+        " again. Otherwise alter what is to hold, and let `stratalog config alter --broker %s` take the rest"
+        " back, path=`%s` store=`%s`",
         ", ".join(f"{name}={text}" for name, text in held.items()),
         " ".join(f"--delete {name}" for name in held),
         ", ".join(directories),

@@ -77,14 +77,30 @@ class RuntimeConfig:
         return self._current.topic_defaults
 
     def settle(
-        self, filesystem: FileSystem, online: Callable[[], Sequence[str]], *, is_unknown: bool = False
-    ) -> Mapping[str, str]:
-        """The log directories are locked; see `BrokerConfigCopies.settle`. Returns what is held because
-        nobody knows what was altered, see `held_config`; it is in force from now on."""
+        self,
+        filesystem: FileSystem,
+        online: Callable[[], Sequence[str]],
+        *,
+        is_unknown: bool = False,
+        is_current: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        """The log directories are locked; see `BrokerConfigCopies.settle`. It is in force from now on."""
         with self._lock:
             assert not self._reconfigurables, "nobody goes by it yet"
-            self._copies.settle(filesystem, online, is_unknown=is_unknown)
+            self._copies.settle(filesystem, online, is_unknown=is_unknown, is_current=is_current)
             self._current = BrokerConfig.of(self._current.static, self._copies.overrides)
+
+    def hold(self) -> None:
+        """Others have owned the store since, see `BrokerConfigCopies.hold`."""
+        with self._lock:
+            assert not self._reconfigurables, "nobody goes by it yet"
+            self._copies.hold()
+            self._current = BrokerConfig.of(self._current.static, self._copies.overrides)
+
+    @property
+    def held(self) -> Mapping[str, str]:
+        """What is held because nobody knows what was altered, see `held_config`."""
+        with self._lock:
             return self._copies.held
 
     def write_rest(self) -> None:

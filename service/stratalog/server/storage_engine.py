@@ -4,11 +4,13 @@ Opening, in this order, because each step protects the next:
 
 1. Lock the data directory. Nobody else writes the local logs from here on.
 2. Read the store's identity, and create it where the data directory belongs to no store yet. A directory that
-   belongs to another store stops here, before anything is written to either. Write what was altered at run
-   time to the log directories that do not have it; where they are new, and others have had the store, nobody
-   knows what that is, and nothing may be deleted by it, see `held_config`. Probe that the store keeps its
-   promise on conditional writes; bind the data directory to this store, from which time on it is not new.
-3. Read the catalog and the shards' metadata, and claim every shard. A former owner is fenced from here on.
+   belongs to another store stops here, before anything is written to either. Probe that the store keeps its
+   promise on conditional writes. Read the catalog and the shards' metadata. Write what was altered at run
+   time to the log directories that do not have it; where they are new, and others have had the store, or
+   others have had it since, nobody knows what that is, and nothing may be deleted by it, see `held_config`.
+   Bind the data directory to this store, from which time on it is not new.
+3. Claim every shard. A former owner is fenced from here on, and nobody can tell any more that there was one:
+   where another one comes between, nothing is claimed before what holds then is written.
 4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, leave
    offline what cannot be opened, and publish the topics.
 
@@ -24,7 +26,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from functools import partial
@@ -38,6 +40,7 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
+from stratalog.log.disk_error import disk_error
 from stratalog.manager.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
@@ -47,11 +50,12 @@ from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.catalog import Catalog
 from stratalog.remote.collector import Collector
 from stratalog.remote.commit import Writer
-from stratalog.remote.head_witness import HeadWitness, catalog_as_witness
+from stratalog.remote.head_witness import HeadWitness
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.object_directory import read_directory
 from stratalog.remote.object_writer import ObjectWriterSettings
-from stratalog.remote.ownership import claim_shard
+from stratalog.remote.outdated_config import is_config_outdated, unmark_config
+from stratalog.remote.ownership import claim_shard, is_last_owner
 from stratalog.remote.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
 from stratalog.remote.remote_reader import RemoteReader
 from stratalog.remote.retention import RemoteRetention
@@ -191,10 +195,13 @@ class StorageEngineBuilder:
             on_logs(logs)
             with tell_of_waiting(self._scheduler, self._clock, self._store.url):
                 identity = self._open_identity(logs)
-                self._settle_config(logs, identity)
                 require_conditional_writes(self._store, self._ids)
+                catalog, shards = self._open_metadata(logs, identity)
+                self._settle_config(logs, catalog, shards)
                 logs.bind_store(str(identity.store_id))
-                engine = self._assemble(logs, identity, host, opening, on_fenced)
+                tiers = self._claim_shards(logs, identity, catalog, shards, on_fenced)
+                tell_of_held(self._runtime.held, _online(logs), self._store.url)
+                engine = self._assemble(logs, identity, catalog, tiers, host, opening)
             engine.topics.open_all()
             logs.end_start(engine.topics.claim_of)
             _require_a_disk(logs)
@@ -226,34 +233,62 @@ class StorageEngineBuilder:
         logs.bind_store(str(identity.store_id))
         return identity
 
-    def _settle_config(self, logs: LogManager, identity: StoreIdentity) -> None:
-        """Durable before a directory is bound, so that a crash leaves them new, or with it. Raises
-        DataDirectoryError, StoreError."""
-        is_unknown = logs.bound_store_id is None and self._was_served(identity)
-        held = self._runtime.settle(logs.filesystem, lambda: _online(logs), is_unknown=is_unknown)
-        tell_of_held(held, _online(logs), self._store.url)
-
-    def _was_served(self, identity: StoreIdentity) -> bool:
-        """Somebody has owned the store. Raises StoreError."""
-        catalog = self._open_catalog(identity, "", read_only=True)
-        witness = catalog_as_witness(catalog)
-        shards = (
-            self._open_metadata(identity, number, witness, read_only=True)
-            for number in range(identity.shard_count)
+    def _open_metadata(self, logs: LogManager, identity: StoreIdentity) -> tuple[Catalog, list[MetadataLog]]:
+        """Raises DataDirectoryError, StoreError."""
+        witness = HeadWitness(logs.filesystem, logs.data_dirs)
+        writer = Writer("owner", self._owner)
+        catalog = Catalog.open(
+            self._store,
+            self._clock,
+            self._random,
+            self._ids,
+            identity,
+            writer,
+            witness=witness.of_catalog,
         )
-        return catalog.seq > 0 or any(shard.state().claims for shard in shards)
+        shards = [
+            MetadataLog.open(
+                self._store,
+                self._clock,
+                self._random,
+                self._ids,
+                identity,
+                number,
+                writer,
+                partial(read_directory, self._store, StoreLayout(number)),
+                witness=witness.of_shard(number, catalog),
+            )
+            for number in range(identity.shard_count)
+        ]
+        return catalog, shards
+
+    def _settle_config(self, logs: LogManager, catalog: Catalog, shards: Sequence[MetadataLog]) -> None:
+        """Durable before a directory is bound, so that a crash leaves them new, or with it, and before a
+        shard is claimed. Raises DataDirectoryError, StoreError."""
+        is_new = logs.bound_store_id is None
+        was_served = catalog.seq > 0 or any(shard.state().claims for shard in shards)
+        online = _online(logs)
+        self._runtime.settle(
+            logs.filesystem,
+            lambda: _online(logs),
+            is_unknown=is_new and was_served,
+            is_current=lambda path: is_new or _is_current(logs.filesystem, shards, path, online),
+        )
+        for path in online:
+            try:
+                unmark_config(logs.filesystem, path)
+            except OSError as failure:
+                raise disk_error(failure, path) from failure
 
     def _assemble(
         self,
         logs: LogManager,
         identity: StoreIdentity,
+        catalog: Catalog,
+        tiers: Sequence[ShardTier],
         host: PartitionHost,
         opening: Callable[[str], Executor],
-        on_fenced: Callable[[], None],
     ) -> StorageEngine:
-        witness = HeadWitness(logs.filesystem, logs.data_dirs)
-        catalog = self._open_catalog(identity, witness.of_catalog)
-        tiers = self._claim_shards(logs, identity, catalog, witness, on_fenced)
         readers = {tier.shard: RemoteReader(self._store, tier.shard.metadata) for tier in tiers}
         shards = ShardSet([tier.shard for tier in tiers])
         topics = TopicManager(
@@ -297,30 +332,18 @@ class StorageEngineBuilder:
             directories,
         )
 
-    def _open_catalog(self, identity: StoreIdentity, witness: str, *, read_only: bool = False) -> Catalog:
-        return Catalog.open(
-            self._store,
-            self._clock,
-            self._random,
-            self._ids,
-            identity,
-            Writer("owner", self._owner),
-            read_only=read_only,
-            witness=witness,
-        )
-
     def _claim_shards(
         self,
         logs: LogManager,
         identity: StoreIdentity,
         catalog: Catalog,
-        witness: HeadWitness,
+        shards: Sequence[MetadataLog],
         on_fenced: Callable[[], None],
     ) -> list[ShardTier]:
+        """All of them were read before the configuration was settled by what they say."""
         local_epochs = _highest_epochs(logs, identity.shard_count)
         tiers: list[ShardTier] = []
-        for number in range(identity.shard_count):
-            metadata = self._open_metadata(identity, number, witness.of_shard(number, catalog))
+        for number, metadata in enumerate(shards):
             claimed = claim_shard(
                 logs.filesystem,
                 self._ids,
@@ -329,26 +352,12 @@ class StorageEngineBuilder:
                 shard=number,
                 owner=self._owner,
                 at_least=local_epochs.get(number, -1) + 1,
+                behind=metadata.state().epoch,
+                before_other=self._runtime.hold,
             )
             shard = HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
             tiers.append(self._tier(logs, shard, identity, catalog))
         return tiers
-
-    def _open_metadata(
-        self, identity: StoreIdentity, number: int, witness: str, *, read_only: bool = False
-    ) -> MetadataLog:
-        return MetadataLog.open(
-            self._store,
-            self._clock,
-            self._random,
-            self._ids,
-            identity,
-            number,
-            Writer("owner", self._owner),
-            partial(read_directory, self._store, StoreLayout(number)),
-            read_only=read_only,
-            witness=witness,
-        )
 
     def _tier(
         self, logs: LogManager, shard: HostedShard, identity: StoreIdentity, catalog: Catalog
@@ -398,6 +407,22 @@ class StorageEngineBuilder:
 def _online(logs: LogManager) -> list[str]:
     """Paths of the log directories that work."""
     return [one.path for one in logs.directories() if one.state is not DirectoryState.OFFLINE]
+
+
+def _is_current(
+    filesystem: FileSystem, shards: Sequence[MetadataLog], path: str, online: Sequence[str]
+) -> bool:
+    """Nobody else has owned the store since a server had the log directory. Raises DataDirectoryError."""
+    directories = [path, *(other for other in online if other != path)]
+    try:
+        if any(is_config_outdated(filesystem, directory) for directory in directories):
+            return False
+    except OSError as failure:
+        raise disk_error(failure, path) from failure
+    return all(
+        is_last_owner(filesystem, shard.state(), directories, shard=number)
+        for number, shard in enumerate(shards)
+    )
 
 
 def _require_a_disk(logs: LogManager) -> None:

@@ -6,7 +6,7 @@ import errno
 import itertools
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import pytest
 
@@ -46,10 +46,13 @@ def disk_with(stored: Mapping[str, StoredConfig]) -> FaultyFileSystem:
     return disk
 
 
-def started(disk: FileSystem, *directories: str, is_unknown: bool = False) -> BrokerConfigCopies:
+def started(
+    disk: FileSystem, *directories: str, is_unknown: bool = False, current: Container[str] = (NEW, TRUE)
+) -> BrokerConfigCopies:
+    """`current`: directories since whose last use nobody else has owned the store."""
     copies = BrokerConfigCopies(disk, directories)
     copies.read()
-    copies.settle(disk, lambda: directories, is_unknown=is_unknown)
+    copies.settle(disk, lambda: directories, is_unknown=is_unknown, is_current=lambda path: path in current)
     return copies
 
 
@@ -88,15 +91,15 @@ def test_whatever_the_start_is_given_nothing_goes_by_the_servers_own_keys(static
 
 
 def test_a_stand_in_is_written_as_one_and_read_as_one() -> None:
-    for overrides in (HELD, {}, KEEP):
-        stored = StoredConfig(overrides, 3, is_stand_in=True)
+    for overrides, replaces_older in itertools.product((HELD, {}, KEEP), (False, True)):
+        stored = StoredConfig(overrides, 3, is_stand_in=True, replaces_older=replaces_older)
         text = format_broker_config(stored)
         assert parse_broker_config(text) == stored
         edited = re.sub("checksum=.*\n", "", text)
         assert parse_broker_config(edited) == stored._replace(is_edited=True)
-        genuine = edited.replace("stand_in=true\n", "")
+        genuine = re.sub("stand_in=.*\n", "", edited)
         assert parse_broker_config(genuine) == StoredConfig(overrides, 3, is_edited=True)
-        for damaged in (text.replace("stand_in=true\n", ""), edited.replace("=true", "=no")):
+        for damaged in (re.sub("stand_in=.*\n", "", text), re.sub("(stand_in)=.*", r"\1=no", edited)):
             with pytest.raises(ValueError, match=r"checksum|stand_in"):
                 parse_broker_config(damaged)
 
@@ -221,9 +224,9 @@ def test_a_crash_while_it_gives_way_leaves_what_is_known(survival: Survival) -> 
 def restarted(disk: FileSystem, caplog: pytest.LogCaptureFixture) -> tuple[RuntimeConfig, list[str]]:
     """A server that is given five milliseconds of retention, and its warnings."""
     runtime = RuntimeConfig.open(disk, (NEW,), {"log.retention.ms": "5"}, 1 << 25)
-    held = runtime.settle(disk, lambda: (NEW,), is_unknown=True)
+    runtime.settle(disk, lambda: (NEW,), is_unknown=True)
     caplog.clear()
-    tell_of_held(held, (NEW,), "s3://bucket")
+    tell_of_held(runtime.held, (NEW,), "s3://bucket")
     assert {record.levelno for record in caplog.records} <= {logging.WARNING}
     return runtime, caplog.messages
 
@@ -266,3 +269,73 @@ def test_what_is_refused_for_what_is_held_says_so(caplog: pytest.LogCaptureFixtu
         runtime.alter((ConfigChange("log.cleaner.min.compaction.lag.ms", "2000"),))
     assert "held" not in refused.value.fields
     assert "held" not in refused.value.message
+
+
+@pytest.mark.parametrize("found", [StoredConfig({**DROP, "log.roll.ms": "7"}, 4), StoredConfig({}, 0)])
+def test_what_is_out_of_date_is_held_beside_what_else_was_altered_and_does_not_come_back(
+    found: StoredConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = disk_with({NEW: found, TRUE: found})
+    wanted = StoredConfig(
+        {**found.overrides, **HELD}, found.generation + 1, is_stand_in=True, replaces_older=True
+    )
+    # The other one is away, and again and again the machine dies before it has claimed the store.
+    for _ in range(3):
+        copies = started(disk, NEW, current=())
+        assert (copies.overrides, copies.held) == (wanted.overrides, HELD)
+        assert in_each(disk, NEW, TRUE) == [wanted, found]
+    said = [message for message in caplog.messages if "others have owned the store since" in message]
+    assert len(said) == 1
+    assert ("said log.retention.ms=5, path" in said[0]) is bool(found.overrides)
+    assert "log.roll.ms" not in said[0]
+    # What it still has is out of date, whoever is named first, and whatever was altered since.
+    copies.write(KEEP)
+    for directories in ((NEW, TRUE), (TRUE, NEW)):
+        copies = started(disk, *directories)
+        assert (copies.overrides, copies.held) == (KEEP, {})
+    assert in_each(disk, NEW, TRUE) == [wanted._replace(overrides=KEEP, generation=wanted.generation + 1)] * 2
+    # Others have the store again: what was said before counts no more.
+    copies = started(disk, NEW, TRUE, current=())
+    assert copies.held == HELD
+    assert (
+        in_each(disk, NEW, TRUE)
+        == [wanted._replace(overrides={**KEEP, **HELD}, generation=wanted.generation + 2)] * 2
+    )
+
+
+def test_only_the_directories_that_have_what_counts_must_be_current() -> None:
+    newer, older = StoredConfig(KEEP, 4), StoredConfig(DROP, 3)
+    for current, is_held in (((TRUE,), False), ((NEW,), True), ((NEW, TRUE), False)):
+        disk = disk_with({NEW: older, TRUE: newer})
+        assert bool(started(disk, NEW, TRUE, current=current).held) is is_held
+    disk = disk_with({NEW: newer, TRUE: newer})
+    assert not started(disk, NEW, TRUE, current=(NEW,)).held
+    # Where no copy is left any of them will do.
+    assert not started(disk_with({}), NEW, TRUE, current=(TRUE,)).held
+    disk = disk_with({})
+    assert started(disk, NEW, TRUE, current=()).held == HELD
+    # It stands in for what is found after all, as where all are new.
+    assert in_each(disk, NEW, TRUE) == [STAND_IN] * 2
+
+
+@pytest.mark.parametrize("generation", [5, 9])
+def test_a_copy_that_is_newer_than_what_was_out_of_date_is_for_a_human(generation: int) -> None:
+    """It was altered in the one directory while the other one was held without it."""
+    held = StoredConfig(HELD, 5, is_stand_in=True, replaces_older=True)
+    for directories in ((NEW, TRUE), (TRUE, NEW)):
+        disk = disk_with({NEW: held, TRUE: StoredConfig(DROP, generation)})
+        with pytest.raises(DataDirectoryError, match="remove the wrong one"):
+            started(disk, *directories)
+        disk = disk_with({NEW: held, TRUE: StoredConfig(DROP, 7, is_stand_in=True)})
+        with pytest.raises(DataDirectoryError, match="remove the wrong one"):
+            started(disk, *directories)
+        # One that was begun before it was held is as old as any other.
+        disk = disk_with({NEW: held, TRUE: StoredConfig(DROP, 4, is_stand_in=True)})
+        assert started(disk, *directories).held == HELD
+
+
+def test_what_is_out_of_date_and_damaged_is_replaced() -> None:
+    disk = disk_with({NEW: StoredConfig(HELD, 5, is_stand_in=True, replaces_older=True)})
+    text = format_broker_config(StoredConfig(DROP, 4)).replace("=5", "=6")
+    disk.open_append(f"{TRUE}/{BROKER_CONFIG_FILE}").append([text.encode()])
+    assert started(disk, NEW, TRUE).held == HELD

@@ -6,7 +6,7 @@ No server may run on the data directory: its lock is taken. In this order:
    nothing changed: a data directory that was made for it goes again.
 2. Stage the logs and open them, see `import_staging`. Then open the store, which is made where it is missing.
 3. Claim the shards concerned, with epochs above all that the broker gave. As with the start of a server, a
-   former owner is fenced from here on.
+   former owner is fenced from here on, and that others were it is noted, see `outdated_config`.
 4. Place the logs, marked with the epoch.
 5. Move log starts in the shards to where the logs begin: a partition that a shard does not know begins at
    0.
@@ -58,7 +58,8 @@ from stratalog.remote.head_witness import HeadWitness, catalog_as_witness
 from stratalog.remote.import_plan import ImportPlan, ImportTarget, PresentPartition, plan_import
 from stratalog.remote.metadata_log import MetadataLog
 from stratalog.remote.object_directory import read_directory
-from stratalog.remote.ownership import claim_shard
+from stratalog.remote.outdated_config import mark_config_outdated
+from stratalog.remote.ownership import claim_shard, is_last_owner
 from stratalog.remote.shard_state import ShardState
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import IDENTITY_KEY, StoreLayout, shard_of
@@ -272,15 +273,9 @@ class TopicImporter:
                 logs_by_shard.setdefault(shard_of(tip, len(shards)), {})[tip] = staged[name]
         claimed: dict[int, int] = {}
         for shard, logs in sorted(logs_by_shard.items()):
-            claimed[shard] = claim_shard(
-                self._filesystem,
-                self._ids,
-                shards[shard],
-                (self._settings.data_dir,),
-                shard=shard,
-                owner=self._settings.owner,
-                at_least=1 + max(log.latest_epoch for log in logs.values()),
-            ).epoch
+            claimed[shard] = self._claim(
+                shards[shard], shard, at_least=1 + max(log.latest_epoch for log in logs.values())
+            )
             epochs |= {names[tip]: claimed[shard] for tip in logs}
         staging.place(epochs)
         if LogConfig.from_overrides(plan.config).remote_storage_enable:
@@ -290,6 +285,24 @@ class TopicImporter:
                 _require_starts(shards[shard].state(), starts)
         for topic in topics:
             self._create(catalog, topic, plan.config)
+
+    def _claim(self, metadata: MetadataLog, shard: int, *, at_least: int) -> int:
+        """The epoch. Whether others have owned the shard since is noted before nobody can tell any more."""
+        path, state = self._settings.data_dir, metadata.state()
+        note = partial(mark_config_outdated, self._filesystem, path)
+        if not is_last_owner(self._filesystem, state, (path,), shard=shard):
+            note()
+        return claim_shard(
+            self._filesystem,
+            self._ids,
+            metadata,
+            (path,),
+            shard=shard,
+            owner=self._settings.owner,
+            at_least=at_least,
+            behind=state.epoch,
+            before_other=note,
+        ).epoch
 
     def _create(self, catalog: Catalog, topic: SourceTopic, config: Mapping[str, str]) -> None:
         """The id makes it safe to try again after an unknown outcome."""
