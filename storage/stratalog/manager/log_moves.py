@@ -16,7 +16,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.throttler import Throttler
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.cut_off_moves import WantedMove, discard_future, settle_moves
+from stratalog.manager.cut_off_moves import WantedMove, settle_moves
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.log_move import LogMove, MoveProgress, MoveState
@@ -177,8 +177,7 @@ class LogMoves:
         """Nobody wants the moves of the partition any more that were cut off."""
         for wanted in self._wanted:
             if wanted.partition == partition:
-                with suppress(OSError):
-                    self._away.remove_later(discard_future(self._directories.filesystem, wanted.future_path))
+                self._away.remove_future(wanted.future_path)
         self._wanted = tuple(wanted for wanted in self._wanted if wanted.partition != partition)
         self._refusals.pop(partition, None)
 

@@ -17,7 +17,6 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.log.disk_error import disk_error
 from stratalog.log.log_copy import LogCopy, LogPlace
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.cut_off_moves import discard_future
 from stratalog.manager.data_directory import FUTURE_REASON
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.move_mark import (
@@ -158,8 +157,7 @@ class MovedDirectory:
         try:
             self._filesystem.remove_tree(self._future_path)
         except OSError:
-            with suppress(OSError):
-                away.remove_later(discard_future(self._filesystem, self._future_path))
+            away.remove_future(self._future_path)
         with suppress(OSError, DataDirectoryError):
             mark = read_move_mark(self._filesystem, self._path)
             if mark is not None and mark.move_id == self._move_id:

@@ -27,6 +27,7 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.log.disk_error import disk_error
 from stratalog.log.late_removal import remove_later
+from stratalog.manager.cut_off_moves import discard_future
 from stratalog.manager.data_directory import DELETE_REASON
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
@@ -162,6 +163,13 @@ class PutAway:
         """Remove the directory of a deleted partition, or what a move has left, after the delay; again and
         again until it is gone, or its disk has failed: then the next start does."""
         self._remove(path, self._delay_ms())
+
+    def remove_future(self, path: str) -> None:
+        """Remove a copy that nobody wants to become the partition any more, later, by a name that no start
+        takes for a wish, where the disk has room for one."""
+        with suppress(OSError):
+            path = discard_future(self._filesystem, path)
+        self.remove_later(path)
 
     def remove_unread(self, path: str) -> None:
         """The same for one that nobody reads: at once where space is short."""

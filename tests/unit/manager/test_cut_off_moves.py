@@ -27,6 +27,7 @@ from stratalog.manager.partition_metadata import write_partition_metadata
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.log_machine import PARTITION, TOPIC_ID, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -246,6 +247,23 @@ def test_a_wish_that_is_refused_is_shown_and_can_be_given_up() -> None:
     assert manager.moves.progress() == () == manager.moves.wanted
     machine.clock.advance(60_000)
     assert [name for name in disks.disk.list_directory("/b") if "orders" in name] == []
+
+
+def test_a_wish_that_is_given_up_on_a_full_disk_gives_its_space_back() -> None:
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    machine = LogMachine(disk, CONFIG, data_dirs=("/a", "/b"), cordoned_dirs=("/b",), ids=SequentialIds())
+    machine.start()
+    path = f"/b/{PARTITION}.{MOVE.hex}-future"
+    disk.make_directories(path)
+    write_move_mark(disk, path, MoveMark(PARTITION, MOVE, ("x",)))
+    disk = disk.killed()
+    disk.names_are_full = True
+    disk.fill("/b")
+    machine = LogMachine(disk, CONFIG, data_dirs=("/a", "/b"), ids=SequentialIds(100))
+    manager = machine.open()
+    assert manager.moves.give_up(PARTITION)
+    machine.clock.advance(60_000)
+    assert not disk.inner.exists(path)
 
 
 def test_a_directory_that_gave_up_its_older_copy_has_the_partition_no_more() -> None:
