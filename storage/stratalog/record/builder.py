@@ -104,11 +104,29 @@ def rebuild_batch(
     before stay. A `delete_horizon_ms` is stamped now; the timestamp deltas in `payload` must then be relative
     to it.
     """
+    section = payload if header.codec is Codec.NONE else compress(header.codec, payload, level)
+    return rebuild_compressed(
+        header,
+        section,
+        records_count=records_count,
+        max_timestamp=max_timestamp,
+        delete_horizon_ms=delete_horizon_ms,
+    )
+
+
+def rebuild_compressed(
+    header: BatchHeader,
+    section: Buffer,
+    *,
+    records_count: int,
+    max_timestamp: int,
+    delete_horizon_ms: int | None = None,
+) -> bytes:
+    """The same, of records that are compressed already by the codec of `header`."""
     assert 0 <= records_count <= header.last_offset_delta + 1
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if delete_horizon_ms is not None:
         attributes, base_timestamp = attributes | DELETE_HORIZON_BIT, delete_horizon_ms
-    section = payload if header.codec is Codec.NONE else compress(header.codec, payload, level)
     rebuilt = BatchHeader(
         header.base_offset,
         0,

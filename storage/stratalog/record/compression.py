@@ -33,12 +33,12 @@ than we do from clients, and what is imported is to be read."""
 MAX_SENT_BYTES = 128 * 1024 * 1024
 """What one batch that a client sends may grow to; topics bound the compressed size."""
 
-_GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
-_ZSTD_MAX_WINDOW_BYTES = 1 << 27
+GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
+ZSTD_MAX_WINDOW_BYTES = 1 << 27
 # A zstd block of 4 bytes can stand for 128 KiB, so a piece of this size overshoots the bound by 32 MiB at
 # most. It also bounds what is copied again for each of many tiny members.
 _PIECE_BYTES = 1024
-_ZSTD_LEVEL = 3
+ZSTD_LEVEL = 3
 _KEPT_COMPRESSOR_BYTES = 128 * 1024
 """Larger data is worth a compressor of its own."""
 _KEPT_WINDOW_BYTES = 8 * 1024 * 1024
@@ -51,7 +51,7 @@ class _Zstd(threading.local):
     """Each thread sees its own."""
 
     def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+        self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
         self.renew_decompressor()
 
     def renew_decompressor(self) -> None:
@@ -113,16 +113,16 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
         case Codec.NONE:
             return bytes(data)
         case Codec.GZIP:
-            compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
+            compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, GZIP_WINDOW_BITS)
             return compressor.compress(data) + compressor.flush()
         case Codec.SNAPPY:
             return compress_snappy(data)
         case Codec.LZ4:
             return compress_lz4(data, level)
         case Codec.ZSTD:
-            if level in (None, _ZSTD_LEVEL) and len(data) <= _KEPT_COMPRESSOR_BYTES:
+            if level in (None, ZSTD_LEVEL) and len(data) <= _KEPT_COMPRESSOR_BYTES:
                 return _zstd.compressor.compress(data)
-            return zstandard.ZstdCompressor(level=_ZSTD_LEVEL if level is None else level).compress(data)
+            return zstandard.ZstdCompressor(level=ZSTD_LEVEL if level is None else level).compress(data)
 
 
 def decompress(codec: Codec, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Buffer:
@@ -166,12 +166,12 @@ def _unzstd(data: Buffer, max_bytes: int) -> bytes:
             # Several frames, one with more in it, or with a larger window, or bytes that are wrong: the way
             # in pieces tells which.
             _zstd.renew_decompressor()
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW_BYTES)
     return _in_pieces(Codec.ZSTD, data, max_bytes, decompressor.decompressobj)
 
 
 def _gunzip(data: Buffer, max_bytes: int) -> bytes:
-    member = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    member = zlib.decompressobj(GZIP_WINDOW_BITS)
     try:
         # One byte more than is allowed tells too much from just enough.
         whole = member.decompress(data, max_bytes + 1)
@@ -183,7 +183,7 @@ def _gunzip(data: Buffer, max_bytes: int) -> bytes:
         raise malformed(Codec.GZIP.name)
     if not member.unused_data:
         return whole
-    return _in_pieces(Codec.GZIP, data, max_bytes, lambda: zlib.decompressobj(_GZIP_WINDOW_BITS))
+    return _in_pieces(Codec.GZIP, data, max_bytes, lambda: zlib.decompressobj(GZIP_WINDOW_BITS))
 
 
 def _in_pieces(codec: Codec, data: Buffer, max_bytes: int, new_member: Callable[[], _Member]) -> bytes:

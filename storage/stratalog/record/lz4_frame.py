@@ -10,6 +10,7 @@ What comes out is taken in pieces, so memory follows what has come out and not w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import lz4.frame  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]  # has no types
@@ -41,6 +42,28 @@ def compress_lz4(data: Buffer, level: int | None) -> bytes:
     return frame
 
 
+class Lz4Compressor:
+    """The same, of data that comes in pieces. Not thread-safe: guarded by its user."""
+
+    def __init__(self, level: int | None) -> None:
+        self._frame = _lz4.LZ4FrameCompressor(
+            compression_level=_FAST_LEVEL if level is None else level,
+            block_size=_lz4.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+        )
+        self._begun: bytes = self._frame.begin()
+
+    def compress(self, data: Buffer) -> bytes:
+        begun, self._begun = self._begun, b""
+        compressed: bytes = self._frame.compress(data)
+        return begun + compressed
+
+    def flush(self) -> bytes:
+        """The frame's end."""
+        end: bytes = self._frame.flush()
+        return self._begun + end
+
+
 def is_lz4_of_kafka(data: Buffer) -> bool:
     """Java's reader takes the frame, too, which is a sound one."""
     return data[len(_MAGIC)] & _FLAGS_MASK == _KAFKAS_FLAGS
@@ -52,27 +75,30 @@ def decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
     Raises CorruptRecordError where it is malformed, cut short, followed by something, or holds more than
     `max_bytes`.
     """
+    return b"".join(lz4_pieces(data, max(_MIN_PIECE_BYTES, _PIECE_FACTOR * len(data)), max_bytes))
+
+
+def lz4_pieces(data: Buffer, piece_bytes: int, max_bytes: int | None = None) -> Iterator[bytes]:
+    """The same, so much at once at most, and however much it is unless there is a bound."""
     if bytes(data[: len(_MAGIC)]) != _MAGIC:
         raise malformed(_NAME)
-    piece_bytes = max(_MIN_PIECE_BYTES, _PIECE_FACTOR * len(data))
     frame = _lz4.LZ4FrameDecompressor()
-    parts: list[bytes] = []
     size_bytes = 0
     rest: Buffer = data
     while not frame.eof:
+        # One byte more than is allowed tells too much from just enough.
+        most_bytes = piece_bytes if max_bytes is None else min(piece_bytes, max_bytes - size_bytes + 1)
         try:
-            # One byte more than is allowed tells too much from just enough.
-            part: bytes = frame.decompress(rest, max_length=min(piece_bytes, max_bytes - size_bytes + 1))
+            part: bytes = frame.decompress(rest, max_length=most_bytes)
         except RuntimeError as error:
             raise malformed(_NAME) from error
         if not part and not frame.eof:
             raise malformed(_NAME)
         size_bytes += len(part)
-        if size_bytes > max_bytes:
+        if max_bytes is not None and size_bytes > max_bytes:
             raise too_large(_NAME, max_bytes)
-        parts.append(part)
+        yield part
         # The decompressor keeps what it has not got to.
         rest = b""
     if frame.unused_data:
         raise malformed(_NAME)
-    return b"".join(parts)

@@ -16,7 +16,7 @@ A stream has no end: one that is cut between two blocks is whole, and the count 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import cramjam
 
@@ -36,12 +36,18 @@ _LEAST_COPY_BYTES = 3
 
 def compress_snappy(data: Buffer) -> bytes:
     """`data` as a stream."""
-    view = memoryview(data)
-    parts: list[Buffer] = [_HEADER.pack(_MAGIC, _VERSION, _VERSION)]
-    for position in range(0, len(view), _BLOCK_BYTES):
-        block = bytes(cramjam.snappy.compress_raw(view[position : position + _BLOCK_BYTES]))
-        parts += (_BLOCK_SIZE.pack(len(block)), block)
-    return b"".join(parts)
+    return b"".join(compress_snappy_pieces([data]))
+
+
+def compress_snappy_pieces(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
+    """The parts of a stream that holds the pieces, one behind the other."""
+    yield _HEADER.pack(_MAGIC, _VERSION, _VERSION)
+    for piece in pieces:
+        view = memoryview(piece)
+        for position in range(0, len(view), _BLOCK_BYTES):
+            block = bytes(cramjam.snappy.compress_raw(view[position : position + _BLOCK_BYTES]))
+            yield _BLOCK_SIZE.pack(len(block))
+            yield block
 
 
 def decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
@@ -63,6 +69,17 @@ def decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
                 raise malformed(_NAME) from error
     assert position == size_bytes
     return payload
+
+
+def snappy_pieces(data: Buffer) -> Iterator[bytearray]:
+    """The same, a block at a time, however much it is."""
+    for block in _blocks(memoryview(data)):
+        piece = bytearray(_uncompressed_bytes(block))
+        try:
+            cramjam.snappy.decompress_raw_into(block, piece)
+        except cramjam.DecompressionError as error:
+            raise malformed(_NAME) from error
+        yield piece
 
 
 def _blocks(data: memoryview) -> Iterator[memoryview]:

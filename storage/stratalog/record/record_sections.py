@@ -1,0 +1,128 @@
+"""The records of one batch in pieces of whole records, so that who walks over them needs no more memory than
+some megabytes, or what the largest record takes.
+
+A batch that is small when it is decompressed is one piece. A larger one is decompressed anew by each walk,
+and never in memory as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer
+from stratalog.record import kernels
+from stratalog.record.batch import records_payload
+from stratalog.record.compressed_pieces import decompressed_pieces
+from stratalog.record.header import HEADER_SIZE, BatchHeader
+from stratalog.record.record_runs import RUN_BYTES, RUN_COUNT
+from stratalog.record.varint import MAX_VARINT_BYTES, MAX_VARLONG_BYTES, read_varint, read_varlong
+
+WHOLE_BYTES = 8 * 1024 * 1024
+"""A batch that holds no more is one piece."""
+
+# So much beyond a usual piece that it does not end where the bytes do.
+_FILLED_BYTES = 2 * RUN_BYTES
+# Size, attributes, timestamp and offset.
+_MAX_HEAD_BYTES = MAX_VARINT_BYTES + 1 + MAX_VARLONG_BYTES + MAX_VARINT_BYTES
+
+
+class RecordSections:
+    """May be walked over as often as one likes; the batch must not change. Used by one thread."""
+
+    def __init__(self, batch: Buffer, header: BatchHeader) -> None:
+        """`batch`: all of it, with that header and a checksum that is true."""
+        self._section = memoryview(batch)[HEADER_SIZE : header.size_in_bytes]
+        self._header = header
+        try:
+            self._payload: Buffer | None = records_payload(batch, 0, header, max_bytes=WHOLE_BYTES)
+        except CorruptRecordError:
+            # Larger; or damaged, which the first walk tells.
+            self._payload = None
+
+    @property
+    def is_whole(self) -> bool:
+        """There is one section."""
+        return self._payload is not None
+
+    def __iter__(self) -> Iterator[tuple[Buffer, int]]:
+        """Sections, and how many records are in each; a section is valid until the next one is asked for.
+
+        Raises CorruptRecordError, behind the sections before it, where the records do not make up the batch.
+        """
+        if self._payload is not None:
+            yield self._payload, self._header.records_count
+            return
+        buffer = bytearray()
+        pieces = decompressed_pieces(self._header.codec, self._section)
+        left_count, last_delta, wanted_bytes = self._header.records_count, -1, _FILLED_BYTES
+        while left_count > 0:
+            is_end = _fill(buffer, pieces, wanted_bytes)
+            position = 0
+            while left_count > 0:
+                count, end_position = _whole_records(buffer, position, left_count)
+                if count == 0:
+                    break
+                last_delta = self._last_delta(buffer, position, count, last_delta)
+                with memoryview(buffer)[position:end_position] as section:
+                    yield section, count
+                left_count, position = left_count - count, end_position
+                if not is_end and len(buffer) - position < _FILLED_BYTES:
+                    break
+            del buffer[:position]
+            if left_count > 0 and is_end:
+                raise self._wrong("the records end before the last one does")
+            wanted_bytes = max(_FILLED_BYTES, _next_bytes(buffer))
+        if buffer or any(len(piece) for piece in pieces):
+            raise self._wrong("something follows the last record")
+
+    def _last_delta(self, buffer: bytearray, position: int, count: int, former_delta: int) -> int:
+        """The last record's offset delta, of so many from `position` on, the first of which has to follow on
+        the former. Within a section the kernels prove it."""
+        if _offset_delta(buffer, position) <= former_delta:
+            raise self._wrong("the offsets of the records do not increase")
+        if count > 1:
+            _, position = kernels.span_records(buffer, position, count - 1, len(buffer))
+        return _offset_delta(buffer, position)
+
+    def _wrong(self, message: str) -> CorruptRecordError:
+        return CorruptRecordError(message, base_offset=self._header.base_offset)
+
+
+def _fill(buffer: bytearray, pieces: Iterator[Buffer], wanted_bytes: int) -> bool:
+    """Have so many bytes in the buffer, or all that there are: whether there are no more."""
+    while len(buffer) < wanted_bytes:
+        piece = next(pieces, None)
+        if piece is None:
+            return True
+        buffer += piece
+    return False
+
+
+def _whole_records(buffer: bytearray, position: int, max_count: int) -> tuple[int, int]:
+    """A section of records that are all there, and its end; 0 where not even the first is."""
+    count = min(max_count, RUN_COUNT)
+    while count > 0 and position < len(buffer):
+        try:
+            return kernels.span_records(buffer, position, count, RUN_BYTES)
+        except CorruptRecordError:
+            # One of these is not there, or is none, which is told when it is the first.
+            count //= 2
+    return 0, position
+
+
+def _next_bytes(buffer: bytearray) -> int:
+    """What the first record takes, as far as it tells."""
+    if len(buffer) < MAX_VARINT_BYTES:
+        return 0
+    size_bytes, position = read_varint(bytes(buffer[:MAX_VARINT_BYTES]), 0, MAX_VARINT_BYTES)
+    if size_bytes < 1:
+        raise CorruptRecordError("a record's size does not fit the batch", size_bytes=size_bytes)
+    return position + size_bytes
+
+
+def _offset_delta(buffer: bytearray, position: int) -> int:
+    head = bytes(buffer[position : position + _MAX_HEAD_BYTES])
+    _, at = read_varint(head, 0, len(head))
+    _, at = read_varlong(head, at + 1, len(head))
+    return read_varint(head, at, len(head))[0]
