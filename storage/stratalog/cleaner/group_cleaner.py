@@ -265,7 +265,7 @@ class GroupCleaner:
                 raise CorruptRecordError("the records of a batch are not framed well")
             return self._write(cleaned.data)
         level = self._plan.config.compression_level(header.codec)
-        left = clean_compressed(batch, header, self._plan.offset_map, self._rule, level)
+        left = clean_compressed(batch, header, self._plan.offset_map, self._rule, level, self._on_io)
         self._stats.records_in += header.records_count
         self._count_records(left.records)
         if not left.batch:

@@ -14,9 +14,10 @@ from stratalog.cleaner.odd_batches import is_compressed
 from stratalog.log.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments
 from stratalog.record.aborted_spans import AbortedSpans
-from stratalog.record.batch import records_payload, require_crc
+from stratalog.record.batch import require_crc
 from stratalog.record.header import BatchHeader
 from stratalog.record.offset_map import OffsetMap
+from stratalog.record.record_sections import RecordSections
 from stratalog.segment.log_segment import LogSegment
 
 
@@ -103,6 +104,10 @@ class MapBuilder:
             window.pass_by(header)
 
     def _put_records(self, batch: memoryview, header: BatchHeader) -> None:
-        payload = records_payload(batch, 0, header)
-        put = self._map.put_records(payload, header.records_count, header.base_offset, self._first_offset)
-        self._stats.mapped_records += put.records_count
+        for section, count in RecordSections(batch, header):
+            # A look at whether to go on: nothing is read.
+            self._on_read(1)
+            put = self._map.put_records(section, count, header.base_offset, self._first_offset)
+            self._stats.mapped_records += put.records_count
+            if put.is_full:
+                break
