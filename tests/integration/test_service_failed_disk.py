@@ -138,6 +138,53 @@ async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed
         assert (await admin.tier_status()).last_upload_error == ""
 
 
+@pytest.mark.parametrize("config", [{}, LOCAL], ids=["tiered", "local"])
+async def test_records_and_offsets_of_the_others_are_printed(
+    tmp_path: Path, config: Mapping[str, str]
+) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        lost = await fail_one(bench, disk, other, config)
+        for command, printed in (
+            (("consume", "t", "--json"), '"offset"'),
+            (("consume", "t", "--json", "--from", "0"), '"offset"'),
+            (("consume", "t", "--json", "--from", "2020-01-01T00:00:00Z"), '"offset"'),
+            (("log", "offsets", "t"), "\n"),
+            (("log", "offsets", "t", "--at", "0", "--json"), '"offset"'),
+        ):
+            shown = await asyncio.to_thread(run, bench, *command)
+            [told] = shown.stderr.splitlines()
+            assert told.startswith(f"t-{lost} is offline, path {other}"), command
+            assert "Input/output error" in told
+            assert shown.stdout.count(printed) == (2 if printed == "\n" else 1), command
+            assert f'"partition": {lost}' not in shown.stdout
+            assert isinstance(shown.exception, DataDirectoryError)
+            assert shown.exception.fields == {"partitions": f"t-{lost}"}
+        for one in (("consume", "t"), ("log", "offsets", "t")):
+            shown = await asyncio.to_thread(run, bench, *one, "--partition", str(1 - lost))
+            assert (shown.exit_code, shown.stderr) == (0, "")
+            shown = await asyncio.to_thread(run, bench, *one, "--partition", str(lost))
+            assert isinstance(shown.exception, DataDirectoryError)
+
+
+async def test_who_reads_on_is_told_of_a_partition_whose_disk_fails_meanwhile(tmp_path: Path) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        lost = await fail_one(bench, disk, other, LOCAL)
+        positions = {TopicPartition("t", number): 0 for number in range(2)}
+        told: list[TopicPartition] = []
+        consumer = bench.client.consumer(
+            positions,
+            end_offsets=dict.fromkeys(positions, 1),
+            on_offline=lambda partition, _: told.append(partition),
+        )
+        assert [one.partition async for one in consumer] == [1 - lost]
+        assert told == [TopicPartition("t", lost)]
+        assert consumer.positions == {partition: int(partition.partition != lost) for partition in positions}
+        with pytest.raises(DataDirectoryError):
+            [one async for one in bench.client.consumer(positions, end_offsets=dict.fromkeys(positions, 1))]
+
+
 @pytest.mark.parametrize(
     "config", [{}, LOCAL, LOCAL | {"cleanup.policy": "compact,delete"}], ids=["tiered", "local", "compacted"]
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -14,6 +14,7 @@ from stratalog.cli.connection import json_option, server_option, with_client
 from stratalog.cli.int_ranges import COUNT, OFFSET, PARTITION
 from stratalog.cli.isolation_option import isolation_option
 from stratalog.cli.json_pieces import json_pieces
+from stratalog.cli.left_out import LeftOut
 from stratalog.cli.output import counted
 from stratalog.cli.record_json import document_of, line_of
 from stratalog.client.client import Client
@@ -28,6 +29,7 @@ Start = str | int | datetime
 FOLLOW_RETRY = RetryPolicy(deadline_s=60.0)
 """Whoever follows wants to go on behind a restart of the server."""
 
+_LATEST = log_pb2.OFFSET_SPEC_LATEST
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -90,10 +92,14 @@ def consume(
     server: str,
 ) -> None:
     """Print the records of TOPIC. `--json` is the same as `--format json`; only JSON tells a tombstone from
-    an empty value.
+    an empty value. Partitions that are offline are left out, and named on standard error; the exit code is 1
+    then.
     """
-    printer = _Printer(as_json or line_format == "json", key_separator, max_count)
-    with_client(server, lambda client: _consume(client, topic, start, follow, wanted, isolation, printer))
+    printer, left_out = _Printer(as_json or line_format == "json", key_separator, max_count), LeftOut()
+    with_client(
+        server, lambda client: _consume(client, topic, start, follow, wanted, isolation, printer, left_out)
+    )
+    left_out.require_none()
 
 
 class _Printer:
@@ -145,16 +151,17 @@ async def _consume(
     wanted: tuple[int, ...],
     isolation: IsolationLevel,
     printer: _Printer,
+    left_out: LeftOut,
 ) -> None:
     partitions = _chosen(await client.partitions(topic), wanted)
-    latest = log_pb2.OFFSET_SPEC_LATEST
-    ends = None if follow else await client.offsets(partitions, latest, isolation=isolation)
+    ends = None if follow else await left_out.offsets(client, partitions, _LATEST, isolation)
     consumer = client.consumer(
-        await _positions(client, partitions, start, isolation),
+        await _positions(client, partitions if ends is None else list(ends), start, isolation, left_out),
         end_offsets=ends,
         isolation=isolation,
         retry=FOLLOW_RETRY if follow else None,
         on_broken=_say_it_waits,
+        on_offline=left_out.add,
     )
     async for fetched in consumer.fetches():
         printer.print(fetched.topic_partition.partition, fetched.records)
@@ -179,35 +186,37 @@ def _chosen(partitions: list[TopicPartition], wanted: tuple[int, ...]) -> list[T
 
 async def _positions(
     client: Client,
-    partitions: list[TopicPartition],
+    partitions: Sequence[TopicPartition],
     start: Start,
     isolation: IsolationLevel,
+    left_out: LeftOut,
 ) -> Mapping[TopicPartition, int]:
+    """Where to begin in each partition that is not offline."""
     if start == "earliest":
-        return await client.offsets(partitions, log_pb2.OFFSET_SPEC_EARLIEST)
+        return await left_out.offsets(client, partitions, log_pb2.OFFSET_SPEC_EARLIEST)
     if start == "latest":
-        return await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST, isolation=isolation)
+        return await left_out.offsets(client, partitions, _LATEST, isolation)
     if isinstance(start, int):
-        await _require_inside(client, partitions, start)
-        return dict.fromkeys(partitions, start)
+        return dict.fromkeys(await _inside(client, partitions, start, left_out), start)
     assert isinstance(start, datetime)
     # Records have whole milliseconds: of those not before that time this is the first.
     timestamp_ms = -((_EPOCH - start) // timedelta(milliseconds=1))
-    queries = [(partition, None, timestamp_ms) for partition in partitions]
-    answers = await client.list_offsets(queries, isolation=isolation)
-    latest = await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST, isolation=isolation)
+    latest = await left_out.offsets(client, partitions, _LATEST, isolation)
+    queries = [(partition, None, timestamp_ms) for partition in latest]
+    answers = await left_out.answers(client, queries, isolation)
+    found = {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
     # A partition without a record at or behind that time begins at its end.
-    return {
-        partition: latest[partition] if answer.offset < 0 else answer.offset
-        for partition, answer in zip(partitions, answers, strict=True)
-    }
+    return {partition: latest[partition] if offset < 0 else offset for partition, offset in found.items()}
 
 
-async def _require_inside(client: Client, partitions: list[TopicPartition], offset: int) -> None:
-    """Without this an offset behind the end would look like a partition without records."""
-    earliest = await client.offsets(partitions, log_pb2.OFFSET_SPEC_EARLIEST)
-    latest = await client.offsets(partitions, log_pb2.OFFSET_SPEC_LATEST)
-    for partition in partitions:
+async def _inside(
+    client: Client, partitions: Sequence[TopicPartition], offset: int, left_out: LeftOut
+) -> list[TopicPartition]:
+    """Those that are not offline. Without this an offset behind the end of one would look like a partition
+    without records."""
+    earliest = await left_out.offsets(client, partitions, log_pb2.OFFSET_SPEC_EARLIEST)
+    latest = await left_out.offsets(client, list(earliest), _LATEST)
+    for partition in latest:
         if not earliest[partition] <= offset <= latest[partition]:
             raise OffsetOutOfRangeError(
                 "the offset lies outside the partition, choose another one or a --partition that has it",
@@ -216,3 +225,4 @@ async def _require_inside(client: Client, partitions: list[TopicPartition], offs
                 log_start_offset=earliest[partition],
                 log_end_offset=latest[partition],
             )
+    return list(latest)

@@ -10,6 +10,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.cli.connection import json_option, server_option, with_client
 from stratalog.cli.int_ranges import PARTITION, TIMESTAMP_MS
 from stratalog.cli.isolation_option import isolation_option
+from stratalog.cli.left_out import LeftOut
 from stratalog.cli.output import print_json, print_table, utc_time
 from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel
@@ -58,16 +59,18 @@ def offsets(
     """Show one offset of each of TOPIC's partitions, and the time of the record that it is the offset of.
 
     The latest one is where the next record comes; `latest-tiered` is the last one in the object store. Where
-    there is none it is null in JSON, and a dash in the table.
+    there is none it is null in JSON, and a dash in the table. Partitions that are offline are left out, and
+    named on standard error; the exit code is 1 then.
     """
     spec, timestamp_ms = place
+    left_out = LeftOut()
 
     async def look_up(client: Client) -> list[log_pb2.OffsetAnswer]:
         partitions: Sequence[TopicPartition] = [
             TopicPartition(topic, number) for number in sorted(set(wanted))
         ]
         queries = [(one, spec, timestamp_ms) for one in partitions or await client.partitions(topic)]
-        return await client.list_offsets(queries, isolation=isolation)
+        return await left_out.answers(client, queries, isolation)
 
     rows = [
         (answer.partition, _known(answer.offset), _known(answer.timestamp_ms))
@@ -75,11 +78,12 @@ def offsets(
     ]
     if as_json:
         print_json([dict(zip(("partition", "offset", "timestamp_ms"), row, strict=True)) for row in rows])
-        return
-    print_table(
-        ("PARTITION", "OFFSET", "TIMESTAMP", "TIME"),
-        [(*row, None if row[2] is None else utc_time(row[2])) for row in rows],
-    )
+    else:
+        print_table(
+            ("PARTITION", "OFFSET", "TIMESTAMP", "TIME"),
+            [(*row, None if row[2] is None else utc_time(row[2])) for row in rows],
+        )
+    left_out.require_none()
 
 
 def _known(number: int) -> int | None:

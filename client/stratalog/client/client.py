@@ -10,7 +10,7 @@ from typing import Self
 
 import grpc
 
-from stratalog.base.errors import LogStoreError, OverloadedError
+from stratalog.base.errors import DataDirectoryError, LogStoreError, OverloadedError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.admin import Admin
@@ -28,6 +28,9 @@ from stratalog.record.record import RecordLike
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 CALL_TIMEOUT_S = 30.0
+
+OffsetQuery = tuple[TopicPartition, log_pb2.OffsetSpec.ValueType | None, int | None]
+"""A partition, and a name (a spec) or a time (milliseconds): exactly one of the two."""
 
 
 class Client:
@@ -127,12 +130,25 @@ class Client:
 
     async def list_offsets(
         self,
-        queries: Iterable[tuple[TopicPartition, log_pb2.OffsetSpec.ValueType | None, int | None]],
+        queries: Iterable[OffsetQuery],
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[log_pb2.OffsetAnswer]:
-        """Offsets by name (a spec) or by time (milliseconds): exactly one of the two in each query. Raises
-        the error of the first query that failed.
+        """Offsets by name or by time. Raises the error of the first query that failed."""
+        answers = await self.offset_answers(queries, isolation=isolation)
+        for answer in answers:
+            if answer.HasField("error"):
+                raise error_of_info(answer.error)
+        return answers
+
+    async def offset_answers(
+        self,
+        queries: Iterable[OffsetQuery],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> list[log_pb2.OffsetAnswer]:
+        """The same, in the order of the queries. A query's failure is in its answer (`error`): the others are
+        not affected.
         """
         request = log_pb2.ListOffsetsRequest(isolation=wire_isolation(isolation))
         with refusing_misfits():
@@ -145,9 +161,6 @@ class Client:
         response = await retrying(
             self._retry, lambda: self._channel.call(self.log.ListOffsets(request, timeout=CALL_TIMEOUT_S))
         )
-        for answer in response.answers:
-            if answer.HasField("error"):
-                raise error_of_info(answer.error)
         return list(response.answers)
 
     async def partitions(self, topic: str) -> list[TopicPartition]:
@@ -197,13 +210,16 @@ class Client:
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         retry: RetryPolicy | None = None,
         on_broken: Callable[[LogStoreError], None] | None = None,
+        on_offline: Callable[[TopicPartition, DataDirectoryError], None] | None = None,
     ) -> Consumer:
         """A consumer from `positions` on; up to `end_offsets` (exclusive) where given, else for ever.
         `isolation` says whether it waits for the end of transactions and leaves out aborted ones. `retry` is
         how long it waits for a server that has gone, where that is not the client's own. `on_broken` is told
-        why, once each time.
+        why, once each time. `on_offline`: see `Consumer`.
         """
-        return Consumer(self._channel, positions, end_offsets, retry or self._retry, on_broken, isolation)
+        return Consumer(
+            self._channel, positions, end_offsets, retry or self._retry, on_broken, isolation, on_offline
+        )
 
     async def close(self) -> None:
         await self._channel.close()

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import grpc
 
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import error_of_call, error_of_info
@@ -59,8 +59,12 @@ class Consumer:
         retry: RetryPolicy,
         on_broken: Callable[[LogStoreError], None] | None = None,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        on_offline: Callable[[TopicPartition, DataDirectoryError], None] | None = None,
     ) -> None:
-        """`on_broken` is told once each time the session breaks and is going to be tried again."""
+        """`on_broken` is told once each time the session breaks and is going to be tried again. `on_offline`
+        is told of a partition whose log is offline, and the others go on without it; where nobody is told,
+        that is raised.
+        """
         self._channel = channel
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
         self._positions = {key: _Position(offset) for key, offset in positions.items()}
@@ -68,6 +72,8 @@ class Consumer:
         self._retry = retry
         self._on_broken = on_broken
         self._isolation = isolation
+        self._on_offline = on_offline
+        self._offline: set[TopicPartition] = set()
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -110,11 +116,13 @@ class Consumer:
                 await asyncio.sleep(pause_s)
 
     def _pending(self) -> dict[TopicPartition, int]:
-        """The partitions that are not at their ends."""
-        positions, ends = self.positions, self._end_offsets
-        if ends is None:
-            return positions
-        return {key: offset for key, offset in positions.items() if offset < ends.get(key, 0)}
+        """The partitions that are not at their ends, nor offline."""
+        ends = self._end_offsets
+        return {
+            key: offset
+            for key, offset in self.positions.items()
+            if key not in self._offline and (ends is None or offset < ends.get(key, 0))
+        }
 
     async def _session(self, patience: Patience) -> AsyncGenerator[FetchedRecords, None]:
         """One FetchStream, until all partitions are at their ends or it breaks."""
@@ -137,9 +145,15 @@ class Consumer:
 
     def _advance(self, answer: log_pb2.FetchedPartition) -> Iterator[FetchedRecords]:
         """What the answer holds up to the end offset; the position moves on with each part."""
-        if answer.HasField("error"):
-            raise error_of_info(answer.error)
         topic_partition = TopicPartition(answer.topic, answer.partition)
+        if answer.HasField("error"):
+            error = error_of_info(answer.error)
+            if self._on_offline is None or not isinstance(error, DataDirectoryError):
+                raise error
+            # The server's session has let go of it as well.
+            self._offline.add(topic_partition)
+            self._on_offline(topic_partition, error)
+            return
         end_offset = None if self._end_offsets is None else self._end_offsets.get(topic_partition, 0)
         position = self._positions[topic_partition]
         for fetched in fetched_runs(answer, position.next_offset, end_offset):

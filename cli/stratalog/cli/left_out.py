@@ -1,0 +1,66 @@
+"""Partitions that are offline, and left out by a command that has something to say of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import click
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.client.client import Client, OffsetQuery
+from stratalog.client.errors import error_of_info
+from stratalog.client.isolation_level import IsolationLevel
+from stratalog.v1 import log_pb2
+
+
+class LeftOut:
+    """Names each of them on standard error, once, and lets the command fail in the end. One user at a
+    time."""
+
+    def __init__(self) -> None:
+        self._partitions: set[TopicPartition] = set()
+
+    def add(self, partition: TopicPartition, reason: DataDirectoryError) -> None:
+        """Go on without it."""
+        if partition not in self._partitions:
+            self._partitions.add(partition)
+            others = {name: value for name, value in reason.fields.items() if name != "path"}
+            text = DataDirectoryError(reason.message, **others)
+            click.echo(f"{partition} is offline, path {reason.fields.get('path', '-')}: {text}", err=True)
+
+    async def answers(
+        self, client: Client, queries: Sequence[OffsetQuery], isolation: IsolationLevel
+    ) -> list[log_pb2.OffsetAnswer]:
+        """Those of the partitions that are not offline. Raises the error of the first query that failed for
+        another reason."""
+        found: list[log_pb2.OffsetAnswer] = []
+        for answer in await client.offset_answers(queries, isolation=isolation):
+            if not answer.HasField("error"):
+                found.append(answer)
+                continue
+            error = error_of_info(answer.error)
+            if not isinstance(error, DataDirectoryError):
+                raise error
+            self.add(TopicPartition(answer.topic, answer.partition), error)
+        return found
+
+    async def offsets(
+        self,
+        client: Client,
+        partitions: Iterable[TopicPartition],
+        spec: log_pb2.OffsetSpec.ValueType,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, int]:
+        """The named offset of each partition that is not offline."""
+        answers = await self.answers(client, [(one, spec, None) for one in partitions], isolation)
+        return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
+
+    def require_none(self) -> None:
+        """Raises DataDirectoryError where something is missing in what the command has printed."""
+        if self._partitions:
+            raise DataDirectoryError(
+                "partitions that are offline were left out, for what is said of them above; see to that, and"
+                " restart the server",
+                partitions=",".join(map(str, sorted(self._partitions))),
+            )
