@@ -15,7 +15,7 @@ Besides one directory for each partition it has::
     import.UUID-staging                 copies that an import makes, see `import_staging`; later, that it left
 
 The marker of a clean shutdown is `{"version":0}`, or with `"left":["TOPIC-N"]` names directories of no topic
-that nobody has closed.
+that nobody has closed, and those that were gone before they were closed.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ class DataDirectory:
         return left
 
     def mark_clean_shutdown(self, left: Iterable[TopicPartition] = ()) -> None:
-        """Everything is closed and durable, but for these directories of no topic. Raises OSError."""
+        """Everything is closed and durable, but for these directories of no topic, or that are gone. Raises
+        OSError."""
         document: dict[str, object] = {"version": 0}
         names = sorted(map(str, left))
         if names:

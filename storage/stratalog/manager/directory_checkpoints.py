@@ -8,7 +8,7 @@ Entries of partitions that were not opened yet are carried over.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
@@ -26,16 +26,33 @@ class DirectoryCheckpoints:
         """Read what the files say. `spare`: for who must write them on a full disk. Raises OSError."""
         self._lock = threading.Lock()
         self._spare = spare
+        self._filesystem = filesystem
+        self._directory = directory
+        # An entry is to be written of a partition whose directory may have no durable name yet.
+        self._may_be_unnamed = False
         recovery_path = f"{directory}/{RECOVERY_POINT_FILE}"
         recovery_checkpoint = OffsetCheckpoint(filesystem, recovery_path)
         self.were_written = filesystem.exists(recovery_path)
         """A former process has written them, as every one does that ends in order, or lasts for a while."""
         start_checkpoint = StartCheckpoint(filesystem, directory)
-        self._recovery_points = CheckpointEntries(recovery_checkpoint.read(), recovery_checkpoint.write)
+        self._recovery_points = CheckpointEntries(
+            recovery_checkpoint.read(), lambda offsets: self._write(recovery_checkpoint.write, offsets)
+        )
         self._starts = CheckpointEntries(
             start_checkpoint.read(),
-            lambda offsets: start_checkpoint.write({key: at for key, at in offsets.items() if at > 0}),
+            lambda offsets: self._write(
+                start_checkpoint.write, {key: at for key, at in offsets.items() if at > 0}
+            ),
         )
+
+    def _write(
+        self, write: Callable[[Mapping[TopicPartition, int]], None], offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        """An entry tells that the partition has a directory: what a power loss takes back was never lost."""
+        if self._may_be_unnamed:
+            self._filesystem.sync_directory(self._directory)
+            self._may_be_unnamed = False
+        write(offsets)
 
     def recovery_point(self, partition: TopicPartition) -> int:
         """Everything below is durable, as far as the file knows."""
@@ -47,8 +64,11 @@ class DirectoryCheckpoints:
 
     def known_end(self, partition: TopicPartition) -> int | None:
         """What the partition has reached, as far as the files know; None where they have no entry."""
-        known = (self._recovery_points.offsets.get(partition), self._starts.offsets.get(partition))
-        return max((offset for offset in known if offset is not None), default=None)
+        return max((offset for offset in self.entries(partition) if offset is not None), default=None)
+
+    def entries(self, partition: TopicPartition) -> tuple[int | None, int | None]:
+        """Recovery point and log start, as far as the files have them."""
+        return self._recovery_points.offsets.get(partition), self._starts.offsets.get(partition)
 
     def partitions(self) -> set[TopicPartition]:
         """Those that have an entry."""
@@ -60,10 +80,7 @@ class DirectoryCheckpoints:
         before holds then, and is what the next write of the files says."""
         partition = log.topic_partition
         with self._lock:
-            former = (
-                self._recovery_points.offsets.get(partition),
-                self._starts.offsets.get(partition),
-            )
+            former = self.entries(partition)
             self._set(partition, log.recovery_point, log_start_offset)
             try:
                 self._spare.writing(self._save)
@@ -113,6 +130,7 @@ class DirectoryCheckpoints:
     def _set(
         self, partition: TopicPartition, recovery_point: int | None, log_start_offset: int | None
     ) -> None:
+        self._may_be_unnamed |= recovery_point is not None and self.known_end(partition) is None
         self._recovery_points.set(partition, recovery_point)
         self._starts.set(partition, log_start_offset)
 

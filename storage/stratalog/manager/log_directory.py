@@ -108,6 +108,10 @@ class LogDirectory:
         self.was_clean = False
         """The former process closed all logs here; as far as `begin` has found."""
         self._opened = opened
+        # Of the marker of a clean shutdown; None where there is none.
+        self._left: frozenset[str] | None = None
+        # Partitions whose directory is gone since somebody did not close it, see `lost_partitions`.
+        self._lost: set[TopicPartition] = set()
         # Not open now: closed in order by whoever had them last, or not.
         self._clean: set[TopicPartition] = set()
         self._unclean = set(self.partitions)
@@ -116,7 +120,7 @@ class LogDirectory:
     def begin(self) -> None:
         """This process has the directory: find out how the former one left it. From now on a crash counts as
         a crash. Raises OSError."""
-        left = self.files.take_clean_shutdown()
+        left = self._left = self.files.take_clean_shutdown()
         if left is not None:
             self.was_clean = True
             self._unclean = {partition for partition in self.partitions if str(partition) in left}
@@ -188,6 +192,16 @@ class LogDirectory:
         """The partition's log is not open, and was closed in order by whoever had it last."""
         return partition in self._clean
 
+    def was_closed(self, partition: TopicPartition) -> bool:
+        """Whoever had the partition last has closed it in order, if it was here: checkpoints know all that it
+        had."""
+        return self._left is not None and str(partition) not in self._left
+
+    def note_lost(self, partition: TopicPartition) -> None:
+        """It has no directory here, and its checkpoints may not know all that it had: no stop in order makes
+        them know more."""
+        self._lost.add(partition)
+
     def note_tried(self, partition: TopicPartition) -> None:
         """Somebody has tried to open the log."""
         self._awaited.discard(partition)
@@ -196,6 +210,7 @@ class LogDirectory:
         """The log is open."""
         self.partitions.add(partition)
         self.strays.discard(partition)
+        self._lost.discard(partition)
         self._clean.discard(partition)
         self._unclean.discard(partition)
 
@@ -236,7 +251,7 @@ class LogDirectory:
         """All open logs were closed in order: say so, unless others were not that are a topic's. Raises
         OSError."""
         if not self._unclean:
-            self.files.mark_clean_shutdown(self.strays)
+            self.files.mark_clean_shutdown(self.strays | self._lost)
 
     def release(self) -> None:
         """Let another process have it. What is offline is released as well."""

@@ -130,7 +130,7 @@ class LogLoading:
             self._directories.require_nowhere(partition)
         for other in found:
             if other is not chosen:
-                self._set_aside(other.directory, wanted)
+                self._set_aside(other, wanted)
         if chosen is None and not wanted.is_first_opening:
             chosen = self._take_back(wanted)
             if chosen is None:
@@ -255,7 +255,8 @@ class LogLoading:
         except OSError as failure:
             raise disk_error(failure, path) from failure
 
-    def _set_aside(self, directory: LogDirectory, wanted: WantedLog) -> None:
+    def _set_aside(self, other: _Found, wanted: WantedLog) -> None:
+        directory = other.directory
         path = directory.partition_path(wanted.partition)
         try:
             note_stray_offsets(self._filesystem, directory, wanted.partition)
@@ -266,9 +267,11 @@ class LogLoading:
         except OSError as failure:
             raise disk_error(failure, path) from failure
         logger.warning(
-            "the local log of %s is not that of the topic which has this name now, and was set aside for"
-            " you to look at, path=`%s` topic_id=`%s`",
+            "the local log of %s %s, and was set aside for you to look at, path=`%s` topic_id=`%s`",
             wanted.partition,
+            "has no record, and another log directory has the partition"
+            if other.is_of_topic
+            else "is not that of the topic which has this name now",
             stray_path,
             wanted.topic_id,
         )

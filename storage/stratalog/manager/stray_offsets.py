@@ -14,6 +14,7 @@ from contextlib import suppress
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, OffsetCheckpoint
+from stratalog.manager.data_directory import STRAY_REASON
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.start_checkpoint import LOG_START_COPY_FILE, StartCheckpoint
 
@@ -46,6 +47,25 @@ def restore_stray_offsets(
     recovery_points = OffsetCheckpoint(filesystem, f"{path}/{RECOVERY_POINT_FILE}").read()
     starts = StartCheckpoint(filesystem, path).read()
     directory.checkpoints.put(partition, recovery_points.get(partition, 0), starts.get(partition, 0))
+
+
+def has_noted(filesystem: FileSystem, directory: LogDirectory, partition: TopicPartition) -> bool:
+    """What the checkpoints of the log directory know of the partition is what was noted in one that was set
+    aside: the process ended before they could forget it. Raises OSError, DataDirectoryError."""
+    entries = directory.checkpoints.entries(partition)
+    for path in directory.files.set_aside_of(partition, STRAY_REASON):
+        if not has_stray_offsets(filesystem, [path]):
+            continue
+        noted = (
+            OffsetCheckpoint(filesystem, f"{path}/{RECOVERY_POINT_FILE}").read(),
+            StartCheckpoint(filesystem, path).read(),
+        )
+        if all(
+            entry is None or entry == offsets.get(partition, 0)
+            for entry, offsets in zip(entries, noted, strict=True)
+        ):
+            return True
+    return False
 
 
 def remove_stray_offsets(filesystem: FileSystem, path: str) -> None:

@@ -17,6 +17,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_move import MoveState
+from stratalog.manager.partition_metadata import write_partition_metadata
 from stratalog.manager.stray_partitions import PartitionClaim
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -308,3 +309,146 @@ def test_what_a_broker_knew_is_left_as_it_was() -> None:
     machine = Machine(machine.disk, is_new=False)
     machine.manager.end_start(claim(PartitionClaim.NONE))
     assert b"orders 0 5" in entries(machine.disk, A)
+
+
+def not_flushed(disk: FaultyFileSystem | None = None) -> Machine:
+    """The checkpoints know of the partition, and of none of its records."""
+    machine = Machine(disk, is_new=False)
+    log = machine.manager.open_log(P, TOPIC_ID, CONFIG, is_first_opening=True)
+    machine.manager.checkpoint()
+    log.append_as_leader(BATCH, 1)
+    assert b"orders 0 0" in entries(machine.disk, A)
+    return machine
+
+
+@pytest.mark.parametrize("tiered_end_offset", [0, END])
+def test_one_that_was_not_closed_may_have_had_more_than_is_known_and_stays_offline(
+    tiered_end_offset: int,
+) -> None:
+    machine = not_flushed()
+    disk = machine.disk.killed()
+    disk.rename(f"{A}/{P}", "/lost")
+    machine = Machine(disk, is_new=False)
+    for is_killed in (False, True, False):
+        with pytest.raises(DataDirectoryError, match="was not closed in order") as failure:
+            machine.open_log(tiered_end_offset)
+        assert GONE in failure.value.message
+        assert failure.value.fields == {
+            "path": f"{A}/{P}",
+            "known_end_offset": 0,
+            "tiered_end_offset": tiered_end_offset,
+        }
+        # Others are opened and closed in order, and that says nothing of this one.
+        machine.manager.open_log(OTHER, NEW_ID, CONFIG)
+        machine = machine.restarted(is_killed=is_killed)
+    machine.process.stop()
+    machine.disk.rename("/lost", f"{A}/{P}")
+    assert Machine(machine.disk, is_new=False).open_log().log_end_offset == 1
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_an_empty_directory_ends_it_and_from_then_on_it_is_as_any_other(is_stopped: bool) -> None:
+    disk = not_flushed().disk.killed()
+    disk.rename(f"{A}/{P}", "/lost")
+    machine = Machine(disk, is_new=False)
+    with pytest.raises(DataDirectoryError, match=GONE):
+        machine.open_log(END)
+    if is_stopped:
+        machine = machine.restarted()
+    machine.disk.make_directories(f"{A}/{P}")
+    machine = machine.restarted()
+    assert machine.open_log(END).log_end_offset == END
+    machine = machine.restarted()
+    assert machine.open_log(END).recovery_report.was_clean
+    # Closed in order, and all of it in the store.
+    machine.process.stop()
+    machine.disk.rename(f"{A}/{P}", "/lost-again")
+    assert Machine(machine.disk, is_new=False).open_log(END).log_end_offset == END
+
+
+def test_what_a_crash_takes_back_was_never_lost() -> None:
+    """Created, known to the checkpoints, appended to, deleted and created again, on a machine that dies at
+    any moment: whoever is opened next is there, or begins anew."""
+
+    def work(machine: Machine) -> None:
+        for topic_id in (TOPIC_ID, NEW_ID):
+            log = machine.manager.open_log(P, topic_id, CONFIG, is_first_opening=True)
+            machine.manager.checkpoint()
+            log.append_as_leader(BATCH, 1)
+            log.flush()
+            log.increment_log_start_offset(1)
+            machine.manager.checkpoint()
+            if topic_id == TOPIC_ID:
+                machine.manager.delete_log(P)
+
+    rehearsal = Machine(is_new=False)
+    first = rehearsal.disk.operation_count + 1
+    work(rehearsal)
+    count = 0
+    for operation, part in deaths(rehearsal.disk.trace, first):
+        for survival in SURVIVALS:
+            machine = Machine(is_new=False)
+            machine.disk.crash_at(operation, part=part)
+            with pytest.raises(SimulatedCrash):
+                work(machine)
+            found = Machine(machine.disk.reopened(survival), is_new=False)
+            # The one that the catalog has by then.
+            is_deleted = any("-delete" in name for name in machine.disk.trace)
+            topic_id = NEW_ID if is_deleted else TOPIC_ID
+            assert found.open_log(topic_id=topic_id).log_end_offset <= 1, (operation, part, survival)
+            count += 1
+    assert count > 200
+
+
+@pytest.mark.parametrize("is_first_opening", [False, True])
+def test_a_crash_while_another_topics_is_set_aside_does_not_make_it_lost(is_first_opening: bool) -> None:
+    """What the checkpoints still know is what was noted in it."""
+
+    def open_new(machine: Machine) -> UnifiedLog:
+        return machine.manager.open_log(P, NEW_ID, CONFIG, is_first_opening=is_first_opening)
+
+    def stopped() -> Machine:
+        machine = Machine()
+        machine.manager.log(P).increment_log_start_offset(2)
+        machine.process.stop()
+        return machine
+
+    rehearsal = Machine(stopped().disk, is_new=False)
+    first = rehearsal.disk.operation_count + 1
+    open_new(rehearsal)
+    for operation, part in deaths(rehearsal.disk.trace, first):
+        for survival in (None, *SURVIVALS):
+            machine = Machine(stopped().disk, is_new=False)
+            machine.disk.crash_at(operation, part=part)
+            with pytest.raises(SimulatedCrash):
+                open_new(machine)
+            disk = machine.disk.killed() if survival is None else machine.disk.reopened(survival)
+            found = Machine(disk, is_new=False)
+            log = found.manager.open_log(P, NEW_ID, CONFIG)
+            assert (log.log_start_offset, log.log_end_offset) == (0, 0), (operation, part, survival)
+            assert any(name.endswith("-stray") for name in found.disk.list_directory(A))
+
+
+def test_what_was_set_aside_explains_no_other_loss() -> None:
+    machine = Machine().restarted()
+    fill(machine.manager.open_log(P, NEW_ID, CONFIG, is_first_opening=True), END + 1)
+    assert any(name.endswith("-stray") for name in machine.disk.list_directory(A))
+    machine.manager.checkpoint()
+    holder = machine.manager.directory_of(P)
+    machine = machine.lose(f"{holder}/{P}")
+    with pytest.raises(DataDirectoryError, match=GONE):
+        machine.open_log(topic_id=NEW_ID)
+
+
+def test_an_empty_second_directory_of_the_topic_is_set_aside_as_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = Machine()
+    machine.process.stop()
+    machine.disk.make_directories(f"{B}/{P}")
+    write_partition_metadata(machine.disk, f"{B}/{P}", TOPIC_ID)
+    machine = Machine(machine.disk, is_new=False)
+    assert machine.open_log().log_end_offset == END
+    [told] = [message for message in caplog.messages if "was set aside" in message]
+    assert "the local log of orders-0 has no record, and another log directory has the partition, and" in told
+    assert f"path=`{B}/" in told
