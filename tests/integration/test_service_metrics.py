@@ -16,6 +16,7 @@ from prometheus_client.samples import Sample
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import InvalidConfigError
 from stratalog.record.record import Record
+from stratalog.server.held_config import HELD_CONFIG
 from stratalog.testing.service_bench import HOUR_MS, ServiceBench, service_bench
 
 TEXT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
@@ -130,3 +131,20 @@ async def test_an_address_that_cannot_be_had_is_no_start(tmp_path: Path) -> None
     with pytest.raises(InvalidConfigError, match="HOST:PORT"):
         async with service_bench(tmp_path, metrics_listen="nowhere"):
             pass
+
+
+async def test_partitions_that_are_offline_and_keys_that_are_held_are_counted(tmp_path: Path) -> None:
+    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
+        await bench.client.admin.create_topic("t", 2)
+        await bench.append("t", [b"x"])
+        assert await value(bench, "server_offline_partition_count") == 0
+        assert await value(bench, "server_held_config_key_count") == 0
+    (tmp_path / "data" / "t-0").rename(tmp_path / "lost")
+    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
+        assert await value(bench, "server_offline_partition_count") == 1
+    (tmp_path / "data").rename(tmp_path / "unmounted")
+    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
+        assert await value(bench, "server_offline_partition_count") == 0
+        assert await value(bench, "server_held_config_key_count") == len(HELD_CONFIG)
+        await bench.client.admin.alter_configs(dict.fromkeys(HELD_CONFIG))
+        assert await value(bench, "server_held_config_key_count") == 0

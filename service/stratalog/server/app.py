@@ -142,6 +142,7 @@ class Server:
             raise
         self._engine = engine
         self._metrics.cleaning, self._metrics.tiers = engine.cleaning, engine.tiers
+        self._metrics.registry, self._metrics.runtime = engine.registry, engine.runtime
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings, runtime.current)
         engine.cleaning.workers.start()

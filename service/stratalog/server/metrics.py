@@ -19,6 +19,8 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_move import MoveState
 from stratalog.record.cleaned_batches import NO_HORIZON
 from stratalog.server.local_cleaning import LocalCleaning
+from stratalog.server.partition_registry import PartitionRegistry
+from stratalog.server.runtime_config import RuntimeConfig
 from stratalog.server.thread_scheduler import ThreadScheduler
 from stratalog.server.tier_manager import TierManager
 
@@ -33,6 +35,8 @@ class ServerMetrics(Collector):
         self.logs: LogManager | None = None
         self.cleaning: LocalCleaning | None = None
         self.tiers: TierManager | None = None
+        self.registry: PartitionRegistry | None = None
+        self.runtime: RuntimeConfig | None = None
         self.schedulers: tuple[ThreadScheduler, ...] = ()
 
     def collect(self) -> Iterator[Metric]:
@@ -42,6 +46,18 @@ class ServerMetrics(Collector):
                 "scheduler_failures",
                 "Failures of what keeps the time of background tasks; it goes on after each.",
                 sum(scheduler.failure_count for scheduler in self.schedulers),
+            )
+        if self.registry is not None:
+            yield _gauge(
+                "server_offline_partition_count",
+                "Partitions that are not served, since a start, or their disk, has failed.",
+                sum(len(topic.unserved_partitions) for topic in self.registry.topics()),
+            )
+        if self.runtime is not None:
+            yield _gauge(
+                "server_held_config_key_count",
+                "Keys that are held because nobody knows what was altered at run time.",
+                len(self.runtime.held),
             )
         if self.logs is not None:
             yield from _of_directories(self.logs)

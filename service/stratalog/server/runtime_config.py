@@ -99,9 +99,9 @@ class RuntimeConfig:
 
     @property
     def held(self) -> Mapping[str, str]:
-        """What is held because nobody knows what was altered, see `held_config`."""
-        with self._lock:
-            return self._copies.held
+        """What is held because nobody knows what was altered, see `held_config`. Never waits: what it comes
+        from is replaced whole."""
+        return self._copies.held
 
     def write_rest(self) -> None:
         """Let log directories that could not take an alteration have it, now that they may be able to."""
