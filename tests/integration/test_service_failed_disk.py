@@ -154,12 +154,17 @@ async def test_records_and_offsets_of_the_others_are_printed(
         ):
             shown = await asyncio.to_thread(run, bench, *command)
             [told] = shown.stderr.splitlines()
-            assert told.startswith(f"t-{lost} is offline, path {other}"), command
+            assert told.startswith(f"t-{lost} cannot be read, path {other}"), command
             assert "Input/output error" in told
             assert shown.stdout.count(printed) == (2 if printed == "\n" else 1), command
             assert f'"partition": {lost}' not in shown.stdout
             assert isinstance(shown.exception, DataDirectoryError)
             assert shown.exception.fields == {"partitions": f"t-{lost}"}
+        for start in ("earliest", "latest", "0"):
+            # What goes on for ever would go on without one of them.
+            shown = await asyncio.to_thread(run, bench, "consume", "t", "--from", start, "--follow")
+            assert isinstance(shown.exception, DataDirectoryError)
+            assert shown.exception.fields["partition"] == f"t-{lost}"
         for one in (("consume", "t"), ("log", "offsets", "t")):
             shown = await asyncio.to_thread(run, bench, *one, "--partition", str(1 - lost))
             assert (shown.exit_code, shown.stderr) == (0, "")

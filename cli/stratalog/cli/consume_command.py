@@ -92,10 +92,11 @@ def consume(
     server: str,
 ) -> None:
     """Print the records of TOPIC. `--json` is the same as `--format json`; only JSON tells a tombstone from
-    an empty value. Partitions that are offline are left out, and named on standard error; the exit code is 1
-    then.
+    an empty value. Partitions that cannot be read are left out, and named on standard error; the exit code is
+    1 then. With --follow the first one ends it.
     """
-    printer, left_out = _Printer(as_json or line_format == "json", key_separator, max_count), LeftOut()
+    printer = _Printer(as_json or line_format == "json", key_separator, max_count)
+    left_out = LeftOut(is_allowed=not follow)
     with_client(
         server, lambda client: _consume(client, topic, start, follow, wanted, isolation, printer, left_out)
     )
@@ -191,7 +192,7 @@ async def _positions(
     isolation: IsolationLevel,
     left_out: LeftOut,
 ) -> Mapping[TopicPartition, int]:
-    """Where to begin in each partition that is not offline."""
+    """Where to begin in each partition that can be read."""
     if start == "earliest":
         return await left_out.offsets(client, partitions, log_pb2.OFFSET_SPEC_EARLIEST)
     if start == "latest":
@@ -212,7 +213,7 @@ async def _positions(
 async def _inside(
     client: Client, partitions: Sequence[TopicPartition], offset: int, left_out: LeftOut
 ) -> list[TopicPartition]:
-    """Those that are not offline. Without this an offset behind the end of one would look like a partition
+    """Those that can be read. Without this an offset behind the end of one would look like a partition
     without records."""
     earliest = await left_out.offsets(client, partitions, log_pb2.OFFSET_SPEC_EARLIEST)
     latest = await left_out.offsets(client, list(earliest), _LATEST)

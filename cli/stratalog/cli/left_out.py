@@ -1,4 +1,4 @@
-"""Partitions that are offline, and left out by a command that has something to say of the others."""
+"""Partitions that cannot be read, and are left out by a command that has something to say of the others."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ class LeftOut:
     """Names each of them on standard error, once, and lets the command fail in the end. One user at a
     time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_allowed: bool = True) -> None:
+        """Without `is_allowed` the first one ends the command: what never ends by itself would not tell that
+        something is missing."""
+        self._is_allowed = is_allowed
         self._partitions: set[TopicPartition] = set()
 
     def add(self, partition: TopicPartition, reason: DataDirectoryError) -> None:
-        """Go on without it."""
+        """Go on without it. Raises DataDirectoryError where that is not allowed."""
+        if not self._is_allowed:
+            raise DataDirectoryError(reason.message, partition=str(partition), **reason.fields)
         if partition not in self._partitions:
             self._partitions.add(partition)
             others = {name: value for name, value in reason.fields.items() if name != "path"}
             text = DataDirectoryError(reason.message, **others)
-            click.echo(f"{partition} is offline, path {reason.fields.get('path', '-')}: {text}", err=True)
+            click.echo(f"{partition} cannot be read, path {reason.fields.get('path', '-')}: {text}", err=True)
 
     async def answers(
         self, client: Client, queries: Sequence[OffsetQuery], isolation: IsolationLevel
     ) -> list[log_pb2.OffsetAnswer]:
-        """Those of the partitions that are not offline. Raises the error of the first query that failed for
+        """Those of the partitions that can be read. Raises the error of the first query that failed for
         another reason."""
         found: list[log_pb2.OffsetAnswer] = []
         for answer in await client.offset_answers(queries, isolation=isolation):
@@ -52,7 +57,7 @@ class LeftOut:
         spec: log_pb2.OffsetSpec.ValueType,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
-        """The named offset of each partition that is not offline."""
+        """The named offset of each partition that can be read."""
         answers = await self.answers(client, [(one, spec, None) for one in partitions], isolation)
         return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
 
@@ -60,7 +65,6 @@ class LeftOut:
         """Raises DataDirectoryError where something is missing in what the command has printed."""
         if self._partitions:
             raise DataDirectoryError(
-                "partitions that are offline were left out, for what is said of them above; see to that, and"
-                " restart the server",
+                "partitions that cannot be read were left out, for what is said of them above; see to that",
                 partitions=",".join(map(str, sorted(self._partitions))),
             )

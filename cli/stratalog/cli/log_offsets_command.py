@@ -59,8 +59,8 @@ def offsets(
     """Show one offset of each of TOPIC's partitions, and the time of the record that it is the offset of.
 
     The latest one is where the next record comes; `latest-tiered` is the last one in the object store. Where
-    there is none it is null in JSON, and a dash in the table. Partitions that are offline are left out, and
-    named on standard error; the exit code is 1 then.
+    there is none it is null in JSON, and a dash in the table. Partitions that cannot be read are left out,
+    and named on standard error; the exit code is 1 then.
     """
     spec, timestamp_ms = place
     left_out = LeftOut()

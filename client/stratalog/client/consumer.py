@@ -62,8 +62,8 @@ class Consumer:
         on_offline: Callable[[TopicPartition, DataDirectoryError], None] | None = None,
     ) -> None:
         """`on_broken` is told once each time the session breaks and is going to be tried again. `on_offline`
-        is told of a partition whose log is offline, and the others go on without it; where nobody is told,
-        that is raised.
+        is told of a partition whose log is offline or refuses a read, and this consumer goes on without it,
+        for good; where nobody is told, that is raised.
         """
         self._channel = channel
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
