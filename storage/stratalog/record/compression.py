@@ -39,6 +39,10 @@ ZSTD_MAX_WINDOW_BYTES = 1 << 27
 # most. It also bounds what is copied again for each of many tiny members.
 _PIECE_BYTES = 1024
 ZSTD_LEVEL = 3
+# RFC 8878, sections 3.1.1 and 3.1.1.2.
+_ZSTD_BLOCK_HEADER_BYTES = 3
+_ZSTD_REPEATED_BYTE = 1
+_ZSTD_CHECKSUM_BYTES = 4
 _KEPT_COMPRESSOR_BYTES = 128 * 1024
 """Larger data is worth a compressor of its own."""
 _KEPT_WINDOW_BYTES = 8 * 1024 * 1024
@@ -159,15 +163,30 @@ def _unzstd(data: Buffer, max_bytes: int) -> bytes:
     # A frame that says it is empty is believed by the decompressor without a look at the rest of it.
     if min(room_bytes, max_bytes) > 0:
         try:
-            return _zstd.decompressor.decompress(
+            whole = _zstd.decompressor.decompress(
                 data, max_output_size=min(room_bytes, max_bytes), allow_extra_data=False
             )
+            # Of a frame that does not say what it holds it does not tell what lies behind.
+            if size_bytes >= 0 or _is_one_zstd_frame(data):
+                return whole
         except zstandard.ZstdError:
             # Several frames, one with more in it, or with a larger window, or bytes that are wrong: the way
             # in pieces tells which.
             _zstd.renew_decompressor()
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW_BYTES)
     return _in_pieces(Codec.ZSTD, data, max_bytes, decompressor.decompressobj)
+
+
+def _is_one_zstd_frame(data: Buffer) -> bool:
+    """Nothing lies behind the frame that the data begin with, which was decompressed."""
+    position, is_last = zstandard.frame_header_size(data), 0
+    while not is_last and position < len(data):
+        header = int.from_bytes(data[position : position + _ZSTD_BLOCK_HEADER_BYTES], "little")
+        is_last, block_type, size_bytes = header & 1, header >> 1 & 3, header >> 3
+        position += _ZSTD_BLOCK_HEADER_BYTES + (1 if block_type == _ZSTD_REPEATED_BYTE else size_bytes)
+    if zstandard.get_frame_parameters(data).has_checksum:
+        position += _ZSTD_CHECKSUM_BYTES
+    return position == len(data)
 
 
 def _gunzip(data: Buffer, max_bytes: int) -> bytes:

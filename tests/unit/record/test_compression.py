@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -181,3 +182,24 @@ def test_frames_that_take_more_than_the_usual_are_read(data_bytes: int) -> None:
     parameters = zstandard.ZstdCompressionParameters(window_log=26)
     large = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     assert decompress(Codec.ZSTD, large.compress(data) + large.flush()) == data
+
+
+@pytest.mark.parametrize("says_size", [True, False])
+@pytest.mark.parametrize("has_checksum", [True, False])
+@pytest.mark.parametrize("size_bytes", [1, 7, 5000, 300_000])
+def test_nothing_behind_a_zstd_frame_is_passed_over(
+    says_size: bool, has_checksum: bool, size_bytes: int
+) -> None:
+    """Java's clients write frames that do not say what they hold; random data, runs of one byte, and both."""
+    compressor = zstandard.ZstdCompressor(write_content_size=says_size, write_checksum=has_checksum)
+    for data in (
+        b"a" * size_bytes,
+        random.Random(size_bytes).randbytes(size_bytes),
+        bytes(size_bytes) + b"x",
+    ):
+        frame, other = compressor.compress(data), compressor.compress(b"b" * 10)
+        assert decompress(Codec.ZSTD, frame) == data
+        assert decompress(Codec.ZSTD, frame + other) == data + b"b" * 10
+        for behind in (b"\0", b"garbage", other[:-1], frame[: len(frame) // 2]):
+            with pytest.raises(CorruptRecordError):
+                decompress(Codec.ZSTD, frame + behind)
