@@ -168,7 +168,9 @@ class RuntimeConfig:
             return BrokerConfig.of(self._current.static, overrides)
         except InvalidConfigError as refusal:
             held = still_held(overrides) if self._copies.held else {}
-            if not held:
+            if not held or not self._is_valid(
+                {name: overrides[name] for name in overrides.keys() - held.keys()}
+            ):
                 raise
             raise InvalidConfigError(
                 refusal.message
@@ -176,6 +178,13 @@ class RuntimeConfig:
                 **refusal.fields,
                 held=", ".join(held),
             ) from None
+
+    def _is_valid(self, overrides: Mapping[str, str]) -> bool:
+        try:
+            BrokerConfig.of(self._current.static, overrides)
+        except InvalidConfigError:
+            return False
+        return True
 
     def _write(self, config: BrokerConfig, *, even_unwritten: bool) -> DataDirectoryError | None:
         """Make it durable. Raises DataDirectoryError where that cannot be, or returns it where the

@@ -263,6 +263,9 @@ def test_what_is_refused_for_what_is_held_says_so(caplog: pytest.LogCaptureFixtu
     assert refused.value.fields["name"] == "log.cleaner.min.compaction.lag.ms"
     assert "log.cleaner.min.compaction.lag.ms" in str(refused.value.fields["held"])
     assert lag.name not in str(refused.value.fields["held"])
+    with pytest.raises(InvalidConfigError) as refused:
+        runtime.alter((ConfigChange("num.recovery.threads.per.data.dir", "0"),))
+    assert "held" not in refused.value.fields
     runtime.alter((lag, ConfigChange("log.cleaner.min.compaction.lag.ms", "900")))
     runtime.alter(tuple(ConfigChange(name, None) for name in HELD if name != lag.name))
     with pytest.raises(InvalidConfigError) as refused:
