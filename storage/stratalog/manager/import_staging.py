@@ -249,7 +249,11 @@ class ImportStaging:
         """
         homes = {staged.source.topic_partition: home for home in self._homes for staged in self._homes[home]}
         assert epochs.keys() == homes.keys(), "what was staged is what is placed"
-        has_other_logs = bool(self._directory.partitions())
+        recovery_checkpoint, _ = self._checkpoints(self._directory.path)
+        # Some may be known, and lost: the marker, if there is one, says which.
+        has_other_logs = bool(
+            self._directory.partitions() or recovery_checkpoint.read().keys() - epochs.keys()
+        )
         self._is_placing = True
         both = zip(self._checkpoints(self._directory.path), *map(self._checkpoints, self._homes), strict=True)
         for checkpoint, *staged_checkpoints in both:

@@ -108,9 +108,8 @@ class LogDirectory:
         self.was_clean = False
         """The former process closed all logs here; as far as `begin` has found."""
         self._opened = opened
-        # Of the marker of a clean shutdown; None where there is none.
-        self._left: frozenset[str] | None = None
-        # Partitions whose directory is gone since somebody did not close it, see `lost_partitions`.
+        # Those of which checkpoints know, whose directory is gone, and which were not closed in order; see
+        # `lost_partitions`.
         self._lost: set[TopicPartition] = set()
         # Not open now: closed in order by whoever had them last, or not.
         self._clean: set[TopicPartition] = set()
@@ -120,7 +119,12 @@ class LogDirectory:
     def begin(self) -> None:
         """This process has the directory: find out how the former one left it. From now on a crash counts as
         a crash. Raises OSError."""
-        left = self._left = self.files.take_clean_shutdown()
+        left = self.files.take_clean_shutdown()
+        self._lost = {
+            partition
+            for partition in self.checkpoints.partitions() - self.partitions
+            if left is None or str(partition) in left
+        }
         if left is not None:
             self.was_clean = True
             self._unclean = {partition for partition in self.partitions if str(partition) in left}
@@ -195,12 +199,7 @@ class LogDirectory:
     def was_closed(self, partition: TopicPartition) -> bool:
         """Whoever had the partition last has closed it in order, if it was here: checkpoints know all that it
         had."""
-        return self._left is not None and str(partition) not in self._left
-
-    def note_lost(self, partition: TopicPartition) -> None:
-        """It has no directory here, and its checkpoints may not know all that it had: no stop in order makes
-        them know more."""
-        self._lost.add(partition)
+        return partition not in self._lost
 
     def note_tried(self, partition: TopicPartition) -> None:
         """Somebody has tried to open the log."""
@@ -251,7 +250,8 @@ class LogDirectory:
         """All open logs were closed in order: say so, unless others were not that are a topic's. Raises
         OSError."""
         if not self._unclean:
-            self.files.mark_clean_shutdown(self.strays | self._lost)
+            # However many starts do not come to open them: no stop in order makes the checkpoints know more.
+            self.files.mark_clean_shutdown(self.strays | (self._lost & self.checkpoints.partitions()))
 
     def release(self) -> None:
         """Let another process have it. What is offline is released as well."""

@@ -45,6 +45,7 @@ from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.log_move import LogMove
 from stratalog.manager.log_moves import LogMoves
 from stratalog.manager.log_tasks import LogTasks
+from stratalog.manager.lost_partitions import forget_left
 from stratalog.manager.put_away import PutAway
 from stratalog.manager.recovery_progress import RecoveryProgress
 from stratalog.manager.stray_partitions import ClaimOf, StrayPartitions
@@ -396,6 +397,9 @@ class LogManager:
             self._logs.pop(partition, None)
             directory = self._directories.holder(partition)
             if directory is None:
+                # Of one that is gone behind our back the checkpoints may know; who deletes it knows as well.
+                for other in self._directories.online() if reason == DELETE_REASON else ():
+                    forget_left(other, partition)
                 return None
             moved_to = self._away.put_away(directory, partition, reason)
             self._away.forgetting(partition, lambda: self.cleaner.forget(partition))

@@ -60,8 +60,6 @@ def _require_not_lost(
         "tiered_end_offset": tiered_end_offset,
     }
     if not directory.was_closed(partition):
-        with directories.guard:
-            directory.note_lost(partition)
         raise DataDirectoryError(
             "the partition's directory is gone from its log directory, which was not closed in order, so that"
             " it may have had more records than its checkpoints know of, which are nowhere else; put it back"
@@ -87,7 +85,9 @@ def _tell(directory: LogDirectory, partition: TopicPartition, tiered_end_offset:
             "the directory of %s is gone from its log directory, and the partition begins anew where its"
             " tiered data ends; %s, path=`%s` known_end_offset=`%d` tiered_end_offset=`%d`",
             partition,
-            "it was put away, and lies beside it" if was_put_away else "what it had is in the store",
+            "it was put away, and lies beside it"
+            if was_put_away
+            else "what it had, if anything, is in the store",
             directory.partition_path(partition),
             end_offset,
             tiered_end_offset,

@@ -346,6 +346,33 @@ def test_one_that_was_not_closed_may_have_had_more_than_is_known_and_stays_offli
     assert Machine(machine.disk, is_new=False).open_log().log_end_offset == 1
 
 
+@pytest.mark.parametrize("was_tried", [False, True])
+def test_starts_that_do_not_come_to_open_it_do_not_make_it_a_new_one(was_tried: bool) -> None:
+    """The store does not answer, say: such a start ends in order."""
+    disk = not_flushed().disk.killed()
+    disk.rename(f"{A}/{P}", "/lost")
+    machine = Machine(disk, is_new=False)
+    if was_tried:
+        with pytest.raises(DataDirectoryError, match="was not closed in order"):
+            machine.open_log()
+    for is_killed in (False, False, True, False):
+        machine = machine.restarted(is_killed=is_killed)
+    with pytest.raises(DataDirectoryError, match="was not closed in order"):
+        machine.open_log()
+
+
+def test_who_deletes_its_topic_knows_that_it_is_gone() -> None:
+    disk = not_flushed().disk.killed()
+    disk.rename(f"{A}/{P}", "/lost")
+    machine = Machine(disk, is_new=False)
+    with pytest.raises(DataDirectoryError, match=GONE):
+        machine.open_log()
+    machine.manager.delete_log(P)
+    assert b"orders" not in entries(machine.disk, A)
+    machine = machine.restarted()
+    assert machine.open_log(topic_id=NEW_ID).log_end_offset == 0
+
+
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_an_empty_directory_ends_it_and_from_then_on_it_is_as_any_other(is_stopped: bool) -> None:
     disk = not_flushed().disk.killed()
