@@ -96,8 +96,13 @@ def read_batches(
                 base_offset=header.base_offset,
                 size_bytes=header.size_in_bytes,
             )
-        # A hole may lie in front of it.
-        return BatchRead(b"", bounds.end_offset) if base_offset >= bounds.end_offset else _NO_BATCHES
+        if base_offset < bounds.end_offset:
+            return _NO_BATCHES
+        # A hole may lie in front of it, if it is where it says.
+        behind = header.size_in_bytes
+        if behind < available_bytes and _follower_offset(file, position, data, behind) < header.next_offset:
+            raise _begins_below(file, position + behind, header.next_offset)
+        return BatchRead(b"", bounds.end_offset)
     if size_bytes < available_bytes:
         follower_offset = _follower_offset(file, position, data, size_bytes)
         if follower_offset < next_offset:
@@ -105,13 +110,17 @@ def read_batches(
             expected_offset, follower_position = next_offset, position + size_bytes
             size_bytes, next_offset = _without_last(data, size_bytes)
             if size_bytes == 0:
-                raise CorruptRecordError(
-                    "a stored batch begins below the end of the one before it",
-                    path=file.path,
-                    position=follower_position,
-                    expected_offset=expected_offset,
-                )
+                raise _begins_below(file, follower_position, expected_offset)
     return BatchRead(batches if size_bytes == len(batches) else batches[:size_bytes], next_offset)
+
+
+def _begins_below(file: AppendFile, position: int, expected_offset: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        "a stored batch begins below the end of the one before it",
+        path=file.path,
+        position=position,
+        expected_offset=expected_offset,
+    )
 
 
 def _follower_offset(file: AppendFile, position: int, data: bytes, size_bytes: int) -> int:

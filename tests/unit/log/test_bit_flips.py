@@ -12,21 +12,28 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from stratalog.base.errors import DataDirectoryError, LogStoreError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, LogStoreError
+from stratalog.base.types import Durability
 from stratalog.log.isolation import Isolation
+from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.partition_metadata import format_topic_id
+from stratalog.record.batch import decode_all
+from stratalog.record.builder import NO_PRODUCER, BatchProducer, encode_batch
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     BATCH_LENGTH_POSITION,
     HEADER_SIZE,
     LEADER_EPOCH_POSITION,
+    parse_header,
 )
+from stratalog.record.record import Record
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.segment.transaction_index import AbortedTransaction
@@ -40,6 +47,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "operating.md"
 IN_A_HOLE = "within a hole"
 LAST_UPWARD = "last batch upward"
 SEED = 20260
+OPEN_TRANSACTION = BatchProducer(7, 0, 0, is_transactional=True)
 # Of base offset, length and leader epoch: what is likely to make something that can be.
 LOW_BYTES = frozenset({7, LEADER_EPOCH_POSITION - 1, LEADER_EPOCH_POSITION + 3})
 
@@ -380,3 +388,35 @@ def opened(disk: MemoryFileSystem) -> tuple[UnifiedLog | None, dict[str, object]
         return LogMachine(disk, CONFIG).start(), {}
     except DataDirectoryError as failure:
         return None, dict(failure.fields)
+
+
+@pytest.mark.parametrize("isolation", [Isolation.TXN_COMMITTED, Isolation.HIGH_WATERMARK])
+def test_no_flipped_offset_makes_a_hole_up_to_where_a_reader_may_go(isolation: Isolation) -> None:
+    """The stable part of the log ends in its midst, and the damaged batch seems to begin behind that."""
+    count, stable_count = 80, 30
+    config = LogConfig(remote_storage_enable=False, retention_ms=-1, min_durability=Durability.DISK)
+    machine = LogMachine(config=config)
+    log = machine.start()
+    for number in range(count):
+        # One transaction that stays open, for readers of committed records.
+        producer = OPEN_TRANSACTION if number == stable_count else NO_PRODUCER
+        log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v")], producer=producer), 1)
+        if number + 1 == stable_count or isolation is Isolation.TXN_COMMITTED:
+            log.flush()
+    path, position = f"{PARTITION_DIR}/{0:020}.log", 0
+    data = machine.disk.read_file(path)
+    for victim in range(stable_count):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[position + 7] ^= 1 << bit
+            overwrite(machine.disk, path, flipped)
+            offset, read = 0, list[int]()
+            with suppress(CorruptRecordError):
+                while offset < stable_count:
+                    found = log.read(offset, 300, isolation)
+                    read += [record.offset for record in decode_all(found.batches)]
+                    offset = found.next_offset
+            # Of two that contradict each other neither is served.
+            assert victim - 1 <= offset <= victim, (victim, bit)
+            assert read == list(range(offset))
+        position += parse_header(data, position).size_in_bytes
