@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from stratalog.base.errors import DataDirectoryError
 from stratalog.cli.main import stratalog
 from stratalog.testing.server_process import ServerProcess
 
@@ -51,4 +52,9 @@ def test_an_offline_partition_is_shown_with_its_path_and_reason(
         refused = CliRunner().invoke(stratalog, ("produce", "t"), input="v3\n")
         assert refused.exit_code == 1
         assert "has been offline" in str(refused.exception)
+        for command in (("consume", "t"), ("consume", "t", "--follow"), ("log", "offsets", "t")):
+            refused = CliRunner().invoke(stratalog, command)
+            assert isinstance(refused.exception, DataDirectoryError), command
+            assert str(directory) in f"{refused.stderr}{refused.exception}"
+            assert "another leader epoch" in f"{refused.stderr}{refused.exception}"
         assert "ERROR stratalog.server.partition_opener: t-0 stays offline" in server.said

@@ -27,7 +27,7 @@ class LeftOut:
     def add(self, partition: TopicPartition, reason: DataDirectoryError) -> None:
         """Go on without it. Raises DataDirectoryError where that is not allowed."""
         if not self._is_allowed:
-            raise DataDirectoryError(reason.message, partition=str(partition), **reason.fields)
+            raise DataDirectoryError(reason.message, **{**reason.fields, "partition": str(partition)})
         if partition not in self._partitions:
             self._partitions.add(partition)
             others = {name: value for name, value in reason.fields.items() if name != "path"}
