@@ -25,7 +25,8 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.partition_metadata import format_topic_id
 from stratalog.record.batch import decode_all
-from stratalog.record.builder import NO_PRODUCER, BatchProducer, encode_batch
+from stratalog.record.batch_producer import NO_PRODUCER, BatchProducer
+from stratalog.record.builder import encode_batch
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     BATCH_LENGTH_POSITION,
