@@ -25,7 +25,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.partition_metadata import format_topic_id
 from stratalog.record.batch import decode_all
-from stratalog.record.batch_producer import NO_PRODUCER, BatchProducer
+from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
@@ -400,7 +400,7 @@ def test_no_flipped_offset_makes_a_hole_up_to_where_a_reader_may_go(isolation: I
     log = machine.start()
     for number in range(count):
         # One transaction that stays open, for readers of committed records.
-        producer = OPEN_TRANSACTION if number == stable_count else NO_PRODUCER
+        producer = OPEN_TRANSACTION if number == stable_count else BatchProducer()
         log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v")], producer=producer), 1)
         if number + 1 == stable_count or isolation is Isolation.TXN_COMMITTED:
             log.flush()
