@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from typing import NamedTuple
-from uuid import UUID
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
@@ -109,7 +108,9 @@ def keep_newest(
     paths = {directory.path: directory.partition_path(partition) for directory in found}
     marks = {directory.path: read_move_mark(filesystem, paths[directory.path]) for directory in found}
     voids = {directory.path: read_move_voids(filesystem, paths[directory.path]) for directory in found}
-    topic_ids = {directory.path: _known_topic_id(filesystem, paths[directory.path]) for directory in found}
+    topic_ids = {
+        directory.path: read_partition_metadata(filesystem, paths[directory.path]) for directory in found
+    }
 
     def is_void(copy: LogDirectory) -> bool:
         mark = marks[copy.path]
@@ -129,20 +130,10 @@ def keep_newest(
         return
     older = [copy for copy in found if copy is not newest[0] and (is_void(copy) or replaces(newest[0], copy))]
     if older:
-        # It has to be one that can be opened; what nobody needs need not.
-        read_partition_metadata(filesystem, paths[newest[0].path])
         # Who was killed at the rename may not have made it durable, and the others go for good.
         filesystem.sync_directory(newest[0].path)
     for copy in older:
         _put_away(filesystem, ids, partition, copy, newest[0])
-
-
-def _known_topic_id(filesystem: FileSystem, path: str) -> UUID | None:
-    """None, too, where the file that says it is damaged. Raises OSError."""
-    try:
-        return read_partition_metadata(filesystem, path)
-    except DataDirectoryError:
-        return None
 
 
 def _put_away(

@@ -23,14 +23,13 @@ from stratalog.manager.move_mark import (
     write_move_mark,
     write_move_void,
 )
-from stratalog.manager.partition_metadata import PARTITION_METADATA_FILE, write_partition_metadata
+from stratalog.manager.partition_metadata import write_partition_metadata
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.log_machine import PARTITION, TOPIC_ID, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from stratalog.testing.overwriting import overwrite
 from stratalog.testing.sequential_ids import SequentialIds
 
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1)
@@ -172,25 +171,6 @@ def test_a_mark_says_nothing_of_another_topic() -> None:
     write_partition_metadata(disks.disk, f"/b/{PARTITION}", UUID(int=2**100))
     log = disks.start()
     assert (log.directory, log.log_end_offset) == (f"/a/{PARTITION}", 1)
-
-
-@pytest.mark.parametrize("text", [b"", b"garbage"])
-def test_damage_of_the_copy_that_nobody_needs_keeps_nobody_from_the_newer_one(text: bytes) -> None:
-    disks = Disks("ab")
-    disks.mark("b", "a")
-    overwrite(disks.disk, f"/a/{PARTITION}/{PARTITION_METADATA_FILE}", text)
-    assert disks.start().directory == f"/b/{PARTITION}"
-    assert disks.holders == "b"
-
-
-@pytest.mark.parametrize("text", [b"", b"garbage"])
-def test_a_newer_copy_that_cannot_be_opened_takes_no_older_one_away(text: bytes) -> None:
-    disks = Disks("ab")
-    disks.mark("b", "a")
-    overwrite(disks.disk, f"/b/{PARTITION}/{PARTITION_METADATA_FILE}", text)
-    with pytest.raises(DataDirectoryError, match="has been damaged"):
-        disks.start()
-    assert disks.holders == "ab"
 
 
 def test_a_copy_that_was_alone_is_served_whatever_its_mark_says() -> None:
