@@ -300,10 +300,8 @@ def _require_gives_way(copy: _Copy, stored: StoredConfig, counting: _Copy) -> No
     found = copy.stored
     if found is None or not found.is_stand_in or found.overrides == stored.overrides:
         return
-    if stored.replaces_older:
-        is_replaced = found.replaces_older or found.generation < stored.generation
-    else:
-        is_replaced = False
+    is_older = found.replaces_older or found.generation < stored.generation
+    is_replaced = stored.replaces_older and is_older
     if is_replaced or (found.gives_way and found.overrides == HELD_CONFIG):
         return
     raise DataDirectoryError(
