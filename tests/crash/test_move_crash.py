@@ -22,13 +22,10 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import LogLedger, read_local
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, LogMachine
 from stratalog.testing.memory_filesystem import Kept, Survival
+from stratalog.testing.moving_machine import OTHER_DIR, moving_machine
 from stratalog.testing.sampling import Sampling
-from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.stepped_throttler import SteppedThrottler
 
-OTHER_DIR = "/other"
-# The records are older than any clock here.
-NEVER = 2**60
 
 PLAIN = LogConfig(
     segment_bytes=1024,
@@ -92,17 +89,6 @@ WORKS = pytest.mark.parametrize(
 )
 
 
-def new_machine(disk: FaultyFileSystem, config: LogConfig, seed: int = 0) -> LogMachine:
-    """`seed`: of the process's ids, which no two processes share."""
-    return LogMachine(
-        disk,
-        config,
-        producer_id_expiration_ms=NEVER,
-        data_dirs=(DATA_DIR, OTHER_DIR),
-        ids=SequentialIds(seed),
-    )
-
-
 def begin(machine: LogMachine, ledger: LogLedger) -> UnifiedLog:
     """A log of several segments, with an aborted transaction and an open one."""
     log = machine.start()
@@ -141,10 +127,10 @@ def work(machine: LogMachine, ledger: LogLedger, beside: Beside) -> None:
 def count_operations(beside: Beside, config: LogConfig) -> tuple[list[str], int]:
     """The trace of the work, and how much of it comes before the first move."""
     disk = FaultyFileSystem()
-    begin(new_machine(disk, config), LogLedger())
+    begin(moving_machine(disk, config), LogLedger())
     begin_count = disk.operation_count
     disk = FaultyFileSystem()
-    machine, ledger = new_machine(disk, config), LogLedger()
+    machine, ledger = moving_machine(disk, config), LogLedger()
     work(machine, ledger, beside)
     assert machine.manager is not None
     trace = list(disk.trace)
@@ -167,7 +153,7 @@ def test_dying_at_every_operation_of_a_move_leaves_one_log(beside: Beside, confi
         disk.crash_at(operation, part=part)
         ledger = LogLedger()
         with pytest.raises(SimulatedCrash):
-            work(new_machine(disk, config), ledger, beside)
+            work(moving_machine(disk, config), ledger, beside)
         verified: list[dict[str, bytes | None]] = []
         of_each = (Survival(Kept.EACH, names, seed=operation) for names in (Kept.ALL, Kept.EACH))
         for survival in (*SURVIVALS, *of_each):
@@ -185,14 +171,14 @@ def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *
     """Open what is left, twice; returns the directory that has the log. `goes_on`: and begin the move again
     that was cut off, or another one."""
     found = ledger.copy()
-    machine = new_machine(disk, config, 2)
+    machine = moving_machine(disk, config, 2)
     log = machine.start()
     assert machine.manager is not None
     place = one_place(disk)
     assert log.directory == f"{place}/{PARTITION}"
     found.verify(log, after_crash=True)
     again = disk.reopened(NOTHING_KEPT)
-    assert read_local(new_machine(again, config, 3).start()) == list(found.acknowledged.values())
+    assert read_local(moving_machine(again, config, 3).start()) == list(found.acknowledged.values())
     if goes_on:
         wanted = [one.target_path for one in machine.manager.moves.wanted]
         assert wanted in ([], [OTHER_DIR if place == DATA_DIR else DATA_DIR])
@@ -207,7 +193,7 @@ def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *
         assert not machine.scheduler.failures
         assert [path for path in disk.inner.contents() if path.endswith(("-future", "-delete"))] == []
         last = disk.reopened(NOTHING_KEPT)
-        found.verify(new_machine(last, config, 4).start(), after_crash=True)
+        found.verify(moving_machine(last, config, 4).start(), after_crash=True)
         assert one_place(last) == target
     return place
 
@@ -232,16 +218,16 @@ def test_dying_while_a_start_settles_a_move_leaves_one_log(beside: Beside, confi
     disk.crash_at(aside)
     ledger = LogLedger()
     with pytest.raises(SimulatedCrash):
-        work(new_machine(disk, config), ledger, beside)
+        work(moving_machine(disk, config), ledger, beside)
     first = disk.reopened(EVERYTHING_KEPT)
     assert {f"{path}/{PARTITION}" for path in (DATA_DIR, OTHER_DIR)} <= first.inner.contents().keys()
-    new_machine(first, config, 1).start()
+    moving_machine(first, config, 1).start()
     places = set[str]()
     for operation, part in Sampling().some(deaths(first.trace), 3):
         again = disk.reopened(EVERYTHING_KEPT)
         again.crash_at(operation, part=part)
         with pytest.raises(SimulatedCrash):
-            new_machine(again, config, 1).start()
+            moving_machine(again, config, 1).start()
         for survival in (NOTHING_KEPT, Survival(Kept.HALF, Kept.HALF), EVERYTHING_KEPT):
             goes_on = survival == NOTHING_KEPT
             places.add(verify_found(again.reopened(survival), config, ledger, goes_on=goes_on))
@@ -265,7 +251,7 @@ def test_a_disk_that_fails_at_any_operation_of_a_move_loses_nothing(
         disk = FaultyFileSystem()
         # The operation may have happened all the same.
         disk.fail_at(operation, number=number, part=float(operation % 2))
-        machine, ledger = new_machine(disk, config), LogLedger()
+        machine, ledger = moving_machine(disk, config), LogLedger()
         try:
             work(machine, ledger, beside)
         except LogStoreError:

@@ -20,12 +20,9 @@ from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.log_ledger import LogLedger
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.moving_machine import OTHER_DIR, moving_machine
 from stratalog.testing.sampling import Sampling
-from stratalog.testing.sequential_ids import SequentialIds
 
-OTHER_DIR = "/other"
-# The records are older than any clock here.
-NEVER = 2**60
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1)
 STARTS = pytest.mark.parametrize(
     ("is_flushed", "is_full", "has_spare"),
@@ -44,7 +41,7 @@ class Work:
     def __init__(self, *, is_flushed: bool, is_full: bool, has_spare: bool) -> None:
         self.disk = FullFileSystem(MemoryFileSystem(can_reserve=has_spare))
         self.ledger = LogLedger()
-        self.machine = new_machine(self.disk, 1)
+        self.machine = moving_machine(self.disk, CONFIG, 1)
         self.log = self.machine.start()
         for _ in range(6 if is_flushed else 2):
             self.ledger.append(self.log, [self.ledger.batch(7)])
@@ -64,17 +61,6 @@ class Work:
         self.ledger.flush(self.log)
         self.machine.clock.advance(60_000)
         assert not self.machine.scheduler.failures
-
-
-def new_machine(disk: FullFileSystem, seed: int) -> LogMachine:
-    """`seed`: of the process's ids, which no two processes share."""
-    return LogMachine(
-        disk,
-        CONFIG,
-        producer_id_expiration_ms=NEVER,
-        data_dirs=(DATA_DIR, OTHER_DIR),
-        ids=SequentialIds(seed),
-    )
 
 
 def manager_of(machine: LogMachine) -> LogManager:
@@ -109,20 +95,20 @@ def verify_found(disk: FullFileSystem, ledger: LogLedger, *, has_spare: bool) ->
     """Open what is left, twice; returns the directory that has the log."""
     found = ledger.copy()
     try:
-        log = new_machine(disk, 2).start()
+        log = moving_machine(disk, CONFIG, 2).start()
     except DataDirectoryError as failure:
         # Where nothing was kept aside a recovery may find no room. That is all that is wrong.
         if has_spare or "full" not in failure.message:
             raise
         disk = disk.killed()
         disk.fill(None)
-        log = new_machine(disk, 3).start()
+        log = moving_machine(disk, CONFIG, 3).start()
     [place] = [path for path in (DATA_DIR, OTHER_DIR) if disk.inner.exists(f"{path}/{PARTITION}")]
     assert log.directory == f"{place}/{PARTITION}"
     found.verify(log, after_crash=True)
     again = disk.reopened(NOTHING_KEPT)
     again.fill(None)
-    log = new_machine(again, 4).start()
+    log = moving_machine(again, CONFIG, 4).start()
     assert log.directory == f"{place}/{PARTITION}"
     found.verify(log, after_crash=True)
     return place
