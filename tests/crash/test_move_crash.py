@@ -26,7 +26,6 @@ from stratalog.testing.moving_machine import OTHER_DIR, moving_machine
 from stratalog.testing.sampling import Sampling
 from stratalog.testing.stepped_throttler import SteppedThrottler
 
-
 PLAIN = LogConfig(
     segment_bytes=1024,
     index_interval_bytes=100,
