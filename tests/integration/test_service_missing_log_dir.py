@@ -19,6 +19,7 @@ from stratalog.base.errors import DataDirectoryError, InvalidRequestError
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.errors import error_of_info
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.testing.failing_directory import FailingDirectory
 from stratalog.testing.service_bench import ServiceBench, service_bench
 
@@ -148,7 +149,9 @@ async def test_a_topic_whose_directories_are_gone_is_deleted_and_its_name_is_fre
     for number in range(2):
         shutil.rmtree(tmp_path / "data" / f"t-{number}")
     async with service_bench(tmp_path) as bench:
-        await bench.client.admin.delete_topic("t")
+        assert await bench.client.admin.delete_topic("t") == []
+        # Whoever makes it again, another server perhaps, its partitions are new here.
+        assert b"t 0" not in (tmp_path / "data" / RECOVERY_POINT_FILE).read_bytes()
         await bench.client.admin.create_topic("t", 2, LOCAL)
         assert await bench.append("t", [b"y"], 1) == 0
     async with service_bench(tmp_path) as bench:

@@ -322,7 +322,11 @@ class TopicManager:
         self._registry.withdraw(topic.name)
         for partition in topic.partitions:
             partition.withdraw()
-        left_over = [partition.path for partition in topic.offline_partitions]
+        left_over = [
+            partition.path
+            for partition in topic.offline_partitions
+            if not self._logs.forget_lost(partition.topic_partition)
+        ]
         for partition in topic.partitions:
             path = self._logs.path_of(partition.topic_partition)
             try:

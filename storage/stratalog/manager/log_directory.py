@@ -251,7 +251,7 @@ class LogDirectory:
         OSError."""
         if not self._unclean:
             # However many starts do not come to open them: no stop in order makes the checkpoints know more.
-            self.files.mark_clean_shutdown(self.strays | (self._lost & self.checkpoints.partitions()))
+            self.files.mark_clean_shutdown(self.strays | self._lost)
 
     def release(self) -> None:
         """Let another process have it. What is offline is released as well."""

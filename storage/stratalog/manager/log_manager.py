@@ -45,7 +45,7 @@ from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.log_move import LogMove
 from stratalog.manager.log_moves import LogMoves
 from stratalog.manager.log_tasks import LogTasks
-from stratalog.manager.lost_partitions import forget_left
+from stratalog.manager.lost_partitions import forget_elsewhere
 from stratalog.manager.put_away import PutAway
 from stratalog.manager.recovery_progress import RecoveryProgress
 from stratalog.manager.stray_partitions import ClaimOf, StrayPartitions
@@ -326,6 +326,16 @@ class LogManager:
             if path is not None:
                 self._away.remove_unread(path)
 
+    def forget_lost(self, partition: TopicPartition) -> bool:
+        """The topic of the partition, which is not open, is deleted: where its directory is gone, let no
+        later partition of its name be missed. False where there is a directory, or may be one where nobody
+        can look now."""
+        with self._guard:
+            if self._directories.holder(partition) is not None:
+                return False
+            forget_elsewhere(self._directories, partition, None)
+        return self._directories.is_all_known
+
     def set_aside(self, partition: TopicPartition, reason: str) -> str | None:
         """Close the partition's log and give its directory another name, for a human to look at. It is never
         deleted.
@@ -396,13 +406,13 @@ class LogManager:
         with self._guard:
             self._logs.pop(partition, None)
             directory = self._directories.holder(partition)
-            if directory is None:
-                # Of one that is gone behind our back the checkpoints may know; who deletes it knows as well.
-                for other in self._directories.online() if reason == DELETE_REASON else ():
-                    forget_left(other, partition)
-                return None
-            moved_to = self._away.put_away(directory, partition, reason)
-            self._away.forgetting(partition, lambda: self.cleaner.forget(partition))
+            moved_to = None
+            if directory is not None:
+                moved_to = self._away.put_away(directory, partition, reason)
+                self._away.forgetting(partition, lambda: self.cleaner.forget(partition))
+            if reason == DELETE_REASON:
+                # Of one that is gone behind our back, or has moved: who deletes it knows as well.
+                forget_elsewhere(self._directories, partition, directory)
             return moved_to
 
     def checkpoint(self) -> None:

@@ -103,8 +103,11 @@ def _tell(directory: LogDirectory, partition: TopicPartition, tiered_end_offset:
         )
 
 
-def forget_elsewhere(directories: LogDirectories, partition: TopicPartition, holder: LogDirectory) -> None:
-    """The partition is in `holder`: what checkpoints of other directories know of it is left of a move."""
+def forget_elsewhere(
+    directories: LogDirectories, partition: TopicPartition, holder: LogDirectory | None
+) -> None:
+    """The partition is in `holder`, or nowhere: what checkpoints of other directories know of it is left of a
+    move, or of one that is gone."""
     for directory in directories.online():
         if directory is not holder:
             forget_left(directory, partition)

@@ -280,6 +280,22 @@ def test_one_that_has_moved_is_not_missed_where_it_was() -> None:
     assert failure.value.fields["path"] == f"{B}/{P}"
 
 
+def test_one_that_may_be_where_nobody_can_look_is_not_gone() -> None:
+    machine = Machine().lose()
+    machine.process.stop()
+    manager = LogMachine(machine.disk, data_dirs=(A,), ids=IDS).open()
+    assert not manager.forget_lost(P)
+    assert b"orders" not in entries(machine.disk, A)
+
+
+def test_one_that_has_moved_and_is_deleted_is_missed_nowhere() -> None:
+    machine = moved()
+    assert not machine.manager.forget_lost(P)
+    assert b"orders" in entries(machine.disk, A)
+    machine.manager.delete_log(P)
+    assert b"orders" not in entries(machine.disk, A) + entries(machine.disk, B)
+
+
 def test_where_the_former_place_cannot_be_written_it_is_opened_all_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -5,6 +5,7 @@ older formats; and what it leaves where it does nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 
@@ -19,9 +20,11 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.start_checkpoint import StartCheckpoint
 from stratalog.record.batch import batches
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
 from stratalog.remote import topic_importer
 from stratalog.segment.file_names import segment_path
-from stratalog.testing.import_world import ImportWorld
+from stratalog.testing.import_world import SMALL_SEGMENTS, ImportWorld
 from stratalog.testing.old_messages import old_message
 
 
@@ -243,6 +246,30 @@ def test_nothing_that_an_older_log_of_the_name_has_left_is_believed_of_the_new_o
     server = world.server()
     opened = server.open_topic(server.catalog.topics()["payments"])[TopicPartition("payments", 0)].log
     assert (opened.log_start_offset, opened.log_end_offset) == (0, 30)
+
+
+@pytest.mark.parametrize("was_killed", [True, False])
+def test_a_partition_that_was_lost_before_is_missed_as_before(
+    world: ImportWorld, *, was_killed: bool
+) -> None:
+    """An import closes in order what it brings, and says nothing of what was not closed in order."""
+    bills = TopicPartition("bills", 0)
+    settings = LogManagerSettings(data_dirs=("/data",))
+    logs = LogManager.open(world.disk, world.clock, world.scheduler, world.ids, settings)
+    log = logs.open_log(bills, UUID(int=13), SMALL_SEGMENTS)
+    log.append_as_leader(encode_batch([Record(0, 5, b"k", b"v")]), 1)
+    logs.close()
+    if was_killed:
+        world.disk.unlink("/data/.kafka_cleanshutdown")
+    world.disk.rename("/data/bills-0", "/lost")
+    world.run("payments")
+    logs = LogManager.open(world.disk, world.clock, world.scheduler, world.ids, settings)
+    # What is known of it is in the store.
+    if was_killed:
+        with pytest.raises(DataDirectoryError, match="was not closed in order"):
+            logs.open_log(bills, UUID(int=13), SMALL_SEGMENTS, start_offset=1)
+    else:
+        assert logs.open_log(bills, UUID(int=13), SMALL_SEGMENTS, start_offset=1).log_end_offset == 1
 
 
 def kill_broker(world: ImportWorld) -> None:
