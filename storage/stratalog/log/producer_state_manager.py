@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from stratalog.log.completed_transaction import CompletedTransaction
 from stratalog.log.producer_batch import ProducerBatch
+from stratalog.log.producer_fold import ProducerFold
 from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
-from stratalog.log.producer_state_entry import RETAINED_BATCH_COUNT, ProducerStateEntry
-from stratalog.record.end_transaction_marker import ControlType
+from stratalog.log.producer_state_entry import ProducerStateEntry
 
 
 class ProducerStateManager:
@@ -39,9 +38,7 @@ class ProducerStateManager:
         producer that is idle is forgotten."""
         self.snapshot_files = snapshot_files
         self.expiration_ms = producer_id_expiration_ms
-        self._producers: dict[int, ProducerStateEntry] = {}
-        # First offset to producer. Transactions begin in the order of offsets, so the first is the oldest.
-        self._ongoing: dict[int, int] = {}
+        self._fold = ProducerFold(ProducerSnapshot(0, ()))
         # (first offset, marker's offset) as a heap. What the high watermark has passed leaves when it is on
         # top.
         self._unreplicated: list[tuple[int, int]] = []
@@ -53,11 +50,7 @@ class ProducerStateManager:
     @property
     def producers(self) -> Mapping[int, ProducerStateEntry]:
         """By id. A view: it moves on with the state."""
-        return MappingProxyType(self._producers)
-
-    @property
-    def producer_count(self) -> int:
-        return len(self._producers)
+        return self._fold.producers
 
     @property
     def map_end_offset(self) -> int:
@@ -72,57 +65,29 @@ class ProducerStateManager:
     @property
     def first_undecided_offset(self) -> int | None:
         """Where the oldest open transaction began; None without one."""
-        return next(iter(self._ongoing), None)
+        return self._fold.first_undecided_offset
 
     @property
     def open_transactions(self) -> tuple[tuple[int, int], ...]:
         """Producer id and first offset of each, oldest first."""
-        return tuple((producer_id, first_offset) for first_offset, producer_id in self._ongoing.items())
+        return self._fold.open_transactions
 
     def entry(self, producer_id: int) -> ProducerStateEntry:
         """What is known of that producer; an unknown one's entry says so."""
-        return self._producers.get(producer_id) or ProducerStateEntry(producer_id)
-
-    def last_stable_offset(self, log_start_offset: int, high_watermark: int) -> int:
-        """Exclusive end for readers of committed records."""
-        unstable_offset = self._first_unstable_offset
-        if unstable_offset is None:
-            return high_watermark
-        return min(high_watermark, max(unstable_offset, log_start_offset))
+        return self._fold.entry(producer_id)
 
     def append(self, batch: ProducerBatch) -> CompletedTransaction | None:
         """Take notice of the next batch of the log, whoever wrote it; the transaction that it ends, if any.
 
         Nothing is refused: what is in the log has happened. A leader asks `ProducerAppend` first.
         """
-        header = batch.header
-        assert header.next_offset > self._map_end_offset
-        self._map_end_offset = header.next_offset
-        if not batch.has_producer or (header.is_control and batch.marker is None):
-            return None
-        before = self.entry(header.producer_id)
-        self._producers[header.producer_id] = after = before.after(batch)
-        completed = None
-        if before.current_txn_first_offset is None and after.current_txn_first_offset is not None:
-            self._ongoing[after.current_txn_first_offset] = header.producer_id
-        elif before.current_txn_first_offset is not None and after.current_txn_first_offset is None:
-            completed = self._complete(before.current_txn_first_offset, batch)
+        assert batch.header.next_offset > self._map_end_offset
+        self._map_end_offset = batch.header.next_offset
+        completed = self._fold.follow(batch)
+        if completed is not None:
+            heapq.heappush(self._unreplicated, (completed.first_offset, completed.last_offset))
         self._note_first_unstable_offset()
         return completed
-
-    def _complete(self, first_offset: int, batch: ProducerBatch) -> CompletedTransaction:
-        assert batch.marker is not None
-        marker_offset = batch.header.last_offset
-        producer_id = self._ongoing.pop(first_offset)
-        heapq.heappush(self._unreplicated, (first_offset, marker_offset))
-        oldest_open = self.first_undecided_offset
-        return CompletedTransaction(
-            producer_id,
-            first_offset,
-            marker_offset,
-            batch.marker.control_type is ControlType.ABORT,
-            marker_offset + 1 if oldest_open is None else oldest_open,
-        )
 
     def update_map_end_offset(self, offset: int) -> None:
         """The log below `offset` has been looked at: behind the last batch there was none with a producer."""
@@ -153,9 +118,8 @@ class ProducerStateManager:
 
         One that has an open transaction stays.
         """
-        expired = [entry.producer_id for entry in self._producers.values() if self._is_expired(entry, now_ms)]
-        for producer_id in expired:
-            del self._producers[producer_id]
+        entries = self._fold.producers.values()
+        self._fold.forget([entry.producer_id for entry in entries if self._is_expired(entry, now_ms)])
 
     def _is_expired(self, entry: ProducerStateEntry, now_ms: int) -> bool:
         return (
@@ -164,9 +128,7 @@ class ProducerStateManager:
 
     def snapshot(self) -> ProducerSnapshot:
         """The state as it is now."""
-        return ProducerSnapshot(
-            self._map_end_offset, tuple(entry for _, entry in sorted(self._producers.items()))
-        )
+        return self._fold.snapshot(self._map_end_offset)
 
     def take_snapshot(self, *, durable: bool = True) -> None:
         """Keep the state in a file, unless there is one of this offset; see `ProducerSnapshotFiles.write`.
@@ -211,47 +173,30 @@ class ProducerStateManager:
 
     def _load(self, local_start_offset: int, loadable_end_offset: int, now_ms: int) -> None:
         loaded = self.snapshot_files.newest_at_or_below(loadable_end_offset)
-        self._reset(local_start_offset if loaded is None else loaded.end_offset)
         entries = () if loaded is None else loaded.entries
-        self._producers = {
-            entry.producer_id: entry for entry in entries if not self._is_expired(entry, now_ms)
-        }
-        opened = ((entry.current_txn_first_offset, entry.producer_id) for entry in self._producers.values())
-        self._ongoing = dict(
-            sorted((first, producer_id) for first, producer_id in opened if first is not None)
-        )
-        self._note_first_unstable_offset()
+        known = tuple(entry for entry in entries if not self._is_expired(entry, now_ms))
+        self._reset(ProducerSnapshot(local_start_offset if loaded is None else loaded.end_offset, known))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Forget everything; the log begins anew at `offset`. The snapshots are gone, durably. Raises
         OSError."""
         self.snapshot_files.remove_outside(-1, -1)
-        self._reset(offset)
+        self._reset(ProducerSnapshot(offset, ()))
         self._last_snapshot_offset = 0
 
-    def _reset(self, offset: int) -> None:
-        self._producers.clear()
-        self._ongoing.clear()
+    def _reset(self, snapshot: ProducerSnapshot) -> None:
+        self._fold = ProducerFold(snapshot)
         self._unreplicated.clear()
         self._high_watermark = 0
-        self._map_end_offset = offset
-        self._first_unstable_offset = None
+        self._map_end_offset = snapshot.end_offset
+        self._note_first_unstable_offset()
 
     def check(self) -> None:
         """Prove that producers, transactions and offsets agree."""
-        opened = {
-            entry.current_txn_first_offset: producer_id
-            for producer_id, entry in self._producers.items()
-            if entry.current_txn_first_offset is not None
-        }
-        assert opened == self._ongoing
-        assert list(self._ongoing) == sorted(self._ongoing)
-        assert all(first_offset < self._map_end_offset for first_offset in self._ongoing)
+        self._fold.check(self._map_end_offset)
         assert all(first < marker < self._map_end_offset for first, marker in self._unreplicated)
-        for entry in self._producers.values():
-            assert len(entry.batches) <= RETAINED_BATCH_COUNT
-            assert all(batch.last_offset < self._map_end_offset for batch in entry.batches)
         unreplicated = [first for first, marker in self._unreplicated if marker >= self._high_watermark]
-        assert self._first_unstable_offset == min([*self._ongoing, *unreplicated], default=None)
+        undecided = [first for _, first in self._fold.open_transactions]
+        assert self._first_unstable_offset == min([*undecided, *unreplicated], default=None)
         offsets = self.snapshot_files.offsets
         assert list(offsets) == sorted(set(offsets))

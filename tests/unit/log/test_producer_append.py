@@ -202,7 +202,7 @@ def test_staged_requests_are_checked_against_each_other(state: ProducerStateMana
         append.stage([data_batch(1, 7, 0, 2)], CLIENT)
     append.stage([data_batch(1, 7, 0, 1)], CLIENT)
     assert append.duplicate_of([data_batch(2, 7, 0, 1)]) == DuplicateAppend(1, 1, 0)
-    assert state.producer_count == 0
+    assert not state.producers
     assert append.commit() == []
     assert state.entry(7).last_sequence == 1
     assert state.map_end_offset == 2

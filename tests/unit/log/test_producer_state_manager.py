@@ -45,14 +45,10 @@ def unstable(state: ProducerStateManager) -> tuple[int | None, int | None]:
 def test_a_transaction_is_unstable_until_its_marker_cannot_be_lost(state: ProducerStateManager) -> None:
     state.append(data_batch(0))
     assert unstable(state) == (None, None)
-    assert state.last_stable_offset(0, 1) == 1
     state.append(transactional(1, 7))
     state.append(transactional(2, 8))
     assert unstable(state) == (1, 1)
     assert state.open_transactions == ((7, 1), (8, 2))
-    assert state.last_stable_offset(0, 3) == 1
-    assert state.last_stable_offset(0, 0) == 0
-    assert state.last_stable_offset(2, 3) == 2
     assert state.append(marker_batch(3, 7, 0, COMMIT)) == (7, 1, 3, False, 2)
     assert unstable(state) == (2, 1)
     state.on_high_watermark_updated(3)
@@ -87,7 +83,7 @@ def test_the_end_moves_with_batches_that_no_producer_has_numbered(state: Produce
     assert state.map_end_offset == 4
     state.update_map_end_offset(9)
     assert state.map_end_offset == 9
-    assert state.producer_count == 0
+    assert not state.producers
 
 
 def test_an_idle_producer_is_forgotten_unless_its_transaction_is_open(state: ProducerStateManager) -> None:
@@ -162,7 +158,7 @@ def test_without_a_snapshot_the_state_begins_with_the_local_log(state: ProducerS
     state.append(data_batch(1, 7, 0, 1))
     state.truncate_and_reload(5, 9, now_ms=0)
     assert state.map_end_offset == 5
-    assert state.producer_count == 0
+    assert not state.producers
     assert list(state.snapshot_files.offsets) == []
     state.take_snapshot()
     assert list(state.snapshot_files.offsets) == []
@@ -207,7 +203,7 @@ def test_a_log_that_begins_anew_knows_nobody(state: ProducerStateManager, disk: 
     state.take_snapshot()
     state.truncate_fully_and_start_at(40)
     assert state.map_end_offset == 40
-    assert state.producer_count == 0
+    assert not state.producers
     assert state.first_unstable_offset is None
     for survival in ALL_SURVIVALS:
         assert ProducerSnapshotFiles(disk.reopened(survival), "/log").offsets == ()
