@@ -10,26 +10,25 @@ written; `discard` forgets it where the write failed. The log's own state does n
     REPLICATION  -                      -               -
 
 Of a client's producer the first sequence is 0 after its epoch has changed, and any where nothing of it is
-known: its records may have been deleted, which is not its fault.
+known: its records may have been deleted, which is not its fault. That it has an epoch and a sequence, and
+sends one batch at once, `append_rules` has seen to.
 """
 
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import (
     CoordinatorFencedError,
-    InvalidRequestError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
 from stratalog.log.completed_transaction import CompletedTransaction
 from stratalog.log.producer_batch import ProducerBatch
-from stratalog.log.producer_state_entry import RETAINED_BATCH_COUNT, ProducerStateEntry
+from stratalog.log.producer_state_entry import ProducerStateEntry
 from stratalog.log.producer_state_manager import ProducerStateManager
 
 
@@ -72,11 +71,8 @@ class ProducerAppend:
     def stage(self, batches: Sequence[ProducerBatch], origin: AppendOrigin) -> None:
         """Check the batches of one request, which have their offsets, and take all of them or none.
 
-        Raises ProducerFencedError, OutOfOrderSequenceError, InvalidTxnStateError, CoordinatorFencedError,
-        InvalidRequestError.
+        Raises ProducerFencedError, OutOfOrderSequenceError, InvalidTxnStateError, CoordinatorFencedError.
         """
-        if origin is AppendOrigin.CLIENT and len(batches) > RETAINED_BATCH_COUNT:
-            _require_recognisable(batches)
         entries: dict[int, ProducerStateEntry] = {}
         for batch in batches:
             if not batch.has_producer:
@@ -104,19 +100,6 @@ class ProducerAppend:
 
     def _entry(self, producer_id: int) -> ProducerStateEntry:
         return self._entries.get(producer_id) or self._state.entry(producer_id)
-
-
-def _require_recognisable(batches: Sequence[ProducerBatch]) -> None:
-    """A request that comes again must be known as a whole."""
-    batch_counts = Counter(batch.header.producer_id for batch in batches if batch.has_producer)
-    for producer_id, batch_count in batch_counts.items():
-        if batch_count > RETAINED_BATCH_COUNT:
-            raise InvalidRequestError(
-                f"a request may hold {RETAINED_BATCH_COUNT} batches of a producer, because a repetition of "
-                "more is not recognised; send less at once",
-                producer_id=producer_id,
-                batch_count=batch_count,
-            )
 
 
 def _require_current(entry: ProducerStateEntry, batch: ProducerBatch) -> None:
@@ -149,13 +132,7 @@ def _require_current(entry: ProducerStateEntry, batch: ProducerBatch) -> None:
 def _require_in_sequence(entry: ProducerStateEntry, batch: ProducerBatch) -> None:
     """The batch begins where the producer's last one ended."""
     header = batch.header
-    if header.base_sequence < 0 or header.producer_epoch < 0:
-        raise InvalidRequestError(
-            "a batch with a producer id needs an epoch and a sequence number",
-            producer_id=header.producer_id,
-            epoch=header.producer_epoch,
-            sequence=header.base_sequence,
-        )
+    assert min(header.producer_epoch, header.base_sequence) >= 0, "`validate_append` refuses others"
     if entry.is_unknown:
         return
     expected_sequence = entry.next_sequence if header.producer_epoch == entry.epoch else 0

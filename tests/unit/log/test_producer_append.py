@@ -6,7 +6,6 @@ import pytest
 
 from stratalog.base.errors import (
     CoordinatorFencedError,
-    InvalidRequestError,
     InvalidTxnStateError,
     LogStoreError,
     OutOfOrderSequenceError,
@@ -110,13 +109,6 @@ def test_a_marker_of_the_same_epoch_keeps_the_sequence(state: ProducerStateManag
     store(state, data_batch(2, 7, 0, 1), origin=CLIENT)
 
 
-@pytest.mark.parametrize(("epoch", "sequence"), [(-1, 0), (0, -1)])
-def test_a_client_needs_an_epoch_and_a_sequence(
-    state: ProducerStateManager, epoch: int, sequence: int
-) -> None:
-    refuse(state, InvalidRequestError, data_batch(0, 7, epoch, sequence))
-
-
 def test_a_coordinator_has_no_sequence(state: ProducerStateManager) -> None:
     store(state, data_batch(0, 7, 0, is_transactional=True), origin=COORDINATOR)
     store(state, data_batch(1, 7, 0, is_transactional=True), origin=COORDINATOR)
@@ -185,14 +177,6 @@ def test_a_request_is_a_repetition_as_a_whole_or_not_at_all(state: ProducerState
     assert append.duplicate_of([second, third]) is None
     assert append.duplicate_of([]) is None
     refuse(state, OutOfOrderSequenceError, second, third)
-
-
-def test_a_request_that_could_not_be_recognised_is_refused(state: ProducerStateManager) -> None:
-    five = [data_batch(number, 7, 0, number) for number in range(5)]
-    plain = [data_batch(number) for number in range(5, 12)]
-    refuse(state, InvalidRequestError, *five, data_batch(5, 7, 0, 5))
-    store(state, *five, *plain, origin=CLIENT)
-    assert ProducerAppend(state).duplicate_of(five) == DuplicateAppend(0, 4, 0)
 
 
 def test_staged_requests_are_checked_against_each_other(state: ProducerStateManager) -> None:
