@@ -43,7 +43,6 @@ class RecoveryReport(NamedTuple):
     was_clean: bool
     recovered_bytes: int = 0
     truncated_bytes: int = 0
-    removed_segment_count: int = 0
     remains: tuple[str, ...] = ()
     """Files in which what was cut off is kept: see `cut_remains`."""
     lost_end_offset: int | None = None
@@ -163,7 +162,6 @@ class LogRecovery:
             was_clean=False,
             recovered_bytes=sum(item.valid_bytes for item in found.walked),
             truncated_bytes=lost_bytes,
-            removed_segment_count=len(found.invalid),
         )
         # Nobody has given back what the process that was killed had reserved.
         local_log = LocalLog(self._resources, self._directory, kept, unsynced=(), may_be_reserved=True)

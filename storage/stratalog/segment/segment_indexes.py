@@ -233,11 +233,6 @@ class SegmentIndexes:
         for index in self._opened():
             index.forget_pages()
 
-    @property
-    def memory_bytes(self) -> int:
-        """Of the entries that are not in the files yet."""
-        return sum(index.memory_bytes for index in self._opened())
-
     def _opened(self) -> Iterator[OffsetIndex | TimeIndex | TransactionIndex]:
         yield self.offset_index
         yield self.time_index

@@ -160,7 +160,8 @@ def test_what_grows_holds_a_page_in_memory_where_its_end_is_found() -> None:
             max_timestamp_ms=number,
             interval_bytes=0,
         )
-        most_bytes = max(most_bytes, indexes.memory_bytes)
+        growing = (indexes.offset_index, indexes.time_index, indexes.transaction_index)
+        most_bytes = max(most_bytes, sum(index.memory_bytes for index in growing))
         if indexes.offset_index.memory_bytes:
             assert not reads(disk, lambda: indexes.offset_index.floor(number))  # noqa: B023 - called at once
     assert most_bytes <= 2 * PAGE_BYTES
