@@ -24,8 +24,8 @@ from stratalog.base.errors import (
     LogStoreError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.base.filesystem import NO_SPACE
 from stratalog.base.types import TopicIdPartition, TopicPartition
-from stratalog.log.directory_health import FULL_DISK
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
@@ -241,7 +241,7 @@ def _is_refused_by_disk(offline: OfflinePartition) -> bool:
     """The directory cannot be read; what is in it need not be damaged. A full one can: whoever is to free it
     by deleting topics needs a server for that."""
     cause = offline.failure.__cause__
-    return isinstance(cause, OSError) and cause.errno not in FULL_DISK
+    return isinstance(cause, OSError) and cause.errno not in NO_SPACE
 
 
 def _raise_first(wanted: Sequence[WantedPartition], futures: Sequence[Future[T]]) -> None:

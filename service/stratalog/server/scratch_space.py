@@ -11,8 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.filesystem import FileSystem
-from stratalog.log.directory_health import FULL_DISK
+from stratalog.base.filesystem import NO_SPACE, FileSystem
 from stratalog.remote.spool import clear_spool_directory
 
 logger = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ class ScratchSpace:
             try:
                 clear_spool_directory(self._filesystem, path)
             except OSError as failure:
-                if failure.errno in FULL_DISK:
+                if failure.errno in NO_SPACE:
                     full_path = full_path or path
                     continue
                 logger.warning("scratch files cannot be put into `%s`: %s", path, failure)

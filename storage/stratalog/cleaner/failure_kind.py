@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-import errno
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError, LogStoreError
+from stratalog.base.filesystem import NO_SPACE
 
-FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
 MAX_REASON_LENGTH = 500
 """A reason is for people, and may quote what somebody else wrote."""
 
@@ -36,7 +35,7 @@ def kind_of(failure: BaseException) -> FailureKind:
     cause: BaseException | None = failure
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__
-    if cause is not None and cause.errno in FULL_DISK:
+    if cause is not None and cause.errno in NO_SPACE:
         return FailureKind.FULL_DISK
     if isinstance(failure, DataDirectoryError | OSError):
         return FailureKind.DISK

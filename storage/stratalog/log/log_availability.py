@@ -25,9 +25,9 @@ from stratalog.base.errors import (
     LogStoreError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.base.filesystem import NO_DESCRIPTOR
+from stratalog.base.filesystem import NO_DESCRIPTOR, NO_SPACE
 from stratalog.base.types import TopicPartition
-from stratalog.log.directory_health import DISK_FAILURES, FULL_DISK, DirectoryHealth
+from stratalog.log.directory_health import DISK_FAILURES, DirectoryHealth
 from stratalog.log.disk_error import disk_error
 from stratalog.log.local_log import LocalLog
 
@@ -121,7 +121,7 @@ class LogAvailability:
             undo()
             raise DataDirectoryError(
                 "the local disk is full, nothing was changed; free space, then try again"
-                if failure.errno in FULL_DISK
+                if failure.errno in NO_SPACE
                 else "the system refused an operation on the local disk, nothing was changed; correct what"
                 " the reason says, then try again",
                 path=self._local.directory,
@@ -181,7 +181,7 @@ class LogAvailability:
 def _advice(failure: Exception) -> str:
     if not isinstance(failure, OSError) or failure.errno in DISK_FAILURES:
         return "the log is offline after its disk failed; repair the disk and restart the server"
-    if failure.errno in FULL_DISK:
+    if failure.errno in NO_SPACE:
         return "the log is offline because its disk was full; free space and restart the server"
     return (
         "the log is offline because the system refused an operation on its disk; correct what the reason says"

@@ -23,9 +23,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.filesystem import FileSystem
+from stratalog.base.filesystem import NO_SPACE, FileSystem
 from stratalog.base.types import TopicPartition
-from stratalog.log.directory_health import FULL_DISK, DirectoryHealth
+from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.disk_error import disk_error
 from stratalog.manager.data_directory import DataDirectory
 from stratalog.manager.directory_checkpoints import DirectoryCheckpoints
@@ -261,7 +261,7 @@ class LogDirectory:
 
 def unusable(path: str, failure: OSError) -> DataDirectoryError:
     """What whoever configured the directory is told."""
-    if failure.errno in FULL_DISK:
+    if failure.errno in NO_SPACE:
         return disk_error(failure, path)
     return DataDirectoryError(
         "the data directory cannot be used; it must be a directory that this user may write to",

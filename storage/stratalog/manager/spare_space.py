@@ -20,8 +20,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from stratalog.base.filesystem import FileSystem
-from stratalog.log.directory_health import FULL_DISK
+from stratalog.base.filesystem import NO_SPACE, FileSystem
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class SpareSpace:
         try:
             write()
         except OSError as failure:
-            if failure.errno not in FULL_DISK or not self._give_up_for_deletion():
+            if failure.errno not in NO_SPACE or not self._give_up_for_deletion():
                 raise
             logger.warning(
                 "a log directory is full, and the space that was kept aside for deletions is in use now;"
