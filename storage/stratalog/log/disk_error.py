@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 from stratalog.base.errors import DataDirectoryError
 from stratalog.log.directory_health import DISK_FAILURES, FULL_DISK
 
@@ -9,6 +12,15 @@ from stratalog.log.directory_health import DISK_FAILURES, FULL_DISK
 def disk_error(failure: OSError, path: str) -> DataDirectoryError:
     """The error to raise for this failure, met at that path."""
     return DataDirectoryError(_advice(failure), path=path, reason=str(failure))
+
+
+@contextmanager
+def disk_errors(path: str) -> Generator[None]:
+    """What a disk refuses in this block, which is about that path, is raised as a DataDirectoryError."""
+    try:
+        yield
+    except OSError as failure:
+        raise disk_error(failure, path) from failure
 
 
 def _advice(failure: OSError) -> str:

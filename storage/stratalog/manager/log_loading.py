@@ -22,7 +22,7 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
-from stratalog.log.disk_error import disk_error
+from stratalog.log.disk_error import disk_errors
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_loader import LogLoader
 from stratalog.log.log_recovery import LoadProgress
@@ -142,11 +142,9 @@ class LogLoading:
         are two of it, and nobody knows which one is right."""
         found: list[tuple[LogDirectory, str]] = []
         for directory in self._directories.online():
-            try:
+            with disk_errors(directory.path):
                 strays = directory.files.set_aside_of(wanted.partition, STRAY_REASON)
                 found += [(directory, path) for path in strays if self._is_stray_of(path, wanted.topic_id)]
-            except OSError as failure:
-                raise disk_error(failure, directory.path) from failure
         if len(found) > 1:
             raise DataDirectoryError(
                 "two directories that were set aside hold this partition, and nobody knows which one is"
@@ -155,14 +153,12 @@ class LogLoading:
                 other_path=found[1][1],
             )
         for directory, path in found:
-            try:
+            with disk_errors(path):
                 restore_stray_offsets(self._filesystem, directory, wanted.partition, path)
                 with self._directories.guard:
                     directory.files.take_back(path, wanted.partition)
                     directory.note_let_go(wanted.partition, is_clean=False)
                     directory.partitions.add(wanted.partition)
-            except OSError as failure:
-                raise disk_error(failure, path) from failure
             remove_stray_offsets(self._filesystem, directory.partition_path(wanted.partition))
             logger.warning(
                 "the local log of %s, which had been set aside while no topic had its id, is taken back,"
@@ -218,54 +214,43 @@ class LogLoading:
         """Of a partition that has moved: what the start could not put away is tried again, and what cannot be
         put away now either is told. Raises DataDirectoryError."""
         try:
-            with self._directories.guard:
+            with self._directories.guard, disk_errors(holders[0].partition_path(partition)):
                 keep_newest(self._filesystem, self._ids, partition, holders)
-        except (OSError, DataDirectoryError) as failure:
+        except DataDirectoryError:
             # One that has failed meanwhile matters only where it holds the partition.
-            if any(not directory.is_online for directory in holders):
-                return
-            if isinstance(failure, OSError):
-                raise disk_error(failure, holders[0].partition_path(partition)) from failure
-            raise
+            if all(directory.is_online for directory in holders):
+                raise
 
     def _exists(self, directory: LogDirectory, partition: TopicPartition) -> bool:
         path = directory.partition_path(partition)
-        try:
+        with disk_errors(path):
             return self._filesystem.exists(path)
-        except OSError as failure:
-            raise disk_error(failure, path) from failure
 
     def _look_at(self, directory: LogDirectory, wanted: WantedLog) -> _Found:
         path = directory.partition_path(wanted.partition)
-        try:
+        with disk_errors(path):
             topic_id = read_partition_metadata(self._filesystem, path)
             is_ours = is_of_topic(self._filesystem, path, topic_id, wanted.topic_id)
             return _Found(directory, topic_id, is_ours)
-        except OSError as failure:
-            raise disk_error(failure, path) from failure
 
     def _is_blank(self, path: str) -> bool:
         """There is no record in the directory, and never was."""
         first_name = f"{0:020d}{LOG_SUFFIX}"
-        try:
+        with disk_errors(path):
             names = [name for name in self._filesystem.list_directory(path) if name.endswith(LOG_SUFFIX)]
             return not names or (
                 names == [first_name] and not self._filesystem.file_size(f"{path}/{first_name}")
             )
-        except OSError as failure:
-            raise disk_error(failure, path) from failure
 
     def _set_aside(self, other: _Found, wanted: WantedLog) -> None:
         directory = other.directory
         path = directory.partition_path(wanted.partition)
-        try:
+        with disk_errors(path):
             note_stray_offsets(self._filesystem, directory, wanted.partition)
             with self._directories.guard:
                 stray_path = directory.files.move_aside(wanted.partition, self._ids.uuid(), STRAY_REASON)
                 directory.note_gone(wanted.partition)
             directory.checkpoints.forget(wanted.partition)
-        except OSError as failure:
-            raise disk_error(failure, path) from failure
         logger.warning(
             "the local log of %s %s, and was set aside for you to look at, path=`%s` topic_id=`%s`",
             wanted.partition,
@@ -297,7 +282,7 @@ class LogLoading:
         partition = wanted.partition
         path = directory.partition_path(partition)
         checkpoints = directory.checkpoints
-        try:
+        with disk_errors(path):
             self._prepare(directory, wanted, found)
             loader = LogLoader(
                 self._resources,
@@ -319,8 +304,6 @@ class LogLoading:
             )
             end_offset = loaded.local_log.segments.end_offset
             self._settle(directory, partition, end_offset)
-        except OSError as failure:
-            raise disk_error(failure, path) from failure
         forget_elsewhere(self._directories, partition, directory)
         log = UnifiedLog(
             self._clock,

@@ -30,7 +30,7 @@ from stratalog.base.randomness import IdGenerator, seeded_random
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
-from stratalog.log.disk_error import disk_error
+from stratalog.log.disk_error import disk_error, disk_errors
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
@@ -272,10 +272,8 @@ class LogManager:
         """The epoch under which the partition's directory was taken over from a broker; None where it was
         not. Raises DataDirectoryError."""
         path = self.path_of(partition)
-        try:
+        with disk_errors(path):
             return read_import_mark(self.filesystem, path)
-        except OSError as failure:
-            raise disk_error(failure, path) from failure
 
     def logs(self) -> tuple[UnifiedLog, ...]:
         """All open logs, in order, those that are offline among them."""
@@ -384,10 +382,8 @@ class LogManager:
 
     def _lower_cleaned(self, log: UnifiedLog, end_offset: int) -> None:
         """What is written to the log behind that offset must never count as cleaned."""
-        try:
+        with disk_errors(log.directory):
             self.cleaner.lower(log.topic_partition, end_offset)
-        except OSError as failure:
-            raise disk_error(failure, log.directory) from failure
 
     def _take_out(self, partition: TopicPartition, reason: str, *, flush: bool) -> str | None:
         with self.cleaner.paused(partition):
@@ -470,13 +466,11 @@ class LogManager:
     def _close_directory(self, directory: LogDirectory, *, has_failed: bool) -> None:
         logs = self.logs()
         is_here = partial(self.tasks.is_in, directory)
-        try:
+        with disk_errors(directory.path):
             directory.checkpoints.write_recovery_points(logs, is_here)
             directory.checkpoints.write_starts(logs, is_here)
             if not has_failed:
                 directory.mark_clean_shutdown()
-        except OSError as failure:
-            raise disk_error(failure, directory.path) from failure
 
     def check(self) -> None:
         """Prove every log that is not offline, and the shared resources."""

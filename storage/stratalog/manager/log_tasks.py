@@ -13,7 +13,7 @@ from functools import partial
 from stratalog.base.errors import DataDirectoryError
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.log_to_clean import is_cleaned_here
-from stratalog.log.disk_error import disk_error
+from stratalog.log.disk_error import disk_errors
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
@@ -80,9 +80,8 @@ class LogTasks:
         failures: list[DataDirectoryError] = []
         for directory in self._directories.online():
             try:
-                write(directory)
-            except OSError as failure:
-                failures.append(disk_error(failure, directory.path))
+                with disk_errors(directory.path):
+                    write(directory)
             except DataDirectoryError as failure:
                 failures.append(failure)
         _raise_first(failures)

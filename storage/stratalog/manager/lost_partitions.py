@@ -23,7 +23,7 @@ import logging
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
-from stratalog.log.disk_error import disk_error
+from stratalog.log.disk_error import disk_errors
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.stray_offsets import has_noted
@@ -36,10 +36,8 @@ def require_not_lost(directories: LogDirectories, partition: TopicPartition, tie
     of it that the store has not. `tiered_end_offset`: 0 where the store has none."""
     online = directories.online()
     for directory in online:
-        try:
+        with disk_errors(directory.path):
             _require_not_lost(directories, directory, partition, tiered_end_offset)
-        except OSError as failure:
-            raise disk_error(failure, directory.path) from failure
     for directory in online:
         _tell(directory, partition, tiered_end_offset)
 

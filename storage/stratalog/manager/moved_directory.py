@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import posixpath
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
-from stratalog.log.disk_error import disk_error
+from stratalog.log.disk_error import disk_errors
 from stratalog.log.log_copy import LogCopy, LogPlace
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import FUTURE_REASON
@@ -29,8 +29,6 @@ from stratalog.manager.move_mark import (
 )
 from stratalog.manager.older_copy import OlderCopy
 from stratalog.manager.put_away import PutAway
-
-Result = TypeVar("Result")
 
 
 class MovePlan(NamedTuple):
@@ -68,15 +66,18 @@ class MovedDirectory:
     def begin(self) -> LogCopy:
         """Make the directory of the copy, with all that is not of the log, and the mark, durable. Raises
         DataDirectoryError, UnsupportedOperationError where the source has a directory in it."""
-        self._at_target(lambda: self._filesystem.make_directories(self._future_path))
+        with self._target_errors():
+            self._filesystem.make_directories(self._future_path)
         copy = self._log.copy_to(self._future_path)
         copy.copy_other_files(left_out={MOVE_MARK_FILE})
         # The target's checkpoints will know of the copy's records. A crash before the commit must leave the
         # partition somewhere, if with fewer records, or these would pass for lost.
-        self._at_source(lambda: self._filesystem.sync_directory(self._source.path))
-        mark = MoveMark(self._partition, self._move_id, self._at_source(self._find_sources))
-        self._at_target(lambda: write_move_mark(self._filesystem, self._future_path, mark))
-        self._at_target(lambda: self._filesystem.sync_directory(self._target.path))
+        with disk_errors(self._source_path):
+            self._filesystem.sync_directory(self._source.path)
+            mark = MoveMark(self._partition, self._move_id, self._find_sources())
+        with self._target_errors():
+            write_move_mark(self._filesystem, self._future_path, mark)
+            self._filesystem.sync_directory(self._target.path)
         return copy
 
     def _find_sources(self) -> tuple[str, ...]:
@@ -92,7 +93,8 @@ class MovedDirectory:
         DataDirectoryError."""
         start_offset = self._log.log_start_offset
         checkpoints = self._target.checkpoints
-        self._at_target(lambda: checkpoints.put(self._partition, durable_end_offset, start_offset))
+        with self._target_errors():
+            checkpoints.put(self._partition, durable_end_offset, start_offset)
         self._noted_start_offset, self._noted_end_offset = start_offset, durable_end_offset
 
     def commit(self) -> LogPlace:
@@ -165,15 +167,10 @@ class MovedDirectory:
             self._filesystem.sync_directory(self._target.path)
             self._target.checkpoints.forget(self._partition)
 
-    def _at_source(self, work: Callable[[], Result]) -> Result:
+    @contextmanager
+    def _target_errors(self) -> Generator[None]:
         try:
-            return work()
-        except OSError as failure:
-            raise disk_error(failure, self._source_path) from failure
-
-    def _at_target(self, work: Callable[[], Result]) -> Result:
-        try:
-            return work()
+            yield
         except OSError as failure:
             raise self._target_error(failure) from failure
 
