@@ -198,6 +198,17 @@ def test_a_bad_line_is_named_and_what_came_before_is_stored(run: Runner, topic: 
     assert run("consume", topic).split() == ["good", "small"]
 
 
+def test_lines_are_stored_however_small_the_topics_segments_are(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--config", "segment.bytes=20000")
+    lines = [f"line-{number}" for number in range(5000)]
+    run("produce", topic, stdin="".join(f"{line}\n" for line in lines).encode())
+    assert run("consume", topic).split() == lines
+    message = run.failure("produce", topic, stdin=b"small\n" + b"x" * 30_000 + b"\n")
+    assert "a record is larger than its topic takes" in message
+    assert "larger than segment.bytes" in message
+    assert "1 record is stored, line 2 is the first that is not" in message
+
+
 def test_a_bad_line_far_behind_costs_none_of_those_before_it(run: Runner, topic: str) -> None:
     run("topic", "create", topic, "--partitions", "3")
     lines = json_lines(*({"key": str(number), "value": "v" * 20} for number in range(20_000)))

@@ -25,9 +25,9 @@ from stratalog.cli.demo.places import DemoPlaces
 from stratalog.cli.demo.report import DemoReport
 from stratalog.cli.demo.story import KEYED_CONFIG, KEYED_TOPIC, PARTITION_COUNT, Story
 from stratalog.client.client import Client
-from stratalog.client.partition_sender import Acknowledged
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
+from stratalog.client.sealed_batch import Acknowledged
 from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.testing.s3_servers import S3Server
 from stratalog.testing.server_process import ServerProcess

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from stratalog.base.types import TopicPartition
 from stratalog.cli.main import stratalog
 from stratalog.client.client import Client
-from stratalog.client.partition_sender import Acknowledged
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
+from stratalog.client.sealed_batch import Acknowledged
 from stratalog.record.compression import Codec
 from stratalog.record.record import Record
 from stratalog.testing.server_process import ServerProcess

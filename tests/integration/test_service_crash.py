@@ -12,9 +12,9 @@ import pytest
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.client import Client
-from stratalog.client.partition_sender import Acknowledged
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
+from stratalog.client.sealed_batch import Acknowledged
 from stratalog.testing.server_process import ServerProcess
 
 PARTITION_COUNT = 3

@@ -21,10 +21,11 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
-from stratalog.client.partition_sender import Acknowledged, PartitionSender, SealedBatch
+from stratalog.client.partition_sender import PartitionSender
 from stratalog.client.producer import BatchOutcome
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
+from stratalog.client.sealed_batch import Acknowledged, SealedBatch
 from stratalog.client.sync import SyncClient
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
@@ -245,12 +246,14 @@ class QueuedBatches:
     def __init__(self, address: str, retry: RetryPolicy, count: int) -> None:
         self._channel = ServerChannel(address)
         partition = TopicPartition("t", 0)
-        sender = PartitionSender(self._channel, partition, None, retry, lambda _batch, _error: None)
+        sender = PartitionSender(
+            self._channel, partition, None, retry, lambda _batch, _error: None, lambda _batch, _halves: None
+        )
         self.acknowledged: list[asyncio.Future[Acknowledged]] = []
         for number in range(count):
             batch = encode_batch([Record(0, 0, None, b"%d" % number)])
             future: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
-            sender.send(SealedBatch(partition, batch, 1, number, [(0, future)], len(batch)))
+            sender.send(SealedBatch(partition, batch, [number], [(0, future)], len(batch)))
             self.acknowledged.append(future)
 
     async def __aenter__(self) -> Self:

@@ -10,6 +10,9 @@ nothing behind it. So when the stream breaks:
   goes out again, and all behind it, in order, after a pause that grows, until the deadline, where it fails;
 * by the server's judgement on a batch (an answer with an error): that batch has failed, the ones behind it
   were not applied and go out again over a new stream, in order;
+* because the batch is larger than its topic takes (`RecordTooLargeError`): of several records it goes out in
+  halves, in its place, and so does everything of that size from then on. A record that is too large alone
+  fails alone;
 * by the transport: whether the batches under way took effect is unknown. All of them fail with
   `ServerUnavailableError`; sending them again could store their records twice. Later ones start a new stream.
 """
@@ -19,17 +22,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import grpc
 
-from stratalog.base.errors import LogStoreError, OverloadedError
+from stratalog.base.errors import LogStoreError, OverloadedError, RecordTooLargeError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import ServerUnavailableError, error_of_call, error_of_info
 from stratalog.client.messages import wire_acks
 from stratalog.client.retry import Patience, RetryPolicy
+from stratalog.client.sealed_batch import Acknowledged, SealedBatch
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 MAX_IN_FLIGHT_COUNT = 8
@@ -38,35 +40,6 @@ ANSWER_ERRORS_METADATA = (("stratalog-answer-errors", "1"),)
 """Asks for failures as answers: grpc.aio may lose the status of a call that is still written to
 (grpc/grpc#36066).
 """
-
-
-class Acknowledged(NamedTuple):
-    """Where a record went."""
-
-    topic_partition: TopicPartition
-    offset: int
-    durability: Durability
-
-
-@dataclass(slots=True, eq=False)
-class SealedBatch:
-    """A batch that waits to be sent or acknowledged, and who waits for it. Guarded by its producer."""
-
-    topic_partition: TopicPartition
-    batch: bytes
-    record_count: int
-    first_tag: int
-    """What its first record was posted with."""
-    futures: Sequence[tuple[int, asyncio.Future[Acknowledged]]]
-    """Of the records that somebody waits for, each with its place in the batch."""
-    size_bytes: int
-    """What it counts for in the producer's buffer."""
-
-    def fail(self, cause: LogStoreError) -> None:
-        """Tell everybody who waits for its records."""
-        for _, future in self.futures:
-            if not future.done():
-                future.set_exception(cause)
 
 
 class PartitionSender:
@@ -79,8 +52,11 @@ class PartitionSender:
         acks: Durability | None,
         retry: RetryPolicy,
         on_settled: Callable[[SealedBatch, LogStoreError | None], None],
+        on_split: Callable[[SealedBatch, Sequence[SealedBatch]], None],
     ) -> None:
-        """`on_settled` is called once for each batch, acknowledged or failed, unless it is abandoned."""
+        """`on_settled` is called once for each batch, acknowledged or failed, unless it is abandoned or
+        `on_split` was told what goes out in its stead.
+        """
         self._channel = channel
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
         self._topic_partition = topic_partition
@@ -90,6 +66,9 @@ class PartitionSender:
         self._pause_s = 0.0
         """Before the next try."""
         self._on_settled = on_settled
+        self._on_split = on_split
+        self._refused_bytes: int | None = None
+        """Size of the smallest batch of several records that was too large; no such goes out again."""
         self._queued: deque[SealedBatch] = deque()
         self._in_flight: deque[SealedBatch] = deque()
         self._changed = asyncio.Event()
@@ -156,7 +135,7 @@ class PartitionSender:
         while stream == self._stream:
             self._changed.clear()
             while stream == self._stream and self._queued and len(self._in_flight) < MAX_IN_FLIGHT_COUNT:
-                batch = self._queued.popleft()
+                batch = self._take_next()
                 self._in_flight.append(batch)
                 yield log_pb2.AppendRequest(
                     topic=topic, partition=partition, acks=wire_acks(self._acks), batches=batch.batch
@@ -164,6 +143,22 @@ class PartitionSender:
             if not self._queued and not self._in_flight:
                 return
             await self._changed.wait()
+
+    def _take_next(self) -> SealedBatch:
+        """The oldest batch of the queue, or its beginning where batches of that size were refused."""
+        batch = self._queued.popleft()
+        while self._refused_bytes is not None and len(batch.batch) >= self._refused_bytes:
+            if batch.record_count == 1:
+                break
+            self._split(batch)
+            batch = self._queued.popleft()
+        return batch
+
+    def _split(self, batch: SealedBatch) -> None:
+        """Put the halves of a batch that was the oldest in its place."""
+        halves = batch.halves()
+        self._queued.extendleft(reversed(halves))
+        self._on_split(batch, halves)
 
     def _acknowledge(self, batch: SealedBatch, response: log_pb2.AppendResponse) -> None:
         self._patience.succeed()
@@ -183,6 +178,12 @@ class PartitionSender:
         self._in_flight.clear()
         for _ in range(failed_count):
             batch = self._queued.popleft()
+            if is_judged and isinstance(cause, RecordTooLargeError):
+                if batch.record_count > 1:
+                    self._refused_bytes = len(batch.batch)
+                    self._split(batch)
+                    continue
+                cause = _too_large_alone(cause)
             batch.fail(cause)
             self._on_settled(batch, cause)
 
@@ -207,3 +208,12 @@ class PartitionSender:
         if pause_s is None:
             self._patience.succeed()
         return pause_s is not None
+
+
+def _too_large_alone(cause: RecordTooLargeError) -> RecordTooLargeError:
+    """What the sender of a record that was the only one of its batch is told."""
+    fields = {**cause.fields, "reason": cause.message}
+    return RecordTooLargeError(
+        "a record is larger than its topic takes; make it smaller or raise the limit that the reason names",
+        **fields,
+    )

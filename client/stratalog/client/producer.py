@@ -1,8 +1,9 @@
 """Sending records: collected into batches per partition, sent in order, acknowledged one by one.
 
 Records of a partition are stored in the order in which they were sent. A batch goes out when it is full or
-when its first record has waited for `linger_ms`. Keyed records go to the partition that Kafka's murmur2
-gives, so a table of keys can be shared with Kafka's own clients.
+when its first record has waited for `linger_ms`, and in parts where its topic takes no batch of that size.
+Keyed records go to the partition that Kafka's murmur2 gives, so a table of keys can be shared with Kafka's
+own clients.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from stratalog.base.types import TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.channel import ServerChannel
 from stratalog.client.partition_chooser import PartitionChooser
-from stratalog.client.partition_sender import Acknowledged, PartitionSender, SealedBatch
+from stratalog.client.partition_sender import PartitionSender
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
+from stratalog.client.sealed_batch import Acknowledged, SealedBatch
 from stratalog.record.builder import RecordBatchBuilder
 
 
@@ -40,11 +42,11 @@ class BatchOutcome(NamedTuple):
 class _OpenBatch:
     """The batch that a partition's records go into now. Guarded by its producer."""
 
-    __slots__ = ("builder", "first_tag", "futures", "timer")
+    __slots__ = ("builder", "futures", "tags", "timer")
 
-    def __init__(self, timer: asyncio.TimerHandle, first_tag: int) -> None:
+    def __init__(self, timer: asyncio.TimerHandle) -> None:
         self.builder = RecordBatchBuilder()
-        self.first_tag = first_tag
+        self.tags: list[int] = []
         self.futures: list[tuple[int, asyncio.Future[Acknowledged]]] = []
         self.timer = timer
 
@@ -219,11 +221,12 @@ class Producer:
         if batch is None:
             linger_s = self._settings.linger_ms / 1000
             timer = asyncio.get_running_loop().call_later(linger_s, self._seal, topic_partition)
-            batch = self._open[topic_partition] = _OpenBatch(timer, tag)
+            batch = self._open[topic_partition] = _OpenBatch(timer)
         builder = batch.builder
         before_bytes = builder.size_bytes if builder.count else 0
         if future is not None:
             batch.futures.append((builder.count, future))
+        batch.tags.append(tag)
         builder.append(key, value, self._clock.now_ms() if timestamp_ms is None else timestamp_ms, headers)
         self._buffered_bytes += builder.size_bytes - before_bytes
         if builder.size_bytes >= self._settings.batch_bytes:
@@ -233,14 +236,7 @@ class Producer:
         """Close the partition's open batch and queue it."""
         batch = self._open.pop(topic_partition)
         batch.timer.cancel()
-        sealed = SealedBatch(
-            topic_partition,
-            b"",
-            batch.builder.count,
-            batch.first_tag,
-            batch.futures,
-            batch.builder.size_bytes,
-        )
+        sealed = SealedBatch(topic_partition, b"", batch.tags, batch.futures, batch.builder.size_bytes)
         self._unsettled.add(sealed)
         try:
             sealed.batch = batch.builder.build(codec=self._settings.codec)
@@ -252,7 +248,12 @@ class Producer:
         sender = self._senders.get(topic_partition)
         if sender is None:
             sender = PartitionSender(
-                self._channel, topic_partition, self._settings.acks, self._retry, self._on_settled
+                self._channel,
+                topic_partition,
+                self._settings.acks,
+                self._retry,
+                self._on_settled,
+                self._on_split,
             )
             self._senders[topic_partition] = sender
         self._topics[topic_partition.topic].chooser.batch_sealed(topic_partition.partition)
@@ -267,4 +268,9 @@ class Producer:
             self._failure = self._failure or error
         self._settled.set()
         if self._on_outcome is not None:
-            self._on_outcome(BatchOutcome(batch.topic_partition, batch.record_count, batch.first_tag, error))
+            self._on_outcome(BatchOutcome(batch.topic_partition, batch.record_count, batch.tags[0], error))
+
+    def _on_split(self, batch: SealedBatch, parts: Sequence[SealedBatch]) -> None:
+        assert sum(part.size_bytes for part in parts) == batch.size_bytes
+        self._unsettled.discard(batch)
+        self._unsettled.update(parts)

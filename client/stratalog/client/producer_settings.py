@@ -21,8 +21,8 @@ class ProducerSettings:
     """How batches are compressed. ZSTD pays off for text such as JSON."""
 
     batch_bytes: int = 512 * KIB
-    """A batch is sent once it is about this large (before compression). Must stay below the topic's
-    `max.message.bytes`.
+    """A batch is sent once it is about this large (before compression). One that is larger than its topic
+    takes (`max.message.bytes`, `segment.bytes`) is sent again in halves, so a size that fits saves work.
     """
 
     linger_ms: int = 5

@@ -1,0 +1,99 @@
+"""A producer's batch on its way: what is in it, who waits for its records, and its halves.
+
+A topic's limits are the server's to know (`max.message.bytes`, `segment.bytes`, whatever the batch takes in
+the topic's own compression), so a batch may turn out to be too large once it is sent. Its halves hold the
+same records in the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stratalog.base.errors import LogStoreError
+from stratalog.base.types import Durability, TopicPartition
+from stratalog.record.batch import decode
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import MAX_BATCH_LENGTH, NO_PRODUCER, encode_batch
+from stratalog.record.header import BatchHeader, parse_header
+
+MAX_SEQUENCE = 2**31 - 1
+"""The sequence number after this one is 0."""
+
+
+class Acknowledged(NamedTuple):
+    """Where a record went."""
+
+    topic_partition: TopicPartition
+    offset: int
+    durability: Durability
+
+
+@dataclass(slots=True, eq=False)
+class SealedBatch:
+    """A batch that waits to be sent or acknowledged, and who waits for it. Guarded by its producer."""
+
+    topic_partition: TopicPartition
+    batch: bytes
+    tags: Sequence[int]
+    """What each of its records was posted with."""
+    futures: Sequence[tuple[int, asyncio.Future[Acknowledged]]]
+    """Of the records that somebody waits for, each with its place in the batch."""
+    size_bytes: int
+    """What it counts for in the producer's buffer."""
+
+    @property
+    def record_count(self) -> int:
+        return len(self.tags)
+
+    def fail(self, cause: LogStoreError) -> None:
+        """Tell everybody who waits for its records."""
+        for _, future in self.futures:
+            if not future.done():
+                future.set_exception(cause)
+
+    def halves(self) -> tuple[SealedBatch, SealedBatch]:
+        """The same records, in order, in two batches, for one that has several; nobody waits for this one
+        then.
+        """
+        middle = self.record_count // 2
+        first, second = halved(self.batch, middle)
+        first_size_bytes = self.size_bytes * middle // self.record_count
+        return (
+            SealedBatch(
+                self.topic_partition,
+                first,
+                self.tags[:middle],
+                [(place, future) for place, future in self.futures if place < middle],
+                first_size_bytes,
+            ),
+            SealedBatch(
+                self.topic_partition,
+                second,
+                self.tags[middle:],
+                [(place - middle, future) for place, future in self.futures if place >= middle],
+                self.size_bytes - first_size_bytes,
+            ),
+        )
+
+
+def halved(batch: bytes, middle: int) -> tuple[bytes, bytes]:
+    """Two batches of the records of a batch that was encoded here: those before the place `middle`, and those
+    from it on. The sequence of an idempotent producer goes on from one to the other.
+    """
+    header = parse_header(batch)
+    records = decode(batch, max_bytes=MAX_BATCH_LENGTH)
+    assert 0 < middle < len(records)
+    first = encode_batch(records[:middle], codec=header.codec, producer=_producer(header, 0))
+    second = encode_batch(records[middle:], codec=header.codec, producer=_producer(header, middle))
+    return first, second
+
+
+def _producer(header: BatchHeader, place: int) -> BatchProducer:
+    """Who made the batch, for records from a place in it on."""
+    if not header.has_producer_id:
+        return NO_PRODUCER
+    sequence = (header.base_sequence + place) & MAX_SEQUENCE
+    return BatchProducer(header.producer_id, header.producer_epoch, sequence, header.is_transactional)
