@@ -16,12 +16,8 @@ import threading
 from collections.abc import Callable
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.filesystem import NO_SPACE
 
 logger = logging.getLogger(__name__)
-
-FULL_DISK = NO_SPACE
-"""Errors of a disk that works and has no space for this, or none for this user."""
 
 _OF_DEVICE = ("EIO", "ENXIO", "ENODEV", "ENOMEDIUM", "EREMOTEIO")
 # A file system that was taken away, went read-only, or finds itself damaged.

@@ -6,7 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.log.directory_health import DISK_FAILURES, FULL_DISK
+from stratalog.base.filesystem import NO_SPACE
+from stratalog.log.directory_health import DISK_FAILURES
 
 
 def disk_error(failure: OSError, path: str) -> DataDirectoryError:
@@ -24,7 +25,7 @@ def disk_errors(path: str) -> Generator[None]:
 
 
 def _advice(failure: OSError) -> str:
-    if failure.errno in FULL_DISK:
+    if failure.errno in NO_SPACE:
         return "the local disk is full; free space (delete a topic, or make the disk larger), then try again"
     if failure.errno in DISK_FAILURES:
         return "the local disk failed; repair it and restart the server"
