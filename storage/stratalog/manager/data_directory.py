@@ -7,12 +7,22 @@ Besides one directory for each partition it has::
                                         sibling.directories, the others of the same server
     recovery-point-offset-checkpoint    see `checkpoint`
     log-start-offset-checkpoint         and its .copy, see `start_checkpoint`
+    cleaner-offset-checkpoint           and cleaner-horizon-checkpoint, see `cleaner_checkpoints`
     .spare-deletion, .spare-stop        space that is kept aside, see `spare_space`
     .kafka_cleanshutdown                there if the last process closed every log; removed before any change
     TOPIC-N.UUID-delete                 a deleted partition, to be removed
     TOPIC-N.UUID-future                 a copy of a partition that is to move here, see `log_move`
     TOPIC-N.UUID-REASON                 set aside, for a human: `stray` (see `stray_offsets`), `fenced`
     import.UUID-staging                 copies that an import makes, see `import_staging`; later, that it left
+    claims-NNNN                         what this server has claimed of the shard of that number of its store
+    scratch                             what uploads and compactions have no memory for, until they end
+
+A partition's directory has, beside the files of the log::
+
+    partition.metadata                  which topic it belongs to
+    import.metadata                     it was taken over from a broker, see `import_mark`
+    move.metadata                       it is the copy of a move, and of which directories, see `move_mark`
+    move.void                           moves whose copies count for nothing, see `move_mark`
 
 The marker of a clean shutdown is `{"version":0}`, or with `"left":["TOPIC-N"]` names directories of no topic
 that nobody has closed, and those that were gone before they were closed.
@@ -66,7 +76,7 @@ _STAGING = re.compile(r"import\.[0-9a-f]{32}-staging")
 
 
 class DataDirectory:
-    """One data directory, locked. Guarded by LogManager: one caller at a time."""
+    """One data directory, locked. Guarded by LogDirectories.guard; before that is there, by whoever opens it."""
 
     def __init__(self, filesystem: FileSystem, path: str, directory_id: UUID) -> None:
         """Create it where it is missing, and lock it. `directory_id`: for a new one.
