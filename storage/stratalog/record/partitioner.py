@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from stratalog.record import kernels
+from stratalog.record.kernels import murmur2
 
 _POSITIVE_MASK = 0x7FFFFFFF
-
-
-def murmur2(key: bytes) -> int:
-    """MurmurHash2 with the seed of Kafka's clients, as an unsigned 32-bit number."""
-    return kernels.murmur2(key)
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:

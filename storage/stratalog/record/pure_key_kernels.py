@@ -10,7 +10,7 @@ from typing import Literal
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.record import murmur, siphash
+from stratalog.record import siphash
 from stratalog.record.key_entries import (
     KEYS_NOT_SORTED,
     ORDINAL_TOO_HIGH,
@@ -23,6 +23,11 @@ from stratalog.record.key_entries import (
 from stratalog.record.record_frame import record_frames
 
 MAX_ORDINAL = 2**32 - 1
+# MurmurHash2, 32 bits, with the seed of Kafka's clients.
+_MURMUR_SEED = 0x9747B28C
+_MURMUR_MULTIPLIER = 0x5BD1E995
+_MURMUR_SHIFT = 24
+_MURMUR_MASK = 0xFFFFFFFF
 
 
 def siphash128(key16: Buffer, data: Buffer) -> HashPair:
@@ -32,7 +37,19 @@ def siphash128(key16: Buffer, data: Buffer) -> HashPair:
 
 def murmur2(key: Buffer) -> int:
     """See ``kernels.murmur2``."""
-    return murmur.murmur2(bytes(key))
+    data = bytes(key)
+    size_bytes = len(data)
+    state = (_MURMUR_SEED ^ size_bytes) & _MURMUR_MASK
+    tail_position = size_bytes & ~3
+    for position in range(0, tail_position, 4):
+        word = int.from_bytes(data[position : position + 4], "little") * _MURMUR_MULTIPLIER & _MURMUR_MASK
+        word = (word ^ (word >> _MURMUR_SHIFT)) * _MURMUR_MULTIPLIER & _MURMUR_MASK
+        state = (state * _MURMUR_MULTIPLIER & _MURMUR_MASK) ^ word
+    if tail_position < size_bytes:
+        tail = int.from_bytes(data[tail_position:], "little")
+        state = (state ^ tail) * _MURMUR_MULTIPLIER & _MURMUR_MASK
+    state = (state ^ (state >> 13)) * _MURMUR_MULTIPLIER & _MURMUR_MASK
+    return state ^ (state >> 15)
 
 
 def hash_keys(
