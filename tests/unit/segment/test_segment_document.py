@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from uuid import UUID
 
+import pytest
 from crc32c import crc32c
 
 from stratalog.base.types import TopicPartition
@@ -13,14 +14,29 @@ from stratalog.log.checkpoint import format_checkpoint
 from stratalog.log.leader_epoch_cache import EpochEntry, format_epochs
 from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.producer_state_entry import BatchMetadata, ProducerStateEntry
+from stratalog.manager.import_mark import parse_import_mark, write_import_mark
+from stratalog.manager.move_mark import (
+    MoveMark,
+    read_move_mark,
+    read_move_voids,
+    write_move_mark,
+    write_move_void,
+)
 from stratalog.manager.partition_metadata import format_partition_metadata, parse_partition_metadata
+from stratalog.record.cleaned_batches import NO_HORIZON
+from stratalog.remote.claims import ClaimsFile
+from stratalog.remote.outdated_config import mark_config_outdated
 from stratalog.segment.offset_index import OffsetIndex
 from stratalog.segment.time_index import TimeIndex
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.segment.transaction_checksum import checksum_line
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
+from stratalog.server.broker_config_file import StoredConfig, format_broker_config, parse_broker_config
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "formats" / "segment.md").read_text()
+
+MOVE = UUID("7f1c2d60-a1f9-4e0b-9d1f-2f6f7b3f5a11")
 
 
 def example(name: str) -> str:
@@ -69,3 +85,51 @@ def test_the_partition_metadata() -> None:
 def test_the_checkpoint() -> None:
     offsets = {TopicPartition("orders", 1): 105_640, TopicPartition("orders", 0): 105_823}
     assert format_checkpoint(offsets) == example("checkpoint")
+
+
+def test_the_horizons_of_a_cleaner() -> None:
+    horizons = {TopicPartition("orders", 1): NO_HORIZON, TopicPartition("orders", 0): 1_700_086_400_000}
+    assert format_checkpoint(horizons) == example("cleaner horizons")
+
+
+@pytest.fixture
+def directory() -> MemoryFileSystem:
+    """A disk with an empty directory `/d`."""
+    disk = MemoryFileSystem()
+    disk.make_directories("/d")
+    return disk
+
+
+def test_the_mark_of_an_import(directory: MemoryFileSystem) -> None:
+    write_import_mark(directory, "/d", 12)
+    assert directory.read_file("/d/import.metadata").decode() == example("import mark")
+    assert parse_import_mark(example("import mark").encode()) == 12
+
+
+def test_the_marks_of_a_move(directory: MemoryFileSystem) -> None:
+    mark = MoveMark(TopicPartition("orders", 3), MOVE, ("66OiJamjSDoWdGb695vWvA", "hT0dKZTUQYWRW1R1pmXqAA"))
+    write_move_mark(directory, "/d", mark)
+    assert directory.read_file("/d/move.metadata").decode() == example("move mark")
+    assert read_move_mark(directory, "/d") == mark
+    write_move_void(directory, "/d", MOVE)
+    assert directory.read_file("/d/move.void").decode() == example("move void")
+    assert read_move_voids(directory, "/d") == {MOVE}
+
+
+def test_the_claims(directory: MemoryFileSystem) -> None:
+    claims = frozenset(map(UUID, example("claims").splitlines()))
+    file = ClaimsFile(directory, "/d", 0)
+    file.write(claims)
+    assert directory.read_file("/d/claims-0000").decode() == example("claims")
+    assert file.read() == claims
+
+
+def test_what_was_altered_at_run_time() -> None:
+    stored = StoredConfig({"log.retention.ms": "-1", "log.cleaner.threads": "2"}, 5)
+    assert format_broker_config(stored) == example("broker config")
+    assert parse_broker_config(example("broker config")) == stored
+
+
+def test_what_an_import_says_of_it(directory: MemoryFileSystem) -> None:
+    mark_config_outdated(directory, "/d")
+    assert directory.read_file("/d/config-outdated").decode() == example("outdated config")
