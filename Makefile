@@ -46,7 +46,7 @@ format: $(DEV)  ## Format the code and repair what the linter can
 	$(BIN)/ruff check --fix .
 
 bench: $(DEV)  ## Run the benchmarks, each beside its reference: make bench ARGS=--quick
-	@for benchmark in $(filter-out benchmarks/report.py,$(wildcard benchmarks/*.py)); do \
+	@for benchmark in $$(grep -l '__main__' benchmarks/*.py); do \
 		echo "== $$benchmark"; $(BIN)/python $$benchmark $(ARGS); done
 
 simulate: $(DEV)  ## Run the simulations for longer, with new seeds
