@@ -76,7 +76,7 @@ _STAGING = re.compile(r"import\.[0-9a-f]{32}-staging")
 
 
 class DataDirectory:
-    """One data directory, locked. Guarded by LogDirectories.guard; before that is there, by whoever opens it."""
+    """One data directory, locked. Guarded by LogDirectories.guard; until that is there, by who opens it."""
 
     def __init__(self, filesystem: FileSystem, path: str, directory_id: UUID) -> None:
         """Create it where it is missing, and lock it. `directory_id`: for a new one.
