@@ -161,7 +161,3 @@ class CleanerCheckpoints:
                     failures.append(failure)
         if failures:
             raise failures[0]
-
-    def entries(self) -> dict[str, dict[TopicPartition, int]]:
-        """All offsets by directory."""
-        return {name: dict(found.offsets) for name, found in self._directories.items()}

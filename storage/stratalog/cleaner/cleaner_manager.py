@@ -6,7 +6,7 @@ that runs is told to end and has ended, with nothing changed or with all of it, 
 `CleaningState` has the rules.
 
 Locks: `_changed` is held for single steps, and nothing is called under it. So these methods may be called
-under any lock, but for those which wait for a clean to end (`pause`, `paused`, `abort`, `stop`): a clean
+under any lock, but for those which wait for a clean to end (`pause`, `paused`, `stop`): a clean
 takes the locks of its log, and those of the checkpoints, so that whoever holds one of them while it waits
 would wait for ever.
 
@@ -132,11 +132,6 @@ class CleanerManager:
         """Take one pause back."""
         with self._changed:
             self._set_state(partition, self._states.get(partition, IDLE).resume())
-
-    def abort(self, partition: TopicPartition) -> None:
-        """End a clean that runs; the next one may begin at once. As `pause` otherwise."""
-        with self.paused(partition):
-            pass
 
     def cleaned_offset(self, partition: TopicPartition, directory: str) -> int:
         """Everything below went through a clean, as far as the log directory's checkpoint says so."""

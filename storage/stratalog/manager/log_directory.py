@@ -241,11 +241,6 @@ class LogDirectory:
         """Whatever was not opened until now belongs to no topic."""
         self._awaited.clear()
 
-    @property
-    def awaited(self) -> Iterable[TopicPartition]:
-        """Found at the start, and nobody has tried to open them."""
-        return tuple(self._awaited)
-
     def mark_clean_shutdown(self) -> None:
         """All open logs were closed in order: say so, unless others were not that are a topic's. Raises
         OSError."""

@@ -1,7 +1,7 @@
 """All logs of a process: which are open, in which directories, and how they come and go.
 
 A log is created or loaded when it is asked for, by `open_log`. What is known to be durable about the logs is
-kept in checkpoint files of each directory; they are written by `checkpoint` (call it now and then: it bounds
+kept in checkpoint files of each directory; they are written by `tasks` (have it do so now and then: it bounds
 the work of a recovery), and at once where a log must not go on before they are right. Many logs can be loaded
 at a time, by as many threads of the caller.
 
@@ -411,14 +411,14 @@ class LogManager:
                 forget_elsewhere(self._directories, partition, directory)
             return moved_to
 
+    def flush_old(self) -> None:
+        """Flush the logs whose `flush.ms` is over. Raises DataDirectoryError, when all were tried."""
+        self.tasks.flush_old()
+
     def checkpoint(self) -> None:
         """Write recovery points and start offsets of all logs. Raises DataDirectoryError."""
         self.tasks.checkpoint_recovery_points()
         self.tasks.checkpoint_starts()
-
-    def flush_old(self) -> None:
-        """Flush the logs whose `flush.ms` is over. Raises DataDirectoryError, when all were tried."""
-        self.tasks.flush_old()
 
     def _is_open(self, log: UnifiedLog) -> bool:
         return self._logs.get(log.topic_partition) is log

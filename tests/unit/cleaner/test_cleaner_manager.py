@@ -165,7 +165,6 @@ def test_a_pause_of_what_is_not_cleaned_waits_for_nobody() -> None:
     nobody = TopicPartition("nobody", 3)
     with machine.manager.paused(nobody, machine.partition(0), nobody):
         assert machine.manager.take_filthiest() is None
-    machine.manager.abort(machine.partition(0))
     machine.manager.check()
     assert taken(machine.manager).partition == machine.partition(0)
 

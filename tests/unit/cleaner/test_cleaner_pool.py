@@ -179,6 +179,11 @@ def truncate(machine: PoolMachine, log: UnifiedLog) -> None:
         log.truncate_to(END_OFFSET)
 
 
+def pause(machine: PoolMachine, log: UnifiedLog) -> None:
+    with machine.manager.paused(log.topic_partition):
+        pass
+
+
 def delete(machine: PoolMachine, log: UnifiedLog) -> None:
     with machine.manager.paused(log.topic_partition):
         machine.log_manager.delete_log(log.topic_partition)
@@ -186,7 +191,7 @@ def delete(machine: PoolMachine, log: UnifiedLog) -> None:
 
 
 ACTS: dict[str, Callable[[PoolMachine, UnifiedLog], None]] = {
-    "pause": lambda machine, log: machine.manager.abort(log.topic_partition),
+    "pause": pause,
     "stop": lambda machine, _: machine.cleaner.stop(),
     "truncate": truncate,
     "delete": delete,

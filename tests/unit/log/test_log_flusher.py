@@ -39,7 +39,7 @@ def test_by_default_nothing_is_flushed() -> None:
     log.append_group([batch(1000)] * 3, 1)
     machine.clock.advance(10**9)
     assert machine.manager is not None
-    machine.manager.flush_old()
+    machine.manager.tasks.flush_old()
     assert (syncs(disk), log.recovery_point) == (0, 0)
 
 
@@ -171,10 +171,10 @@ def test_records_wait_no_longer_than_flush_ms_and_the_period_of_the_task() -> No
     assert manager is not None
     log.append_as_leader(batch(2), 1)
     machine.clock.advance(4999)
-    manager.flush_old()
+    manager.tasks.flush_old()
     assert log.recovery_point == 0
     machine.clock.advance(1)
-    manager.flush_old()
+    manager.tasks.flush_old()
     assert log.recovery_point == 2
     # From flush to flush, whoever asked for it; and only where there is something to flush.
     log.append_as_leader(batch(), 1)
@@ -182,21 +182,21 @@ def test_records_wait_no_longer_than_flush_ms_and_the_period_of_the_task() -> No
     log.flush()
     log.append_as_leader(batch(), 1)
     machine.clock.advance(3000)
-    manager.flush_old()
+    manager.tasks.flush_old()
     assert log.recovery_point == 3
     machine.clock.advance(2000)
-    manager.flush_old()
+    manager.tasks.flush_old()
     assert log.recovery_point == 4
     before = disk.operation_count
     machine.clock.advance(50_000)
-    manager.flush_old()
+    manager.tasks.flush_old()
     assert disk.operation_count == before
     log.append_as_leader(batch(), 1)
-    manager.flush_old()
+    manager.tasks.flush_old()
     assert log.recovery_point == 5
     log.reconfigure(LogConfig(flush_ms=0))
     log.append_as_leader(batch(), 1)
-    manager.flush_old()
+    manager.tasks.flush_old()
     assert log.recovery_point == 6
 
 
@@ -213,10 +213,10 @@ def test_one_log_that_cannot_be_flushed_keeps_no_other_from_it() -> None:
     # Its disk is full, and works for the other one.
     disk.fail_at(disk.operation_count + 1, number=errno.ENOSPC)
     with pytest.raises(DataDirectoryError, match="offline") as failure:
-        manager.flush_old()
+        manager.tasks.flush_old()
     assert failure.value.fields["path"] == log.directory
     assert (log.is_offline, log.recovery_point, other.recovery_point) == (True, 0, 1)
     # It was said once.
-    manager.flush_old()
+    manager.tasks.flush_old()
     manager.let_go(OTHER)
     other.flush_if_old()
