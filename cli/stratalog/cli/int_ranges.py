@@ -23,3 +23,17 @@ SECONDS = click.IntRange(1, _INT32_MAX)
 SECONDS_OR_NEVER = click.IntRange(0, _INT32_MAX)
 """With 0 for never."""
 MEMORY_MIB = click.IntRange(64, _INT32_MAX)
+LEAST_SILENCE_S = 6
+"""A server looks at its store every five seconds, and a silence is longer than that."""
+
+
+def silence_seconds(_context: click.Context, _parameter: click.Parameter, seconds: int) -> int:
+    """0 for never, or so long that a silence is told from the time between two looks: no range that `click`
+    could print. Raises click.BadParameter.
+    """
+    if seconds != 0 and not LEAST_SILENCE_S <= seconds <= _INT32_MAX:
+        raise click.BadParameter(
+            f"{seconds} is out of range; give at least {LEAST_SILENCE_S} seconds and at most {_INT32_MAX}, or"
+            " 0 for never"
+        )
+    return seconds

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from stratalog.cli.config_option import config_option
-from stratalog.cli.int_ranges import MEMORY_MIB, SECONDS, SECONDS_OR_NEVER
+from stratalog.cli.int_ranges import (
+    LEAST_SILENCE_S,
+    MEMORY_MIB,
+    SECONDS,
+    SECONDS_OR_NEVER,
+    silence_seconds,
+)
 from stratalog.cli.place_options import data_dir_option, require_unicode_each, store_option
 
 if TYPE_CHECKING:
@@ -81,11 +87,13 @@ def server() -> None:
     "max_silence_s",
     envvar="STRATALOG_MAX_SILENCE",
     show_envvar=True,
-    type=SECONDS_OR_NEVER,
+    type=click.INT,
+    callback=silence_seconds,
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="Refuse appends at `disk` once the store has not answered for so long; 0: never.",
+    help="Refuse appends at `disk` once the store has not answered for so long, at least"
+    f" {LEAST_SILENCE_S}; 0: never.",
 )
 @click.option(
     "--max-request-memory",
