@@ -49,6 +49,7 @@ def demo(store: str | None, keep: Path | None, serve: bool, as_json: bool, fligh
     loses the data directory, starts again from the bucket, and compares what comes back with a computation in
     pandas.
     """
+    flights.require_installed()
     interrupt_on_signals()
     console = Console(stderr=as_json)
     report = DemoReport()

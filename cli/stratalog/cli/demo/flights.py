@@ -57,13 +57,23 @@ class Flights:
         assert begin == len(self.records)
 
 
+def require_installed() -> None:
+    """Before anything is begun. Raises click.ClickException where what only the demonstration needs is not
+    there.
+    """
+    for name in (_DISTRIBUTION, "pandas"):
+        if importlib.util.find_spec(name) is None:
+            raise click.ClickException(
+                f"the demonstration needs {name}, which is not installed: run `pip install 'stratalog[demo]'`"
+                " (or `make demo`)"
+            )
+
+
 def csv_path() -> Path:
-    """Where the data set lies. Raises click.ClickException where it is not installed."""
+    """Where the data set lies, which is installed."""
     spec = importlib.util.find_spec(_DISTRIBUTION)
-    if spec is None or spec.origin is None:
-        raise click.ClickException(
-            "the demonstration's data is not installed: run `pip install 'stratalog[demo]'` (or `make demo`)"
-        )
+    assert spec is not None
+    assert spec.origin is not None
     return Path(spec.origin).parent / _CSV
 
 
