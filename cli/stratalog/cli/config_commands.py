@@ -64,7 +64,7 @@ def alter(
     server: str,
 ) -> None:
     """Change keys, all or nothing, at once, and show them as they are then. What a topic sets is kept in the
-    object store, what the server sets in its data directory.
+    object store, what the server sets in each of its log directories.
     """
     _require_one(topic, broker)
     changes: dict[str, str | None] = {**add, **dict.fromkeys(deleted)}
