@@ -276,9 +276,7 @@ class LogLoader:
             if not segment.fits(segment.end_offset - 1) and self._overflows(segment):
                 return count
             if not segment.has_aborted and segment.base_offset in self._checksums:
-                if not is_proven(
-                    self._filesystem, self._directory, segment.base_offset, b"", segment.size_bytes
-                ):
+                if not self._is_proven(segment, b""):
                     # Its index is gone.
                     return count
                 # Of one without an entry nothing is.
@@ -292,9 +290,7 @@ class LogLoader:
             except CorruptRecordError:
                 return count
             data = index.to_bytes()
-            is_whole = is_proven(
-                self._filesystem, self._directory, segment.base_offset, data, segment.size_bytes
-            )
+            is_whole = self._is_proven(segment, data)
             if is_whole is False:
                 return count
             if witness is not None and witness.misses_entry(index, segment):
@@ -308,6 +304,10 @@ class LogLoader:
                     return count
                 self._unproven.append((segment, data))
         return len(segments)
+
+    def _is_proven(self, segment: LogSegment, index: bytes) -> bool | None:
+        """See `transaction_checksum.is_proven`."""
+        return is_proven(self._filesystem, self._directory, segment.base_offset, index, segment.size_bytes)
 
     def _overflows(self, segment: LogSegment) -> bool:
         """A batch is too far from the segment's base, and not only the next segment."""
@@ -364,8 +364,12 @@ class LogLoader:
             active.resume()
         except (FileNotFoundError, CorruptRecordError):
             return False
-        if is_contradicted(active.indexes().transaction_index, segments):
+        index = active.indexes().transaction_index
+        if is_contradicted(index, segments):
             active.close()
             segments[-1] = self._segment(active.base_offset, has_aborted=True)
             return False
+        data = index.to_bytes()
+        if data and self._is_proven(active, data) is None:
+            self._unproven.append((active, data))
         return True

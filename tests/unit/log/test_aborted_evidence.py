@@ -13,7 +13,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.segment.file_names import TRANSACTION_CHECKSUM_SUFFIX
+from stratalog.segment.file_names import TRANSACTION_CHECKSUM_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -30,11 +30,12 @@ def written(disk: FaultyFileSystem, value_bytes: int) -> list[LogSegment]:
     return written_by(LogMachine(disk, CONFIG), value_bytes)
 
 
-def written_by(machine: LogMachine, value_bytes: int) -> list[LogSegment]:
+def written_by(machine: LogMachine, value_bytes: int, active_bytes: int = 0) -> list[LogSegment]:
+    """The last one has at least `active_bytes`."""
     log, chosen = machine.start(), random.Random(SEED)
     sequences: Counter[int] = Counter()
     opened: set[int] = set()
-    while len(log.segments()) < 4:
+    while len(log.segments()) < 4 or log.segments()[-1].size_bytes < active_bytes:
         producer_id = min(chosen.randrange(7), chosen.randrange(7))
         if producer_id in opened and chosen.randrange(3) == 0:
             log.append_end_transaction_marker(
@@ -69,6 +70,51 @@ def test_a_power_loss_behind_the_first_start_with_checksums_costs_no_walk(conten
     has_noise = contents in (Kept.HALF, Kept.NOISE, Kept.EACH)
     assert again.recovery_report.recovered_bytes == active_bytes or has_noise
     assert aborted_of(again) == aborted_of(log)
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+def test_a_segment_that_had_no_checksum_has_one_when_it_was_opened(is_active: bool) -> None:
+    """As in a broker's log. From then on an entry that another batch of its producer would bear out is known
+    for what it is."""
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk, CONFIG)
+    segments = written_by(machine, 10, active_bytes=32 << 10)
+    machine.stop()
+    for path in disk.contents():
+        if path.endswith(TRANSACTION_CHECKSUM_SUFFIX):
+            disk.unlink(path)
+    segment = segments[-1 if is_active else 0]
+    first = aborted_of(machine.start())
+    assert disk.exists(segment_path(PARTITION_DIR, segment.base_offset, TRANSACTION_CHECKSUM_SUFFIX))
+    machine.stop()
+    path = segment_path(PARTITION_DIR, segment.base_offset, TRANSACTION_INDEX_SUFFIX)
+    index = TransactionIndex.load(disk, PARTITION_DIR, segment.base_offset)
+    entries = list(index)
+    known = [one for one in segments if one.base_offset <= segment.base_offset]
+    damaged = next(
+        possible.to_bytes()
+        for ordinal, entry in enumerate(entries)
+        if (moved := moved_on(entry, segments)) != entry
+        and (possible := index_of(segment.base_offset, [*entries[:ordinal], moved, *entries[ordinal + 1 :]]))
+        and not is_contradicted(possible, known)
+    )
+    disk.unlink(path)
+    file = disk.open_append(path)
+    file.append([damaged])
+    file.close()
+    log = machine.start()
+    assert aborted_of(log) == first
+    assert not log.recovery_report.was_clean
+
+
+def moved_on(entry: AbortedTransaction, segments: list[LogSegment]) -> AbortedTransaction:
+    """The same, but that it begins with the second batch of its transaction, if it has one."""
+    for segment in segments:
+        for _, header in segment.batches():
+            is_of_producer = header.producer_id == entry.producer_id and not header.is_control
+            if is_of_producer and entry.first_offset < header.base_offset < entry.last_offset:
+                return entry._replace(first_offset=header.base_offset)
+    return entry
 
 
 def aborted_of(log: UnifiedLog) -> list[AbortedTransaction]:
