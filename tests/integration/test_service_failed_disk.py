@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -127,15 +128,30 @@ async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed
                 0,
                 True,
             )
-        # Whoever names the topic is told of both, whoever does not names nobody.
+        # Whoever names the topic gets an error that tells of both; whoever does not, both in the answer.
         with pytest.raises(DataDirectoryError) as failure:
             await admin.upload(["t"])
         fields = failure.value.fields
         assert (fields["path"], fields["uploaded_objects"], fields["uploaded_slices"]) == (other, 1, 1)
         assert int(str(fields["uploaded_bytes"])) > 1800
         assert (await admin.describe_log("t", [1 - lost]))[0].tiered_end_offset == 2
-        assert (await admin.upload()).objects == 0
+        answer = await admin.upload()
+        assert (answer.objects, [*answer.left_out]) == (0, [offline])
+        for options in ((), ("--json",)):
+            shown = await asyncio.to_thread(run, bench, "tier", "upload", *options)
+            assert shown.exit_code == 1
+            assert f"t-{lost} is offline, path {other}/t-{lost}: " in shown.stderr
+            assert f"partitions=`t-{lost}`" in str(shown.exception)
+        assert json.loads(shown.stdout)["left_out"][0]["partition"] == lost
         assert (await admin.tier_status()).last_upload_error == ""
+
+
+async def test_an_upload_of_all_says_nothing_of_what_is_never_uploaded(tmp_path: Path) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        await fail_one(bench, disk, other, LOCAL)
+        shown = await asyncio.to_thread(run, bench, "tier", "upload")
+        assert (shown.exit_code, shown.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("config", [{}, LOCAL], ids=["tiered", "local"])

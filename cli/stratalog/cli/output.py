@@ -63,10 +63,11 @@ def utc_time(time_ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def print_offline(partitions: Iterable[admin_pb2.OfflinePartition]) -> None:
+def print_offline(partitions: Iterable[admin_pb2.OfflinePartition], *, err: bool = False) -> None:
     """A line for each partition that is not served."""
     for offline in partitions:
-        click.echo(f"{offline.topic}-{offline.partition} is offline, path {offline.path}: {offline.reason}")
+        text = f"{offline.topic}-{offline.partition} is offline, path {offline.path}: {offline.reason}"
+        click.echo(text, err=err)
 
 
 def message_document(message: Message) -> dict[str, object]:

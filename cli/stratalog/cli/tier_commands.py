@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stratalog.base.errors import DataDirectoryError
 from stratalog.cli.connection import json_option, server_option, with_client
 from stratalog.cli.output import counted, message_document, print_json, print_offline, print_table, utc_time
 
@@ -54,7 +55,11 @@ def _print_takeover(takeover: admin_pb2.Takeover) -> None:
 @json_option
 @server_option
 def upload(topics: tuple[str, ...], delete_local: bool, as_json: bool, server: str) -> None:
-    """Roll the active segments of the named topics, or of all, and upload what is rolled."""
+    """Roll the active segments of the named topics, or of all, and upload what is rolled.
+
+    What can be uploaded is. Where one of these topics has a partition that is offline, standard error names
+    it, and the exit code is 1.
+    """
     answer = with_client(server, lambda client: client.admin.upload(topics, delete_local=delete_local))
     if as_json:
         print_json(message_document(answer))
@@ -63,4 +68,10 @@ def upload(topics: tuple[str, ...], delete_local: bool, as_json: bool, server: s
             f"uploaded {counted(answer.slices, 'slice')} in {counted(answer.objects, 'object')}, "
             f"{counted(answer.bytes, 'byte')}; "
             f"deleted {counted(answer.local_segments_deleted, 'local segment')}"
+        )
+    if answer.left_out:
+        print_offline(answer.left_out, err=True)
+        raise DataDirectoryError(
+            "everything was uploaded but for offline partitions, for what is said of them above; see to that",
+            partitions=",".join(f"{one.topic}-{one.partition}" for one in answer.left_out),
         )

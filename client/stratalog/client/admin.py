@@ -125,7 +125,8 @@ class Admin:
         self, topics: Sequence[str] = (), *, delete_local: bool = False
     ) -> admin_pb2.UploadResponse:
         """Roll and tier now. `delete_local`: also delete local segments that are committed in the object
-        store.
+        store. Raises DataDirectoryError where a named topic has an offline partition, with what was uploaded
+        of the others among its fields; where none is named the answer says which were left out.
         """
         with refusing_misfits():
             request = admin_pb2.UploadRequest(topics=topics, delete_local=delete_local)

@@ -800,7 +800,9 @@ class UploadRequest(_message.Message):
     """Also delete local segments that are committed in the object store, whatever local retention says."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """None: all."""
+        """None: all. A partition that is offline fails the call where its topic is named, after the others were uploaded; else
+        the answer names it.
+        """
 
     def __init__(
         self,
@@ -824,10 +826,15 @@ class UploadResponse(_message.Message):
     SLICES_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     LOCAL_SEGMENTS_DELETED_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     objects: _builtins.int
     slices: _builtins.int
     bytes: _builtins.int
     local_segments_deleted: _builtins.int
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfflinePartition]:
+        """Where no topic was named: partitions of tiered topics of which nothing was uploaded, because they are offline."""
+
     def __init__(
         self,
         *,
@@ -835,10 +842,11 @@ class UploadResponse(_message.Message):
         slices: _builtins.int = ...,
         bytes: _builtins.int = ...,
         local_segments_deleted: _builtins.int = ...,
+        left_out: _abc.Iterable[Global___OfflinePartition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "local_segments_deleted", b"local_segments_deleted", "objects", b"objects", "slices", b"slices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "left_out", b"left_out", "local_segments_deleted", b"local_segments_deleted", "objects", b"objects", "slices", b"slices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

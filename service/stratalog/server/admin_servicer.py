@@ -8,7 +8,12 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
-from stratalog.server.admin_convert import compaction_job_message, partition_log_message, topic_message
+from stratalog.server.admin_convert import (
+    compaction_job_message,
+    offline_partition_message,
+    partition_log_message,
+    topic_message,
+)
 from stratalog.server.call_guard import Context, guarded
 from stratalog.server.config_convert import config_changes, config_entry_message
 from stratalog.server.config_manager import ConfigManager
@@ -119,6 +124,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             slices=uploaded.slice_count,
             bytes=uploaded.data_bytes,
             local_segments_deleted=uploaded.local_segments_deleted,
+            # Whoever names the topic of one was told by an error.
+            left_out=[] if request.topics else map(offline_partition_message, self._offline_tiered()),
         )
 
     @guarded
@@ -186,6 +193,15 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.RunCompactionResponse:
         reports = await self._pools.task(partial(self._tiers.compact, list(request.topics)))
         return admin_pb2.RunCompactionResponse(jobs=[compaction_job_message(report) for report in reports])
+
+    def _offline_tiered(self) -> list[OfflinePartition]:
+        """Those of all tiered topics, and of topics of which nobody knows whether they are."""
+        return [
+            partition
+            for topic in self._registry.topics()
+            if topic.config is None or topic.config.remote_storage_enable
+            for partition in topic.unserved_partitions
+        ]
 
     def _named(self, request: admin_pb2.DescribeLogRequest) -> list[HostedPartition | OfflinePartition]:
         topic = self._registry.topic(request.topic)
