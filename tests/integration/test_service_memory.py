@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
@@ -24,7 +24,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.request_memory import MemoryLease, RequestMemory
-from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem
 from stratalog.testing.service_bench import ServiceBench, service_bench
 from stratalog.v1 import log_pb2
 
@@ -37,8 +37,6 @@ LIMITS: dict[str, Any] = {
 }
 TOPIC_CONFIG = {"max.message.bytes": "150000"}
 SHARE_BYTES = 500_000
-
-Result = TypeVar("Result")
 
 
 class StallingDisk(FaultyFileSystem):
@@ -57,11 +55,11 @@ class StallingDisk(FaultyFileSystem):
     def release(self) -> None:
         self._flows.set()
 
-    def run(self, name: str, path: str, operation: Callable[[], Result]) -> Result:
+    def next_fate(self, name: str, path: str) -> Fate | None:
         if name == "sync" and path.endswith(".log") and not self._flows.is_set():
             self.is_stalled.set()
             assert self._flows.wait(PATIENCE_S)
-        return super().run(name, path, operation)
+        return super().next_fate(name, path)
 
 
 def request(

@@ -13,18 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from stratalog.base.filesystem import AppendFile, Buffer, FileLock, FileSystem
+from stratalog.base.filesystem import AppendFile, Buffer, FileSystem
+from stratalog.base.wrapped_filesystem import WrappedFile, WrappedFileSystem
 from stratalog.log.directory_health import DirectoryHealth
 
 Result = TypeVar("Result")
 
 
-class WatchedFileSystem:
+class WatchedFileSystem(WrappedFileSystem):
     """`FileSystem` over another one. Thread-safe."""
 
     def __init__(self, inner: FileSystem, healths: Sequence[DirectoryHealth]) -> None:
         """`healths`: of directories none of which lies in another."""
-        self._inner = inner
+        super().__init__(inner)
         self._healths = tuple(healths)
 
     def _health_of(self, path: str) -> DirectoryHealth | None:
@@ -33,7 +34,12 @@ class WatchedFileSystem:
                 return health
         return None
 
-    def _run(self, path: str, operation: Callable[[], Result]) -> Result:
+    def _run(
+        self, name: str, path: str, operation: Callable[[], Result], target: str | None = None
+    ) -> Result:
+        if target is not None and self._health_of(target) is not self._health_of(path):
+            # Of an error between two directories nobody knows which of them it is of.
+            return operation()
         for health in self._healths:
             if health.reason is not None and self._health_of(path) is health:
                 raise health.os_error(path)
@@ -45,92 +51,21 @@ class WatchedFileSystem:
                 failed.observe(error)
             raise
 
-    def _run_between(self, source: str, target: str, operation: Callable[[], Result]) -> Result:
-        """As `_run`; of an error between two directories nobody knows which of them it is of."""
-        if self._health_of(source) is self._health_of(target):
-            return self._run(source, operation)
-        return operation()
-
-    def _watched(self, path: str, file: AppendFile) -> AppendFile:
+    def _opened(self, path: str, file: AppendFile) -> AppendFile:
         health = self._health_of(path)
         return file if health is None else _WatchedFile(file, health)
 
-    def open_append(self, path: str) -> AppendFile:
-        return self._watched(path, self._run(path, lambda: self._inner.open_append(path)))
 
-    def open_read(self, path: str) -> AppendFile:
-        return self._watched(path, self._run(path, lambda: self._inner.open_read(path)))
-
-    def read_file(self, path: str) -> bytes:
-        return self._run(path, lambda: self._inner.read_file(path))
-
-    def list_directory(self, path: str) -> list[str]:
-        return self._run(path, lambda: self._inner.list_directory(path))
-
-    def exists(self, path: str) -> bool:
-        return self._run(path, lambda: self._inner.exists(path))
-
-    def is_directory(self, path: str) -> bool:
-        return self._run(path, lambda: self._inner.is_directory(path))
-
-    def real_path(self, path: str) -> str:
-        return self._run(path, lambda: self._inner.real_path(path))
-
-    def file_size(self, path: str) -> int:
-        return self._run(path, lambda: self._inner.file_size(path))
-
-    def modified_ms(self, path: str) -> int:
-        return self._run(path, lambda: self._inner.modified_ms(path))
-
-    def set_modified_ms(self, path: str, modified_ms: int) -> None:
-        self._run(path, lambda: self._inner.set_modified_ms(path, modified_ms))
-
-    def make_directories(self, path: str) -> None:
-        self._run(path, lambda: self._inner.make_directories(path))
-
-    def rename(self, source: str, target: str) -> None:
-        self._run_between(source, target, lambda: self._inner.rename(source, target))
-
-    def unlink(self, path: str) -> None:
-        self._run(path, lambda: self._inner.unlink(path))
-
-    def link(self, source: str, target: str) -> None:
-        self._run_between(source, target, lambda: self._inner.link(source, target))
-
-    def link_count(self, path: str) -> int:
-        return self._run(path, lambda: self._inner.link_count(path))
-
-    def copy_file(self, source: str, target: str) -> None:
-        self._run_between(source, target, lambda: self._inner.copy_file(source, target))
-
-    def remove_tree(self, path: str) -> None:
-        self._run(path, lambda: self._inner.remove_tree(path))
-
-    def sync_directory(self, path: str) -> None:
-        self._run(path, lambda: self._inner.sync_directory(path))
-
-    def try_lock(self, path: str) -> FileLock | None:
-        return self._run(path, lambda: self._inner.try_lock(path))
-
-    def try_lock_shared(self, path: str) -> FileLock | None:
-        return self._run(path, lambda: self._inner.try_lock_shared(path))
-
-    def free_bytes(self, path: str) -> int:
-        return self._run(path, lambda: self._inner.free_bytes(path))
-
-
-class _WatchedFile:
+class _WatchedFile(WrappedFile):
     """An open file below a log directory. Guarded as the file is that it stands for."""
 
-    __slots__ = ("_health", "_inner")
+    __slots__ = ("_health",)
 
     def __init__(self, inner: AppendFile, health: DirectoryHealth) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._health = health
 
-    @property
-    def path(self) -> str:
-        return self._inner.path
+    # Appends and reads come by far the most often, and are spared a call.
 
     def append(self, parts: Sequence[Buffer]) -> int:
         self._require_online()
@@ -156,22 +91,10 @@ class _WatchedFile:
             self._health.observe(error)
             raise
 
-    def size(self) -> int:
-        return self._run(self._inner.size)
-
-    def truncate(self, size: int) -> None:
-        self._run(lambda: self._inner.truncate(size))
-
-    def reserve(self, size: int) -> bool:
-        return self._run(lambda: self._inner.reserve(size))
-
-    def sync(self) -> None:
-        self._run(self._inner.sync)
-
     def close(self) -> None:
         self._inner.close()
 
-    def _run(self, operation: Callable[[], Result]) -> Result:
+    def _run(self, name: str, operation: Callable[[], Result]) -> Result:
         self._require_online()
         try:
             return operation()

@@ -23,7 +23,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from stratalog.base.filesystem import AppendFile, Buffer, FileLock
+from stratalog.base.filesystem import AppendFile, Buffer
+from stratalog.base.wrapped_filesystem import WrappedFile, WrappedFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 Result = TypeVar("Result")
@@ -43,11 +44,12 @@ class Fate(NamedTuple):
     error: BaseException
 
 
-class FaultyFileSystem:
+class FaultyFileSystem(WrappedFileSystem):
     """`FileSystem` over a `MemoryFileSystem`, with numbered operations, crashes and errors. Thread-safe."""
 
     def __init__(self, inner: MemoryFileSystem | None = None) -> None:
         self.inner = inner if inner is not None else MemoryFileSystem()
+        super().__init__(self.inner)
         self.trace: list[str] = []
         self._guard = threading.Lock()
         self._fates: dict[int, Fate] = {}
@@ -89,88 +91,23 @@ class FaultyFileSystem:
                 self._crash = fate.error
             return fate
 
-    def run(self, name: str, path: str, operation: Callable[[], Result]) -> Result:
-        fate = self.next_fate(name, path)
-        if fate is None:
-            return operation()
-        if fate.part >= 1:
-            operation()
-        raise fate.error
+    def _run(
+        self, name: str, path: str, operation: Callable[[], Result], target: str | None = None
+    ) -> Result:
+        return _fated(self.next_fate(name, path if target is None else f"{path} {target}"), operation)
 
-    def open_append(self, path: str) -> AppendFile:
-        return _FaultyAppendFile(self, self.run("open_append", path, lambda: self.inner.open_append(path)))
-
-    def open_read(self, path: str) -> AppendFile:
-        return _FaultyAppendFile(self, self.run("open_read", path, lambda: self.inner.open_read(path)))
-
-    def read_file(self, path: str) -> bytes:
-        return self.run("read_file", path, lambda: self.inner.read_file(path))
-
-    def list_directory(self, path: str) -> list[str]:
-        return self.run("list_directory", path, lambda: self.inner.list_directory(path))
-
-    def exists(self, path: str) -> bool:
-        return self.run("exists", path, lambda: self.inner.exists(path))
-
-    def is_directory(self, path: str) -> bool:
-        return self.run("is_directory", path, lambda: self.inner.is_directory(path))
-
-    def real_path(self, path: str) -> str:
-        return self.run("real_path", path, lambda: self.inner.real_path(path))
-
-    def file_size(self, path: str) -> int:
-        return self.run("file_size", path, lambda: self.inner.file_size(path))
-
-    def modified_ms(self, path: str) -> int:
-        return self.run("modified_ms", path, lambda: self.inner.modified_ms(path))
-
-    def set_modified_ms(self, path: str, modified_ms: int) -> None:
-        self.run("set_modified_ms", path, lambda: self.inner.set_modified_ms(path, modified_ms))
-
-    def make_directories(self, path: str) -> None:
-        self.run("make_directories", path, lambda: self.inner.make_directories(path))
-
-    def rename(self, source: str, target: str) -> None:
-        self.run("rename", f"{source} {target}", lambda: self.inner.rename(source, target))
-
-    def unlink(self, path: str) -> None:
-        self.run("unlink", path, lambda: self.inner.unlink(path))
-
-    def link(self, source: str, target: str) -> None:
-        self.run("link", f"{source} {target}", lambda: self.inner.link(source, target))
-
-    def link_count(self, path: str) -> int:
-        return self.run("link_count", path, lambda: self.inner.link_count(path))
-
-    def copy_file(self, source: str, target: str) -> None:
-        self.run("copy_file", f"{source} {target}", lambda: self.inner.copy_file(source, target))
-
-    def remove_tree(self, path: str) -> None:
-        self.run("remove_tree", path, lambda: self.inner.remove_tree(path))
-
-    def sync_directory(self, path: str) -> None:
-        self.run("sync_directory", path, lambda: self.inner.sync_directory(path))
-
-    def try_lock(self, path: str) -> FileLock | None:
-        return self.run("try_lock", path, lambda: self.inner.try_lock(path))
-
-    def try_lock_shared(self, path: str) -> FileLock | None:
-        return self.run("try_lock_shared", path, lambda: self.inner.try_lock_shared(path))
-
-    def free_bytes(self, path: str) -> int:
-        return self.run("free_bytes", path, lambda: self.inner.free_bytes(path))
+    def _opened(self, path: str, file: AppendFile) -> AppendFile:
+        return _FaultyAppendFile(self, file)
 
 
-class _FaultyAppendFile:
+class _FaultyAppendFile(WrappedFile):
     """An open file whose operations count, too. Guarded by the file below it."""
 
-    def __init__(self, filesystem: FaultyFileSystem, inner: AppendFile) -> None:
-        self._filesystem = filesystem
-        self._inner = inner
+    __slots__ = ("_filesystem",)
 
-    @property
-    def path(self) -> str:
-        return self._inner.path
+    def __init__(self, filesystem: FaultyFileSystem, inner: AppendFile) -> None:
+        super().__init__(inner)
+        self._filesystem = filesystem
 
     def append(self, parts: Sequence[Buffer]) -> int:
         fate = self._filesystem.next_fate("append", self.path)
@@ -180,23 +117,14 @@ class _FaultyAppendFile:
         self._inner.append([data[: round(len(data) * fate.part)]])
         raise fate.error
 
-    def read_at(self, position: int, size: int) -> bytes:
-        return self._filesystem.run("read_at", self.path, lambda: self._inner.read_at(position, size))
+    def _run(self, name: str, operation: Callable[[], Result]) -> Result:
+        return _fated(self._filesystem.next_fate(name, self.path), operation)
 
-    def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
-        return self._filesystem.run("read_into", self.path, lambda: self._inner.read_into(position, buffer))
 
-    def size(self) -> int:
-        return self._filesystem.run("size", self.path, self._inner.size)
-
-    def truncate(self, size: int) -> None:
-        self._filesystem.run("truncate", self.path, lambda: self._inner.truncate(size))
-
-    def reserve(self, size: int) -> bool:
-        return self._filesystem.run("reserve", self.path, lambda: self._inner.reserve(size))
-
-    def sync(self) -> None:
-        self._filesystem.run("sync", self.path, self._inner.sync)
-
-    def close(self) -> None:
-        self._filesystem.run("close", self.path, self._inner.close)
+def _fated(fate: Fate | None, operation: Callable[[], Result]) -> Result:
+    """Let this become of it."""
+    if fate is None:
+        return operation()
+    if fate.part >= 1:
+        operation()
+    raise fate.error

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from stratalog.base.filesystem import AppendFile
+from stratalog.base.wrapped_filesystem import WrappedFile
+
+Result = TypeVar("Result")
 
 
-class HookedSyncFile:
+class HookedSyncFile(WrappedFile):
     """All but `sync` is the file's own. As thread-safe as the file and `before_sync` are."""
 
     def __init__(self, file: AppendFile, before_sync: Callable[[], None]) -> None:
-        self._file = file
+        super().__init__(file)
         self._before_sync = before_sync
-        self.path = file.path
-        self.append = file.append
-        self.read_at = file.read_at
-        self.read_into = file.read_into
-        self.size = file.size
-        self.truncate = file.truncate
-        self.reserve = file.reserve
-        self.close = file.close
 
-    def sync(self) -> None:
-        self._before_sync()
-        self._file.sync()
+    def _run(self, name: str, operation: Callable[[], Result]) -> Result:
+        if name == "sync":
+            self._before_sync()
+        return operation()
