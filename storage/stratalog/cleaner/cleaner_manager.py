@@ -322,7 +322,7 @@ class CleanerManager:
     def _is_cleanable(self, log: UnifiedLog) -> bool:
         if log.is_closed or log.is_offline or not is_cleaned_here(log.config):
             return False
-        return self._checkpoints.has_directory(posixpath.dirname(log.directory))
+        return self._checkpoints.has_directory(_log_directory(log))
 
     def _try_begin(self, log: UnifiedLog) -> bool:
         partition = log.topic_partition
@@ -384,14 +384,13 @@ class CleanerManager:
                 self._note_failure(found.log, failure)
 
     def _checkpoint_of(self, log: UnifiedLog) -> int | None:
-        return self._checkpoints.offset_of(log.topic_partition, posixpath.dirname(log.directory))
+        return self._checkpoints.offset_of(log.topic_partition, _log_directory(log))
 
     def _horizon_of(self, log: UnifiedLog) -> int | None:
-        return self._checkpoints.horizon_of(log.topic_partition, posixpath.dirname(log.directory))
+        return self._checkpoints.horizon_of(log.topic_partition, _log_directory(log))
 
     def _put(self, log: UnifiedLog, offset: int, horizon_ms: int | None) -> None:
-        directory = posixpath.dirname(log.directory)
-        self._checkpoints.put(log.topic_partition, directory, offset, horizon_ms)
+        self._checkpoints.put(log.topic_partition, _log_directory(log), offset, horizon_ms)
 
     def _heal(self, log: UnifiedLog) -> None:
         """Correct a checkpoint that the log does not reach, before the log grows and it would seem right."""
@@ -460,7 +459,7 @@ class CleanerManager:
     def _record(self, log: UnifiedLog, kind: FailureKind, reason: str) -> None:
         failure = self._failures.record(
             log.topic_partition,
-            posixpath.dirname(log.directory),
+            _log_directory(log),
             kind,
             reason,
             dirty_bytes(log, first_dirty_offset(log, self._checkpoint_of(log))),
@@ -482,3 +481,8 @@ def _place_in_line(found: LogToClean) -> tuple[bool, float]:
     if found.is_filthy or found.horizon_ms is None:
         return (not found.is_filthy, -found.cleanable_ratio)
     return (True, found.horizon_ms)
+
+
+def _log_directory(log: UnifiedLog) -> str:
+    """Path of the one that holds the log now: it may move."""
+    return posixpath.dirname(log.directory)

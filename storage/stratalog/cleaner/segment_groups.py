@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stratalog.segment.log_segment import LogSegment
-from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 
 SegmentGroup = tuple[LogSegment, ...]
 
@@ -38,18 +37,13 @@ def group_segments(
             not groups
             or max(offset_index_bytes, time_index_bytes) > max_index_bytes
             or size_bytes > max_bytes
-            or not _reaches(groups[-1][0], segment)
+            or not groups[-1][0].fits(segment.end_offset - 1)
         ):
             groups.append([])
-            empty = [before for before in empty if _reaches(before, segment)]
+            empty = [before for before in empty if before.fits(segment.end_offset - 1)]
             size_bytes = segment.size_bytes
             offset_index_bytes = indexes.offset_index.size_bytes
             time_index_bytes = indexes.time_index.size_bytes
         groups[-1] += [*empty, segment]
         empty = []
     return [tuple(group) for group in groups]
-
-
-def _reaches(first: LogSegment, last: LogSegment) -> bool:
-    """An index of the one can say the offsets of the other."""
-    return last.end_offset - 1 - first.base_offset <= MAX_RELATIVE_OFFSET

@@ -39,7 +39,7 @@ from stratalog.manager.partition_metadata import (
     write_partition_metadata,
 )
 from stratalog.manager.stray_offsets import note_stray_offsets, remove_stray_offsets, restore_stray_offsets
-from stratalog.segment.file_names import LOG_SUFFIX
+from stratalog.segment.file_names import LOG_SUFFIX, segment_path
 from stratalog.segment.segment_resources import SegmentResources
 
 logger = logging.getLogger(__name__)
@@ -235,12 +235,11 @@ class LogLoading:
 
     def _is_blank(self, path: str) -> bool:
         """There is no record in the directory, and never was."""
-        first_name = f"{0:020d}{LOG_SUFFIX}"
+        first_path = segment_path(path, 0, LOG_SUFFIX)
         with disk_errors(path):
-            names = [name for name in self._filesystem.list_directory(path) if name.endswith(LOG_SUFFIX)]
-            return not names or (
-                names == [first_name] and not self._filesystem.file_size(f"{path}/{first_name}")
-            )
+            names = self._filesystem.list_directory(path)
+            paths = [f"{path}/{name}" for name in names if name.endswith(LOG_SUFFIX)]
+            return not paths or (paths == [first_path] and not self._filesystem.file_size(first_path))
 
     def _set_aside(self, other: _Found, wanted: WantedLog) -> None:
         directory = other.directory
