@@ -20,10 +20,10 @@ from stratalog.cleaner.cleaner import Cleaner
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.record import Record
-from stratalog.testing.cleaning_history import CONFIG, NEVER, CleaningHistory, limits
+from stratalog.testing.cleaning_history import CONFIG, CleaningHistory, limits
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import DATA_DIR, LogMachine
+from stratalog.testing.log_machine import DATA_DIR, NEVER_MS, LogMachine
 from stratalog.testing.memory_filesystem import Kept, Survival
 from stratalog.testing.sampling import Sampling
 
@@ -91,7 +91,7 @@ class CutOffClean:
 
     def found_on(self, disk: FaultyFileSystem) -> UnifiedLog:
         """The log as another process finds it."""
-        machine = LogMachine(disk, CONFIG, producer_id_expiration_ms=NEVER)
+        machine = LogMachine(disk, CONFIG, producer_id_expiration_ms=NEVER_MS)
         machine.clock.set_wall_ms(self.now_ms)
         return machine.start()
 

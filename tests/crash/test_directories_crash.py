@@ -22,7 +22,7 @@ from stratalog.manager.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import LogLedger
-from stratalog.testing.log_machine import TOPIC_ID, LogMachine
+from stratalog.testing.log_machine import NEVER_MS, TOPIC_ID, LogMachine
 from stratalog.testing.memory_filesystem import Kept, Survival
 from stratalog.testing.sampling import Sampling
 from stratalog.testing.sequential_ids import SequentialIds
@@ -37,7 +37,6 @@ CONFIG = LogConfig(
 )
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 GONE = [TopicPartition("gone", number) for number in range(2)]
-NEVER = 2**60
 ONLY_LOOKING = frozenset(
     {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
     | {"read_into", "open_read", "close", "free_bytes", "link_count", "real_path"}
@@ -123,7 +122,7 @@ class TwoDisks:
 def new_machine(disk: FaultyFileSystem) -> LogMachine:
     # Whoever makes a directory anew must not give it the id of another one.
     ids = SequentialIds(disk.operation_count + len(disk.inner.contents()))
-    return LogMachine(disk, CONFIG, producer_id_expiration_ms=NEVER, data_dirs=(A, B), ids=ids)
+    return LogMachine(disk, CONFIG, producer_id_expiration_ms=NEVER_MS, data_dirs=(A, B), ids=ids)
 
 
 def traced() -> tuple[list[str], int]:

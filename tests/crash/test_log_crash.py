@@ -26,7 +26,7 @@ from stratalog.record.header import HEADER_SIZE
 from stratalog.segment.file_names import LOG_SUFFIX
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import LogLedger, read_local
-from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, LogMachine
+from stratalog.testing.log_machine import DATA_DIR, NEVER_MS, PARTITION, PARTITION_DIR, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sampling import Sampling
 
@@ -61,8 +61,6 @@ TRANSACTIONAL = LogConfig(
 # Most appends are flushed before they are acknowledged, and every segment has its space reserved.
 FLUSHING = dataclasses.replace(PLAIN, flush_messages=7, preallocate=True)
 FLUSHING_TIERED = dataclasses.replace(TIERED, flush_messages=1, preallocate=True)
-# The records are older than any clock here.
-NEVER = 2**60
 
 Work = Callable[[LogMachine, LogLedger], None]
 
@@ -209,7 +207,7 @@ WORKS = pytest.mark.parametrize(
 
 
 def new_machine(disk: FaultyFileSystem, config: LogConfig) -> LogMachine:
-    return LogMachine(disk, config, producer_id_expiration_ms=NEVER)
+    return LogMachine(disk, config, producer_id_expiration_ms=NEVER_MS)
 
 
 def count_operations(work: Work, config: LogConfig) -> list[str]:

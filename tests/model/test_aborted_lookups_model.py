@@ -36,18 +36,16 @@ from stratalog.segment.file_names import (
 )
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
-from stratalog.testing.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
+from stratalog.testing.log_machine import DATA_DIR, NEVER_MS, PARTITION, TOPIC_ID
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.moving_machine import DATA_DIRS, OTHER_DIR, moving_machine
 from stratalog.testing.producer_ledger import read_as_consumer
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.stepped_throttler import SteppedThrottler
 
 PRODUCERS = st.integers(1, 3)
 FRACTIONS = st.floats(0, 1)
-NEVER_MS = 2**60
-OTHER_DIR = "/other"
-DATA_DIRS = (DATA_DIR, OTHER_DIR)
 FAR = MAX_RELATIVE_OFFSET - 20
 LEADER_EPOCH = 1
 CONFIGS = st.builds(
@@ -72,13 +70,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
     )
     def begin(self, config: LogConfig, transactions: list[tuple[int, bool, int]]) -> None:
         self.ids = SequentialIds()
-        self.machine = LogMachine(
-            MemoryFileSystem(),
-            config,
-            producer_id_expiration_ms=NEVER_MS,
-            data_dirs=DATA_DIRS,
-            ids=self.ids,
-        )
+        self.machine = moving_machine(MemoryFileSystem(), config, self.ids)
         self.log: UnifiedLog = self.machine.start()
         self.value_count = 0
         for producer_id, committed, plain_count in transactions:

@@ -17,13 +17,12 @@ from stratalog.record.record import Record
 from stratalog.testing.log_ledger import LogLedger, decode_with_markers, read_local
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.moving_machine import OTHER_DIR, moving_machine
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.stepped_throttler import SteppedThrottler
 
 COUNTS = st.integers(1, 6)
 PRODUCERS = st.integers(1, 3)
-NEVER = 2**60
-OTHER_DIR = "/other"
 FRACTIONS = st.floats(0, 1)
 CONFIGS = st.builds(
     LogConfig,
@@ -59,13 +58,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         self.ledger.log_start_offset = self.log.log_start_offset
 
     def new_machine(self) -> LogMachine:
-        return LogMachine(
-            self.disk,
-            self.config,
-            producer_id_expiration_ms=NEVER,
-            data_dirs=(DATA_DIR, OTHER_DIR),
-            ids=self.ids,
-        )
+        return moving_machine(self.disk, self.config, self.ids)
 
     @property
     def records(self) -> list[Record]:

@@ -24,7 +24,7 @@ from stratalog.record.compression import Codec
 from stratalog.record.record import Record
 from stratalog.testing.cleaning_oracle import CleaningOracle, SteppingReader
 from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
+from stratalog.testing.log_machine import DATA_DIR, NEVER_MS, PARTITION_DIR, LogMachine
 from stratalog.testing.sequential_ids import SequentialIds
 
 DELETE_RETENTION_MS = 50_000
@@ -37,7 +37,6 @@ CONFIG = LogConfig(
     remote_storage_enable=False,
     delete_retention_ms=DELETE_RETENTION_MS,
 )
-NEVER = 2**60
 LOSABLE = (".snapshot", ".index", ".timeindex", "leader-epoch-checkpoint")
 PRODUCER_COUNT = 3
 KEY_COUNT = 6
@@ -64,7 +63,7 @@ class CleaningHistory:
 
     def __init__(self, chance: random.Random, disk: FileSystem | None = None) -> None:
         self.chance = chance
-        self.machine = LogMachine(disk, CONFIG, producer_id_expiration_ms=NEVER)
+        self.machine = LogMachine(disk, CONFIG, producer_id_expiration_ms=NEVER_MS)
         self.oracle = CleaningOracle(DELETE_RETENTION_MS)
         self.log: UnifiedLog = self.machine.start()
         self.machine_ids = SequentialIds()

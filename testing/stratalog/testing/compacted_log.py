@@ -22,7 +22,7 @@ from stratalog.record.compression import Codec
 from stratalog.record.header import BatchHeader, TimestampType
 from stratalog.record.record import Record
 from stratalog.testing.log_ledger import decode_with_markers
-from stratalog.testing.log_machine import LogMachine
+from stratalog.testing.log_machine import NEVER_MS, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.producer_ledger import committed_records
 from stratalog.testing.sequential_ids import SequentialIds
@@ -36,7 +36,6 @@ CONFIG = LogConfig(
     min_cleanable_dirty_ratio=0.0,
     delete_retention_ms=50_000,
 )
-NEVER_MS = 2**60
 KILLED = Survival(Kept.ALL, Kept.ALL)
 """What is left where only the process ends."""
 

@@ -20,6 +20,8 @@ PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = UUID(int=7)
 DATA_DIR = "/data"
 PARTITION_DIR = f"{DATA_DIR}/{PARTITION}"
+NEVER_MS = 2**60
+"""For producers that are never forgotten: the records of a test may be older than any clock there."""
 
 
 class LogMachine:

@@ -11,15 +11,12 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_move import LogMove
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.log_ledger import LogLedger
-from stratalog.testing.log_machine import DATA_DIR, PARTITION, LogMachine
+from stratalog.testing.log_machine import PARTITION, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.moving_machine import DATA_DIRS, OTHER_DIR, moving_machine
 from stratalog.testing.stepped_throttler import SteppedThrottler
 
-OTHER_DIR = "/other"
 OTHER_PARTITION_DIR = f"{OTHER_DIR}/{PARTITION}"
-# The records are older than any clock here.
-_NEVER = 2**60
 _CONFIG = LogConfig(
     segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1
 )
@@ -42,16 +39,10 @@ class MovingLog:
                 self.end_transaction(committed=number == 6)
 
     def new_machine(
-        self, disk: FaultyFileSystem, seed: int = 0, data_dirs: tuple[str, ...] = (DATA_DIR, OTHER_DIR)
+        self, disk: FaultyFileSystem, seed: int = 0, data_dirs: tuple[str, ...] = DATA_DIRS
     ) -> LogMachine:
         """Another process on that disk, with ids of its own, which follow from the seed."""
-        return LogMachine(
-            disk,
-            self.config,
-            producer_id_expiration_ms=_NEVER,
-            data_dirs=data_dirs,
-            ids=SequentialIds(seed),
-        )
+        return moving_machine(disk, self.config, seed, data_dirs)
 
     def append(self) -> None:
         self.ledger.append(

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator
 from stratalog.log.log_config import LogConfig
-from stratalog.testing.log_machine import DATA_DIR, LogMachine
+from stratalog.testing.log_machine import DATA_DIR, NEVER_MS, LogMachine
 from stratalog.testing.sequential_ids import SequentialIds
 
 OTHER_DIR = "/other"
-# The records are older than any clock here.
-_NEVER_MS = 2**60
+DATA_DIRS = (DATA_DIR, OTHER_DIR)
 
 
-def moving_machine(disk: FileSystem, config: LogConfig, seed: int = 0) -> LogMachine:
-    """`seed`: of the process's ids, which no two processes share."""
+def moving_machine(
+    disk: FileSystem,
+    config: LogConfig,
+    ids: IdGenerator | int = 0,
+    data_dirs: tuple[str, ...] = DATA_DIRS,
+) -> LogMachine:
+    """`ids`: of the process, which no two processes share, or the seed that they follow from."""
     return LogMachine(
         disk,
         config,
-        producer_id_expiration_ms=_NEVER_MS,
-        data_dirs=(DATA_DIR, OTHER_DIR),
-        ids=SequentialIds(seed),
+        producer_id_expiration_ms=NEVER_MS,
+        data_dirs=data_dirs,
+        ids=SequentialIds(ids) if isinstance(ids, int) else ids,
     )

@@ -18,6 +18,7 @@ from stratalog.record.record import Record
 from stratalog.testing.cleaning_history import limits
 from stratalog.testing.golden_records import golden_records
 from stratalog.testing.log_ledger import read_local
+from stratalog.testing.log_machine import NEVER_MS
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -50,7 +51,7 @@ class Broker:
     def start(self) -> LogManager:
         self.disk.release_locks()
         scheduler = ManualScheduler(self.clock, collect_failures=True)
-        settings = LogManagerSettings(data_dirs=("/data",), producer_id_expiration_ms=2**60)
+        settings = LogManagerSettings(data_dirs=("/data",), producer_id_expiration_ms=NEVER_MS)
         self.manager = LogManager.open(self.disk, self.clock, scheduler, SequentialIds(), settings)
         return self.manager
 

@@ -26,6 +26,7 @@ from stratalog.record.header import MAGIC_POSITION, parse_header
 from stratalog.segment.file_names import TRANSACTION_CHECKSUM_SUFFIX, TRANSACTION_INDEX_SUFFIX
 from stratalog.segment.transaction_checksum import write_checksum
 from stratalog.segment.transaction_index import AbortedTransaction
+from stratalog.testing.log_machine import NEVER_MS
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
@@ -71,7 +72,7 @@ def opened(disk: MemoryFileSystem, *, is_import: bool = False) -> Broker:
     clock = ManualClock()
     # The records are of 2023, and so are most producers.
     settings = LogManagerSettings(
-        data_dirs=("/data",), producer_id_expiration_ms=2**60, written_by_broker=is_import
+        data_dirs=("/data",), producer_id_expiration_ms=NEVER_MS, written_by_broker=is_import
     )
     manager = LogManager.open(disk, clock, ManualScheduler(clock), SequentialIds(), settings)
     found = manager.found.with_topics()

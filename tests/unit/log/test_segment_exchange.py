@@ -19,11 +19,11 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
 from stratalog.segment.log_segment import LogSegment
-from stratalog.testing.cleaning_history import CONFIG, NEVER, CleaningHistory
+from stratalog.testing.cleaning_history import CONFIG, CleaningHistory
 from stratalog.testing.cleaning_oracle import SteppingReader
 from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import LogMachine
+from stratalog.testing.log_machine import NEVER_MS, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 
@@ -150,7 +150,7 @@ def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
         with pytest.raises(SimulatedCrash):
             replace(log, [cleaned], group)
         for found in (disk.reopened(Survival(Kept.NONE, Kept.NONE)), disk.killed()):
-            assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER).start()) == before
+            assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER_MS).start()) == before
     assert len(trace) > 10
 
 
@@ -203,7 +203,7 @@ def test_whichever_rename_is_refused_the_log_has_the_old_segments_or_the_new_one
         if not disk.is_met:
             break
         for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
-            assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER).start()) == before
+            assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER_MS).start()) == before
         if log.is_offline:
             assert number == errno.EPERM
             assert group[0].is_dropped
@@ -242,7 +242,7 @@ def test_a_rename_that_was_done_and_is_said_to_have_failed_loses_nothing(number:
             assert read_local(log) == before
             log.check()
         for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
-            assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER).start()) == before
+            assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER_MS).start()) == before
     assert ordinal > 8
     assert offline_count > 0
 
@@ -270,7 +270,7 @@ def test_where_nobody_can_tell_whether_a_file_was_renamed_its_copy_stays(part: i
     assert disk.trace[rename] == f"open_read {group[0].path}"
     assert log.is_offline
     for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
-        assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER).start()) == before
+        assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER_MS).start()) == before
 
 
 def test_a_clean_whose_flush_finds_no_descriptor_leaves_nothing() -> None:

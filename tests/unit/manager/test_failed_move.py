@@ -14,7 +14,8 @@ from stratalog.manager.log_move import MoveState
 from stratalog.manager.move_mark import MoveMark, read_move_mark, write_move_mark
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR
-from stratalog.testing.moving_log import OTHER_DIR, OTHER_PARTITION_DIR, MovingLog
+from stratalog.testing.moving_log import OTHER_PARTITION_DIR, MovingLog
+from stratalog.testing.moving_machine import OTHER_DIR
 
 
 def test_damage_is_not_copied() -> None:

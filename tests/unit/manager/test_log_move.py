@@ -27,7 +27,9 @@ from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS
 from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
-from stratalog.testing.moving_log import OTHER_DIR, OTHER_PARTITION_DIR, MovingLog
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.moving_log import OTHER_PARTITION_DIR, MovingLog
+from stratalog.testing.moving_machine import OTHER_DIR, moving_machine
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.stepped_throttler import SteppedThrottler
 
@@ -167,16 +169,13 @@ class Compacted:
     """A compacted log on a machine with two directories, and a cleaner. Used by one thread."""
 
     def __init__(self) -> None:
-        self.machine = LogMachine(
-            config=LogConfig(
-                segment_bytes=1024,
-                index_interval_bytes=100,
-                cleanup_policy=frozenset({"compact"}),
-                remote_storage_enable=False,
-            ),
-            data_dirs=(DATA_DIR, OTHER_DIR),
-            ids=SequentialIds(),
+        config = LogConfig(
+            segment_bytes=1024,
+            index_interval_bytes=100,
+            cleanup_policy=frozenset({"compact"}),
+            remote_storage_enable=False,
         )
+        self.machine = moving_machine(MemoryFileSystem(), config)
         self.log = self.machine.start()
         self.newest: dict[bytes | None, bytes | None] = {}
 
@@ -250,11 +249,7 @@ def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
 
 def test_what_is_sealed_ends_where_it_ended_also_behind_a_hole() -> None:
     """A broker's log may have one at the end of a segment."""
-    machine = LogMachine(
-        config=LogConfig(remote_storage_enable=False, retention_ms=-1),
-        data_dirs=(DATA_DIR, OTHER_DIR),
-        ids=SequentialIds(),
-    )
+    machine = moving_machine(MemoryFileSystem(), LogConfig(remote_storage_enable=False, retention_ms=-1))
     log = machine.start()
     for offset in (0, 1, 50, 51, 90):
         if offset in (50, 90):

@@ -16,19 +16,19 @@ from stratalog.manager.log_move import MoveState
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.segment.file_names import LOG_SUFFIX, segment_path
-from stratalog.testing.compacted_log import CONFIG, KILLED, NEVER_MS, CompactedLog
+from stratalog.testing.compacted_log import CONFIG, KILLED, CompactedLog
 from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.moving_machine import OTHER_DIR, moving_machine
 
-OTHER_DIR = "/other"
 BASES = (0, 20, 40, 60)
 
 
 def with_holes(base_offsets: tuple[int, ...]) -> LogMachine:
     """A log with a segment for each, the last one active, as a broker's cleaner leaves them."""
     config = LogConfig(remote_storage_enable=False, retention_ms=-1)
-    machine = LogMachine(MemoryFileSystem(), config, data_dirs=(DATA_DIR, OTHER_DIR))
+    machine = moving_machine(MemoryFileSystem(), config)
     machine.start(start_offset=base_offsets[0])
     machine.kill()
     for base_offset in base_offsets:
@@ -97,9 +97,7 @@ def test_readers_of_committed_records_get_to_the_end_behind_a_hole(
 ) -> None:
     """A truncation has ended the log inside of one that a clean had left."""
     history = CompactedLog(replace(CONFIG, delete_retention_ms=0))
-    machine = history.machine = LogMachine(
-        MemoryFileSystem(), CONFIG, producer_id_expiration_ms=NEVER_MS, data_dirs=(DATA_DIR, OTHER_DIR)
-    )
+    machine = history.machine = moving_machine(MemoryFileSystem(), CONFIG)
     history.log = machine.start()
     for pairs in (("a=1",), ("a=2",), ("b=1", "b=2"), ("b=3",)):
         history.put(*pairs)

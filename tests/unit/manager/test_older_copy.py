@@ -18,7 +18,8 @@ from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem, Simulate
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.log_machine import DATA_DIR, PARTITION_DIR, TOPIC_ID
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from stratalog.testing.moving_log import OTHER_DIR, OTHER_PARTITION_DIR, MovingLog
+from stratalog.testing.moving_log import OTHER_PARTITION_DIR, MovingLog
+from stratalog.testing.moving_machine import OTHER_DIR
 
 DELAY_MS = 1000
 
