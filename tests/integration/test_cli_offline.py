@@ -48,7 +48,11 @@ def test_an_offline_partition_is_shown_with_its_path_and_reason(
         # Start, local start, tiered end, compacted, high watermark, end.
         assert row[:7] == ["0", "0", "-", "1", "0", "-", "-"]
         status = run("tier", "status")
-        assert ["offline", "partitions", "1"] in [text.split() for text in status.splitlines()]
+        rows = [text.split() for text in status.splitlines()]
+        assert ["offline", "partitions", "1"] in rows
+        # Since the start there was nothing to upload.
+        assert ["last", "successful", "upload", "-"] in rows
+        assert json.loads(run("tier", "status", "--json"))["last_successful_upload_ms"] is None
         refused = CliRunner().invoke(stratalog, ("produce", "t"), input="v3\n")
         assert refused.exit_code == 1
         assert "has been offline" in str(refused.exception)

@@ -19,21 +19,19 @@ def cleaner() -> None:
 @server_option
 def status(as_json: bool, server: str) -> None:
     """Show what the cleaner has done since the server started; when the first log is due for the tombstones
-    that a clean has kept; and which partitions it cannot clean, why, and when it tries them again.
+    that a clean has kept (a dash, or null in JSON, where none is); and which partitions it cannot clean, why,
+    and when it tries them again.
     """
     response = with_client(server, lambda client: client.admin.cleaner_status())
+    document = message_document(response)
+    # The wire says 0 where no log is.
+    document["next_horizon_ms"] = response.next_horizon_ms or None
     if as_json:
-        print_json(message_document(response))
+        print_json(document)
         return
-    print_table(
-        ("FIELD", "VALUE"),
-        [
-            (field.name, str(getattr(response, field.name)))
-            for field in response.DESCRIPTOR.fields
-            if field.name not in ("uncleanable", "next_horizon_ms")
-        ]
-        + [("next_horizon", _horizon(response.next_horizon_ms))],
-    )
+    del document["next_horizon_ms"], document["uncleanable"]
+    rows = [(name.replace("_", " "), str(value)) for name, value in document.items()]
+    print_table(("WHAT", "VALUE"), [*rows, ("next horizon", _horizon(response.next_horizon_ms))])
     if response.uncleanable:
         print_table(
             ("UNCLEANABLE", "KIND", "FAILURES", "SINCE", "NEXT TRY", "DIRTY BYTES", "ALARM", "REASON"),
@@ -66,5 +64,5 @@ def reset(topic: str, partition: int, server: str) -> None:
         click.echo(f"the cleaning of {topic}-{partition} had not failed")
 
 
-def _horizon(next_horizon_ms: int) -> str:
-    return (utc_time(next_horizon_ms) or str(next_horizon_ms)) if next_horizon_ms else "none"
+def _horizon(next_horizon_ms: int) -> str | None:
+    return (utc_time(next_horizon_ms) or str(next_horizon_ms)) if next_horizon_ms else None

@@ -23,12 +23,16 @@ def tier() -> None:
 @json_option
 @server_option
 def status(as_json: bool, server: str) -> None:
-    """Show what the object store holds and how far the uploader is."""
+    """Show what the object store holds and how far the uploader is. Where nothing was uploaded since the
+    server started, the time of that is a dash, or null in JSON.
+    """
     answer = with_client(server, lambda client: client.admin.tier_status())
+    document = message_document(answer)
+    if answer.last_successful_upload_ms < 0:
+        document["last_successful_upload_ms"] = None
     if as_json:
-        print_json(message_document(answer))
+        print_json(document)
     else:
-        document = message_document(answer)
         del document["last_successful_upload_ms"], document["takeover"]
         document["offline_partitions"] = len(answer.offline_partitions)
         rows = [(name.replace("_", " "), str(value) or None) for name, value in document.items()]
