@@ -1,10 +1,10 @@
 """What a start makes of moves that the former process did not finish.
 
 A partition that is in two directories has been moved, and the mark of one copy says of which directories it
-took the place (see `move_mark`): what these have is removed, see `OlderCopy`. Where that cannot be done, and
-where no mark tells copies apart, they are left as they are, and whoever opens the partition is told. A
-directory that is offline or missing may hold an older copy as well: then the mark stays, for the start that
-finds it.
+took the place (see `move_mark`): what these have is removed, see `LeavingDirectory`. Where that cannot be
+done, and where no mark tells copies apart, they are left as they are, and whoever opens the partition is
+told. A directory that is offline or missing may hold an older copy as well: then the mark stays, for the
+start that finds it.
 
 A copy that is not the partition yet (`-future`) means nothing but that somebody wanted the move. It stays as
 that wish, until a move of the partition begins, or a start finds that nobody has the partition.
@@ -21,10 +21,10 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicPartition
 from stratalog.manager.data_directory import DELETE_REASON, FUTURE_REASON
+from stratalog.manager.leaving_directory import LeavingDirectory
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.lost_partitions import forget_left
 from stratalog.manager.move_mark import read_move_mark, read_move_voids
-from stratalog.manager.older_copy import OlderCopy
 from stratalog.manager.partition_metadata import read_partition_metadata
 
 logger = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ def _put_away(
     """Raises DataDirectoryError."""
     path = copy.partition_path(partition)
     try:
-        left_path = OlderCopy(filesystem, copy, partition, ids.uuid()).put_away()
+        left_path = LeavingDirectory(filesystem, copy, partition, ids.uuid(), is_older_copy=True).put_away()
     except OSError as failure:
         raise DataDirectoryError(
             "this partition has moved, and its older copy, which nobody needs, cannot be put away; correct"

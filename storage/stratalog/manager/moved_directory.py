@@ -18,6 +18,7 @@ from stratalog.log.disk_error import disk_errors
 from stratalog.log.log_copy import LogCopy, LogPlace
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.data_directory import FUTURE_REASON
+from stratalog.manager.leaving_directory import LeavingDirectory
 from stratalog.manager.log_directory import LogDirectory
 from stratalog.manager.move_mark import (
     MOVE_MARK_FILE,
@@ -27,7 +28,6 @@ from stratalog.manager.move_mark import (
     write_move_mark,
     write_move_void,
 )
-from stratalog.manager.older_copy import OlderCopy
 from stratalog.manager.put_away import PutAway
 
 
@@ -129,15 +129,21 @@ class MovedDirectory:
             self._target.note_opened(self._partition)
         # Where the source's disk fails now, or is full, it has an older copy, of which the mark tells.
         with suppress(OSError, DataDirectoryError):
-            OlderCopy(self._filesystem, self._source, self._partition, self._move_id).rename()
+            self._older_copy().rename()
             self._has_left = True
         return LogPlace(self._path, self._target.health)
+
+    def _older_copy(self) -> LeavingDirectory:
+        """What the source has. Raises DataDirectoryError."""
+        return LeavingDirectory(
+            self._filesystem, self._source, self._partition, self._move_id, is_older_copy=True
+        )
 
     def settle(self, away: PutAway) -> None:
         """The log is in the target: let go of what the source has and knows of it, and of the mark. What
         fails here is made up for later, or by the next start."""
         with suppress(DataDirectoryError):
-            older = OlderCopy(self._filesystem, self._source, self._partition, self._move_id)
+            older = self._older_copy()
             if self._has_left:
                 away.remove_later(older.aside_path)
             else:

@@ -7,10 +7,7 @@ whoever gives the name to another one writes the checkpoint first, see `LogLoadi
 What was deleted is removed after a while, for readers who are at it. At a start nobody is: where a directory
 is short of space it is removed then before anything is opened, which may need some.
 
-A log directory may need space for the other name. A full disk that has none is given what is kept aside for
-deletions, and then what the deleted partition has: its files go at once, those first that do not say whose
-they are. A crash in between leaves a part of what the next start removes. What a move has left is an
-`OlderCopy`.
+`LeavingDirectory` is how a directory loses its name on a full disk, too.
 """
 
 from __future__ import annotations
@@ -21,18 +18,16 @@ from contextlib import suppress
 from functools import partial
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.filesystem import NO_SPACE, FileSystem
+from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
-from stratalog.log.disk_error import disk_error
+from stratalog.log.disk_error import disk_errors
 from stratalog.log.late_removal import remove_later
 from stratalog.manager.cut_off_moves import discard_future
-from stratalog.manager.data_directory import DELETE_REASON
+from stratalog.manager.leaving_directory import LeavingDirectory
 from stratalog.manager.log_directories import LogDirectories
 from stratalog.manager.log_directory import LogDirectory
-from stratalog.manager.older_copy import OlderCopy
-from stratalog.manager.partition_metadata import PARTITION_METADATA_FILE
 from stratalog.manager.spare_space import SHORT_BYTES
 
 logger = logging.getLogger(__name__)
@@ -72,56 +67,24 @@ class PutAway:
         """Rename what that directory has of the partition; returns where it is then, None where there is
         nothing. Raises DataDirectoryError: it has its name, and what there is of it, unless it was deleted,
         is all that there was."""
-        path = directory.partition_path(partition)
-        try:
-            moved_to = self._moved(directory, partition, reason) if self._filesystem.exists(path) else None
-        except OSError as failure:
-            raise disk_error(failure, path) from failure
+        path, moved_to = directory.partition_path(partition), None
+        # What is open of a file that has to be unlinked would keep its space.
+        self._forget_files_below(path)
+        with disk_errors(path):
+            if self._filesystem.exists(path):
+                leaving = LeavingDirectory(
+                    self._filesystem, directory, partition, self._ids.uuid(), reason, is_older_copy=False
+                )
+                moved_to = leaving.put_away()
         directory.note_gone(partition)
         # A reader may have opened a file again after the log let go of it.
         self._forget_files_below(path)
         self.forgetting(partition, lambda: directory.checkpoints.forget(partition))
         return moved_to
 
-    def _moved(self, directory: LogDirectory, partition: TopicPartition, reason: str) -> str | None:
-        """Where it is now; None where it had to be removed. Durable. Raises OSError."""
-        path, unique = directory.partition_path(partition), self._ids.uuid()
-
-        def move() -> None:
-            if self._filesystem.exists(path):
-                directory.files.move_aside(partition, unique, reason)
-            else:
-                # It was renamed by the first try.
-                self._filesystem.sync_directory(directory.path)
-
-        try:
-            directory.spare.writing(move)
-        except OSError as failure:
-            if failure.errno not in NO_SPACE or reason != DELETE_REASON:
-                raise
-            self._forget_files_below(path)
-            self._empty(path)
-            try:
-                move()
-            except OSError as second_failure:
-                if second_failure.errno not in NO_SPACE:
-                    raise
-                self._filesystem.remove_tree(path)
-                self._filesystem.sync_directory(directory.path)
-                return None
-        return directory.files.path_beside(partition, unique, reason)
-
-    def _empty(self, path: str) -> None:
-        """Unlink the files of a deleted partition, but for the one by which a start knows it. Durable. Raises
-        OSError."""
-        if not self._filesystem.exists(path):
-            return
-        for name in self._filesystem.list_directory(path):
-            if name != PARTITION_METADATA_FILE:
-                self._filesystem.unlink(f"{path}/{name}")
-        self._filesystem.sync_directory(path)
-
-    def put_away_older(self, source: LogDirectory, partition: TopicPartition, older: OlderCopy) -> bool:
+    def put_away_older(
+        self, source: LogDirectory, partition: TopicPartition, older: LeavingDirectory
+    ) -> bool:
         """Put away what a moved partition has left in that directory, and remove it later. False where that
         cannot be done now: it is told, and tried again until it is done."""
 
