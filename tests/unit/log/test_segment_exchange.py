@@ -54,6 +54,27 @@ def replace(log: UnifiedLog, cleaned: Sequence[CleanedSegment], replaced: Sequen
     return log.segment_exchange.replace(cleaned, replaced, lambda _: None)
 
 
+class Exchange:
+    """A filled log that is durable, and a copy of some of its segments that is to take their place. Used by
+    one thread."""
+
+    def __init__(self, disk: FaultyFileSystem) -> None:
+        self.disk, self.history = disk, filled(disk=disk)
+        self.log = self.history.log
+        self.log.flush()
+        self.before, self.group = read_local(self.log), self.log.local_segments[1:3]
+        self.cleaned = copied(self.log, self.group)
+
+    def run(self) -> bool:
+        return replace(self.log, [self.cleaned], self.group)
+
+    def require_found(self) -> None:
+        """Another process finds the same log, where this one is killed now and where the power fails."""
+        for survival in (Survival(Kept.ALL, Kept.ALL), Survival(Kept.NONE, Kept.NONE)):
+            machine = LogMachine(self.disk.reopened(survival), CONFIG, producer_id_expiration_ms=NEVER_MS)
+            assert read_local(machine.start()) == self.before
+
+
 def test_readers_that_have_an_old_segment_do_not_read_the_new_file_of_its_name() -> None:
     log = filled().log
     old = log.local_segments[0]
@@ -127,19 +148,14 @@ def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
     trace: list[str] = []
     for operation in range(400):
         disk = FaultyFileSystem()
-        history = filled(disk=disk)
-        log = history.log
-        log.flush()
-        history.machine.checkpoint()
-        before = read_local(log)
-        group = log.local_segments[2:4]
-        cleaned = copied(log, group)
-        file = disk.open_append(log.local_segments[0].path + CLEANED_SUFFIX)
+        exchange = Exchange(disk)
+        exchange.history.machine.checkpoint()
+        file = disk.open_append(exchange.log.local_segments[0].path + CLEANED_SUFFIX)
         file.append([b"half of a batch"])
         file.close()
         first_operation = disk.operation_count + 1
         if operation == 0:
-            assert replace(log, [cleaned], group)
+            assert exchange.run()
             trace = disk.trace[first_operation - 1 :]
             continue
         if operation > len(trace):
@@ -148,9 +164,8 @@ def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
             continue
         disk.crash_at(first_operation + operation - 1)
         with pytest.raises(SimulatedCrash):
-            replace(log, [cleaned], group)
-        for found in (disk.reopened(Survival(Kept.NONE, Kept.NONE)), disk.killed()):
-            assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER_MS).start()) == before
+            exchange.run()
+        exchange.require_found()
     assert len(trace) > 10
 
 
@@ -189,34 +204,30 @@ def test_whichever_rename_is_refused_the_log_has_the_old_segments_or_the_new_one
     offline_count, ordinal = 0, 0
     while True:
         disk = Refusing()
-        history = filled(disk=disk)
-        log = history.log
-        log.flush()
-        before, group = read_local(log), log.local_segments[1:3]
-        cleaned = copied(log, group)
+        exchange = Exchange(disk)
+        log, group = exchange.log, exchange.group
         disk.refuse("rename", ordinal, number)
         ordinal += 1
         try:
-            log.segment_exchange.replace([cleaned], group, lambda _: None)
+            exchange.run()
         except (OSError, DataDirectoryError) as failure:
             assert not isinstance(failure, OSError) or failure.errno == number  # noqa: PT017 - one of two errors
         if not disk.is_met:
             break
-        for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
-            assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER_MS).start()) == before
+        exchange.require_found()
         if log.is_offline:
             assert number == errno.EPERM
             assert group[0].is_dropped
             offline_count += 1
             continue
-        assert read_local(log) == before
+        assert read_local(log) == exchange.before
         log.check()
         names = disk.inner.list_directory(log.directory)
         assert not [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
         if group[0] in log.local_segments:
             assert replace(log, [copied(log, group)], group)
-        assert read_local(log) == before
-        history.write()
+        assert read_local(log) == exchange.before
+        exchange.history.write()
     assert ordinal > 8
     assert (offline_count > 0) == (number == errno.EPERM)
 
@@ -227,22 +238,19 @@ def test_a_rename_that_was_done_and_is_said_to_have_failed_loses_nothing(number:
     ordinal = offline_count = 0
     while True:
         disk = Refusing()
-        log = filled(disk=disk).log
-        log.flush()
-        before, group = read_local(log), log.local_segments[1:3]
-        cleaned = copied(log, group)
+        exchange = Exchange(disk)
+        log = exchange.log
         disk.refuse("rename", ordinal, number, part=1)
         ordinal += 1
         with suppress(OSError, DataDirectoryError):
-            log.segment_exchange.replace([cleaned], group, lambda _: None)
+            exchange.run()
         if not disk.is_met:
             break
         offline_count += log.is_offline
         if not log.is_offline:
-            assert read_local(log) == before
+            assert read_local(log) == exchange.before
             log.check()
-        for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
-            assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER_MS).start()) == before
+        exchange.require_found()
     assert ordinal > 8
     assert offline_count > 0
 
@@ -250,27 +258,18 @@ def test_a_rename_that_was_done_and_is_said_to_have_failed_loses_nothing(number:
 @pytest.mark.parametrize("part", [0, 1])
 def test_where_nobody_can_tell_whether_a_file_was_renamed_its_copy_stays(part: int) -> None:
     """Neither the rename nor a look at the old name says anything."""
-    rename = 0
-    while True:
-        disk = FaultyFileSystem()
-        log = filled(disk=disk).log
-        log.flush()
-        before, group = read_local(log), log.local_segments[1:3]
-        cleaned = copied(log, group)
-        if rename == 0:
-            assert replace(log, [cleaned], group)
-            name = f"rename {group[0].path} "
-            rename = next(number for number, done in enumerate(disk.trace, 1) if done.startswith(name))
-            continue
-        disk.fail_at(rename, number=errno.EPERM, part=part)
-        disk.fail_at(rename + 1, number=errno.EMFILE)
-        with pytest.raises(DataDirectoryError):
-            replace(log, [cleaned], group)
-        break
-    assert disk.trace[rename] == f"open_read {group[0].path}"
-    assert log.is_offline
-    for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
-        assert read_local(LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER_MS).start()) == before
+    rehearsal = FaultyFileSystem()
+    assert Exchange(rehearsal).run()
+    exchange = Exchange(disk := FaultyFileSystem())
+    old_path = exchange.group[0].path
+    [rename, *_] = [n for n, one in enumerate(rehearsal.trace, 1) if one.startswith(f"rename {old_path} ")]
+    disk.fail_at(rename, number=errno.EPERM, part=part)
+    disk.fail_at(rename + 1, number=errno.EMFILE)
+    with pytest.raises(DataDirectoryError):
+        exchange.run()
+    assert disk.trace[rename] == f"open_read {old_path}"
+    assert exchange.log.is_offline
+    exchange.require_found()
 
 
 def test_a_clean_whose_flush_finds_no_descriptor_leaves_nothing() -> None:
