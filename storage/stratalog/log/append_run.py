@@ -18,6 +18,7 @@ from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.append_request import AppendRequest
+from stratalog.log.disk_error import disk_error
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_state import LogState
@@ -81,7 +82,7 @@ class AppendRun:
         try:
             last_offset = self._make_room(request.validated) if self._refusal is None else -1
         except OSError as failure:
-            self._outcomes.append(_disk_error(self._local, failure))
+            self._outcomes.append(disk_error(failure, self._local.directory))
             return
         except DataDirectoryError as failure:
             self.fatal = self._refusal = failure
@@ -197,7 +198,7 @@ class AppendRun:
             self._state.epochs.flush()
             self._local.append(self._parts, self._batches)
         except OSError as error:
-            failure = _disk_error(self._local, error)
+            failure = disk_error(error, self._local.directory)
         except DataDirectoryError as error:
             # What is on the disk is not known any more: nothing else may be written.
             failure = self.fatal = self._refusal = error
@@ -229,11 +230,3 @@ def _placed(
         placed.append(batch.stamped(base_offset, append_time_ms))
         base_offset = placed[-1].header.next_offset
     return placed
-
-
-def _disk_error(local_log: LocalLog, failure: OSError) -> DataDirectoryError:
-    return DataDirectoryError(
-        "the local disk refused a write, nothing was stored; free space or repair it, then send again",
-        path=local_log.directory,
-        reason=str(failure),
-    )

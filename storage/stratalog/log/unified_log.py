@@ -31,6 +31,7 @@ from stratalog.log import retention
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.append_request import AppendRequest
 from stratalog.log.directory_health import DirectoryHealth
+from stratalog.log.disk_error import disk_error
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.late_removal import unlink_later
@@ -484,11 +485,7 @@ class UnifiedLog:
             self._state.producers.take_snapshot(durable=False)
             self._local.roll(self.config, self._clock.now_ms(), base_offset, on_begun)
         except OSError as failure:
-            raise DataDirectoryError(
-                "the local disk refused a new segment; free space or repair it",
-                path=self.directory,
-                reason=str(failure),
-            ) from failure
+            raise disk_error(failure, self.directory) from failure
         except DataDirectoryError as failure:
             raise self._availability.go_offline(failure) from failure
 

@@ -123,7 +123,7 @@ def test_a_full_disk_shows_where_a_segment_begins_and_nothing_is_stored() -> Non
     disk = FaultyFileSystem()
     disk.fail_at(operation, number=errno.ENOSPC, part=1.0)
     log = LogMachine(disk, RESERVING).start()
-    with pytest.raises(DataDirectoryError, match="nothing was stored"):
+    with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
         fill(log)
     assert not log.is_offline
     assert [info.base_offset for info in log.segments()] == [0]

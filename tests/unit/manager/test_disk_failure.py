@@ -211,7 +211,7 @@ def test_a_full_disk_refuses_the_append_and_nothing_else(number: int, part: floa
     for _ in range(3):
         # The epochs are on the disk already, so that this is the segment.
         disks.disk.fail_at(disks.disk.operation_count + 1, number=number, part=part)
-        with pytest.raises(DataDirectoryError, match="nothing was stored; free space"):
+        with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
             disks.log(0).append_as_leader(BATCH, 1)
     assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
     log = disks.log(0)
