@@ -32,7 +32,7 @@ _VERSION = 0
 
 
 class OffsetCheckpoint:
-    """One checkpoint file. Guarded by LogManager: one caller at a time."""
+    """One checkpoint file. Not thread-safe: guarded by its user."""
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self._filesystem = filesystem

@@ -267,7 +267,7 @@ class LocalLog:
         if truncated.dropped:
             self.resources.filesystem.sync_directory(self.directory)
         # At once, and for good: what is appended next must not meet what was here.
-        self.segments.active.drop_tail()
+        self.segments.active.trim(durable=True)
         self.segments.active.cut_indexes()
 
     def restart_at(self, offset: int, config: LogConfig, now_ms: int) -> tuple[LogSegment, ...]:

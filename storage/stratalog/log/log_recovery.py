@@ -253,7 +253,7 @@ class LogRecovery:
     def _make_durable(self, walked: Sequence[WalkedSegment]) -> None:
         """Cut, seal and sync the segments that were walked, the last of which becomes the active one."""
         for item in walked:
-            item.segment.cut(item.valid_bytes)
+            item.segment.truncate_to(item.valid_bytes)
             item.segment.activate(item.indexes, item.end_offset)
             if item is not walked[-1]:
                 item.segment.save_indexes()

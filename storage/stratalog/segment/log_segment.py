@@ -201,7 +201,7 @@ class LogSegment:
     def _cut_back(self, failure: OSError | None) -> None:
         """Remove what lies behind `size_bytes`, for good: a crash must not bring back what was refused."""
         try:
-            self.drop_tail()
+            self.trim(durable=True)
         except OSError as second_failure:
             raise DataDirectoryError(
                 "a failed write could not be taken back; repair the disk and restart the server",
@@ -232,17 +232,20 @@ class LogSegment:
         indexes.note_saved(opened, self.size_bytes)
         self.activate(indexes, end_offset)
 
-    def cut(self, size_bytes: int) -> None:
+    def truncate_to(self, size_bytes: int) -> None:
         """Shorten a segment that is being recovered. Not synced. Raises OSError."""
         assert not self.is_active
         if size_bytes < self.size_bytes:
             self.size_bytes = size_bytes
             self.trim()
 
-    def trim(self) -> None:
-        """Give back the disk space that the data did not need. Raises OSError."""
+    def trim(self, *, durable: bool = False) -> None:
+        """Cut off what is in the file behind `size_bytes`: disk space that the data did not need, or batches
+        that are not of the segment any more. Raises OSError."""
         with self._resources.files.use(self.path, for_writing=True) as file:
             file.truncate(self.size_bytes)
+            if durable:
+                file.sync()
 
     def seal(self) -> None:
         """Take no more appends. The indexes were saved."""
@@ -430,7 +433,7 @@ class LogSegment:
     def before(self, offset: int) -> LogSegment:
         """The segment as it will be, active, once the batches that end at or above `offset` are gone.
 
-        The file is not touched yet: `drop_tail` follows. Raises CorruptRecordError, OSError.
+        The file is not touched yet: `trim` follows. Raises CorruptRecordError, OSError.
         """
         position = self.position_of(offset)
         size_bytes = self.size_bytes if position is None else position
@@ -452,7 +455,7 @@ class LogSegment:
         return kept
 
     def cut_indexes(self) -> None:
-        """Remove from the index files what `drop_tail` has removed from the data. Raises OSError."""
+        """Remove from the index files what `trim` has removed from the data. Raises OSError."""
         self._growing().cut_files()
 
     def close(self) -> None:
@@ -460,12 +463,6 @@ class LogSegment:
         if self._indexes is not None:
             self._indexes.forget_pages()
         self._resources.forget(self.directory, self.base_offset)
-
-    def drop_tail(self) -> None:
-        """Cut the file behind `size_bytes`; durable when it returns. Raises OSError."""
-        with self._resources.files.use(self.path, for_writing=True) as file:
-            file.truncate(self.size_bytes)
-            file.sync()
 
     def mark_deleted(self) -> None:
         """Rename the files, data first: whoever loads the directory finds no log then; see `put_aside`. Not

@@ -74,7 +74,7 @@ def test_a_file_that_is_damaged_hides_nothing_and_is_made_again_once_sealed(path
 def test_truncation_cuts_the_files_and_later_batches_take_the_place() -> None:
     disk, segment = filled()
     kept = segment.before(700)
-    kept.drop_tail()
+    kept.trim(durable=True)
     kept.cut_indexes()
     assert disk.file_size(INDEX_PATH) == PAGE_BYTES
     verify(kept)
