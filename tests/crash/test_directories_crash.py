@@ -67,7 +67,7 @@ class TwoDisks:
         self._attempt(manager.checkpoint)
         for partition in (FIRST, SECOND):
             self._attempt(partial(self._cut, manager, partition))
-        self._attempt(manager.flush_old)
+        self._attempt(manager.tasks.flush_old)
 
     def run_on(self) -> None:
         """All of it."""

@@ -98,7 +98,7 @@ async def test_flushes_and_new_segments_go_by_the_new_configuration(tmp_path: Pa
         for _ in range(3):
             await bench.append("t", [b"x"])
         assert log.recovery_point == 2
-        await asyncio.to_thread(logs.flush_old)
+        await asyncio.to_thread(logs.tasks.flush_old)
         assert log.recovery_point == 5
         await asyncio.to_thread(log.roll)
         await bench.append("t", [b"x"])

@@ -14,7 +14,8 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_move import MoveState
 from stratalog.record.record import Record
-from stratalog.testing.log_ledger import LogLedger, decode_with_markers, read_local
+from stratalog.testing.log_consumer import decode_with_markers
+from stratalog.testing.log_ledger import LogLedger, read_local
 from stratalog.testing.log_machine import DATA_DIR, PARTITION, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.moving_machine import OTHER_DIR, moving_machine
@@ -140,7 +141,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     def flush_old(self) -> None:
         """What the server's task does."""
         assert self.machine.manager is not None
-        self.machine.manager.flush_old()
+        self.machine.manager.tasks.flush_old()
         if self.config.flush_ms == 0:
             assert self.log.recovery_point == self.log.log_end_offset
         self.ledger.durable_end_offset = max(self.ledger.durable_end_offset, self.log.recovery_point)
