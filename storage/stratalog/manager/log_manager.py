@@ -411,10 +411,6 @@ class LogManager:
                 forget_elsewhere(self._directories, partition, directory)
             return moved_to
 
-    def flush_old(self) -> None:
-        """Flush the logs whose `flush.ms` is over. Raises DataDirectoryError, when all were tried."""
-        self.tasks.flush_old()
-
     def checkpoint(self) -> None:
         """Write recovery points and start offsets of all logs. Raises DataDirectoryError."""
         self.tasks.checkpoint_recovery_points()

@@ -89,7 +89,7 @@ class TwoDisks:
             log.flush()
             assert log.read(0, 10_000).next_offset == end_offset + 1
         self.manager.checkpoint()
-        self.manager.flush_old()
+        self.manager.tasks.flush_old()
         self.manager.check()
         assert not [one for one in self.disk.trace[before:] if A in one], "no checkpoint is written there"
 

@@ -343,7 +343,7 @@ class LogTorture:
                 self._counts.segments_deleted += manager.tasks.delete_old_segments(log)
                 self._delete_records(log, chance)
             manager.checkpoint()
-            manager.flush_old()
+            manager.tasks.flush_old()
             self._stop.wait(0.05)
 
         return self._until_stopped(step)
