@@ -25,9 +25,9 @@ and behind it, without a lock: the source's checkpoints, the cleaner's, the mark
 
 A crash before 2 leaves the source and a `-future` directory, which says that somebody wanted the move; one
 between 2 and 3 leaves both, and the mark says that the target is the partition. Where the source's disk is
-full, or refuses 3 for another reason, it is tried again behind 4, see `OlderCopy`. Where the target's disk
-fails in 2, nobody knows whether the rename is durable: the source says that it is void before the log goes
-on. Where even that fails, the log goes offline.
+full, or refuses 3 for another reason, it is tried again behind 4, see `LeavingDirectory`. Where the target's
+disk fails in 2, nobody knows whether the rename is durable: the source says that it is void before the log
+goes on. Where even that fails, the log goes offline.
 """
 
 from __future__ import annotations
@@ -181,11 +181,10 @@ class LogMove:
                 self._end(state, reason)
         logger.log(
             logging.WARNING if state is MoveState.FAILED else logging.INFO,
-            "the move of %s to %s has ended: %s. %s",
+            "the move of %s to %s has ended: %s",
             self.partition,
             self.target_path,
-            state.value,
-            reason,
+            f"{state.value}, {reason}" if reason else state.value,
         )
         return state
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -62,6 +63,13 @@ def test_everything_comes_along_byte_for_byte() -> None:
     assert moving.log.directory == OTHER_PARTITION_DIR
     assert moving.log.recovery_report.was_clean
     moving.ledger.verify(moving.log, after_crash=False)
+
+
+def test_the_log_says_how_a_move_ended(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert MovingLog().begin().run() is MoveState.DONE
+    [told] = [one.message for one in caplog.records if "has ended" in one.message]
+    assert told.endswith(" has ended: done")
 
 
 def test_segments_keep_the_time_when_they_were_written() -> None:
