@@ -21,11 +21,12 @@ HERE = TopicPartition("t", 0)
 
 RECORDS = st.lists(
     st.builds(
-        lambda timestamp_ms, key, value, headers: Record(0, timestamp_ms, key, value, tuple(headers)),
+        Record,
+        st.just(0),
         st.integers(0, 2**41),
         st.none() | st.binary(max_size=9),
         st.none() | st.binary(max_size=99),
-        st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=2),
+        st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=2).map(tuple),
     ),
     min_size=2,
     max_size=40,
