@@ -20,7 +20,7 @@ from log_cleaner import LOADS, Load, clean, fill, percentile_s
 from log_engine import LEADER_EPOCH, MIB, open_log, opened
 from report import Row, promised, run
 from stratalog.base.types import TopicPartition
-from stratalog.cleaner.horizon_walk import find_horizons
+from stratalog.cleaner.header_walk import find_horizons
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager

@@ -35,10 +35,10 @@ from stratalog.cleaner.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.clean_stats import CleanStats
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.group_cleaner import CleanPlan, GroupCleaner
+from stratalog.cleaner.header_walk import transactions_open_behind
 from stratalog.cleaner.kept_horizons import MAX_HORIZON_MS
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.cleaner.map_builder import MapBuilder
-from stratalog.cleaner.open_behind import transactions_open_behind
 from stratalog.cleaner.segment_groups import SegmentGroup, group_segments
 from stratalog.log.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments

@@ -30,7 +30,7 @@ from stratalog.cleaner.cleaner_checkpoints import CleanerCheckpoints
 from stratalog.cleaner.cleaner_failures import CleanerFailures, CleaningFailure
 from stratalog.cleaner.cleaning_state import IDLE, CleaningAbortedError, CleaningState
 from stratalog.cleaner.failure_kind import FailureKind, kind_of, reason_of
-from stratalog.cleaner.horizon_walk import find_horizons
+from stratalog.cleaner.header_walk import find_horizons
 from stratalog.cleaner.log_to_clean import (
     LogToClean,
     dirty_bytes,
