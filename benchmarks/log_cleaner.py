@@ -163,8 +163,8 @@ def cleaned_s(log: UnifiedLog) -> tuple[float, int]:
     begin = time.perf_counter()
     result = clean(log)
     elapsed_s = time.perf_counter() - begin
-    assert result.end_offset == result.stats.records_in, "each offset has a record"
-    return elapsed_s, result.stats.records_in
+    assert result.end_offset == result.stats.cleaned_record_count, "each offset has a record"
+    return elapsed_s, result.stats.cleaned_record_count
 
 
 def kafka_per_s(directory: Path, end_offset: int, kafka: KafkaDistribution) -> float:

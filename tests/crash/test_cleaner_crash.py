@@ -83,7 +83,7 @@ class CutOffClean:
         """The clean."""
         history = self.history
         result = history.cleaner.clean(history.to_clean(self.stop_offset), limits(1000, on_step))
-        assert result.stats.segments_in > 3
+        assert result.stats.cleaned_segment_count > 3
         assert result.end_offset == self.stop_offset
 
     def note_broken_off(self) -> None:

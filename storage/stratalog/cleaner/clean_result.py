@@ -3,9 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from stratalog.cleaner.clean_stats import CleanStats
+
+@dataclass(slots=True)
+class CleanStats:
+    """What a clean read, kept and wrote. Not thread-safe: counted by the clean, and handed out when it is
+    over."""
+
+    mapped_bytes: int = 0
+    """Read in the first pass."""
+    map_entry_count: int = 0
+    """Keys in the map."""
+    max_map_entry_count: int = 0
+    is_map_full: bool = False
+    """The clean ended where the map did, before the end of what could be cleaned."""
+    cleaned_segment_count: int = 0
+    """Segments that were replaced."""
+    written_segment_count: int = 0
+    """Those that took their place."""
+    cleaned_bytes: int = 0
+    written_bytes: int = 0
+    cleaned_record_count: int = 0
+    """Of the batches that were held against the map; markers are not counted."""
+    kept_record_count: int = 0
+    null_key_count: int = 0
+    """Records without a key, which were dropped."""
+    aborted_record_count: int = 0
+    """Records of aborted transactions, which were dropped."""
+    dropped_tombstone_count: int = 0
+    dropped_marker_count: int = 0
+
+    def __str__(self) -> str:
+        """For the log of the server."""
+        return " ".join(f"{name}=`{value}`" for name, value in asdict(self).items())
 
 
 class CleanLimits(NamedTuple):

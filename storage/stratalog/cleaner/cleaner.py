@@ -31,8 +31,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.stepwise_sort import sorted_stepwise
 from stratalog.cleaner.aborted_index import AbortedIndex
-from stratalog.cleaner.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean_stats import CleanStats
+from stratalog.cleaner.clean_result import CleanLimits, CleanResult, CleanStats
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.group_cleaner import CleanPlan, GroupCleaner
 from stratalog.cleaner.header_walk import transactions_open_behind
@@ -132,7 +131,7 @@ class Cleaner:
             assert first_offset < end_offset <= stop_offset
         else:
             offset_map.skip_to(first_offset - 1)
-        stats.map_entry_count, stats.map_max_entries = len(offset_map), offset_map.max_entries
+        stats.map_entry_count, stats.max_map_entry_count = len(offset_map), offset_map.max_entries
         stats.is_map_full = offset_map.is_full
         return offset_map
 

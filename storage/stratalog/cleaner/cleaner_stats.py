@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stratalog.cleaner.clean_stats import CleanStats
+from stratalog.cleaner.clean_result import CleanStats
 from stratalog.cleaner.cleaner_failures import CleaningFailure
 
 
@@ -73,11 +73,11 @@ class CleanSums(NamedTuple):
 
     clean_count: int = 0
     aborted_count: int = 0
-    records_in: int = 0
-    records_kept: int = 0
+    cleaned_record_count: int = 0
+    kept_record_count: int = 0
     null_key_count: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
+    cleaned_bytes: int = 0
+    written_bytes: int = 0
 
 
 class LastClean(NamedTuple):
@@ -99,7 +99,9 @@ class CleanTally:
     def note_clean(self, slot: int, duration_ms: int, stats: CleanStats) -> None:
         """A clean has ended; `slot`: which of the cleans that run at a time it was."""
         with self._guard:
-            self._last[slot] = LastClean(duration_ms, stats.map_entry_count / max(1, stats.map_max_entries))
+            self._last[slot] = LastClean(
+                duration_ms, stats.map_entry_count / max(1, stats.max_map_entry_count)
+            )
             self._add(stats)
             self._sums = self._sums._replace(clean_count=self._sums.clean_count + 1)
 
@@ -111,11 +113,11 @@ class CleanTally:
     def _add(self, stats: CleanStats) -> None:
         sums = self._sums
         self._sums = sums._replace(
-            records_in=sums.records_in + stats.records_in,
-            records_kept=sums.records_kept + stats.records_kept,
+            cleaned_record_count=sums.cleaned_record_count + stats.cleaned_record_count,
+            kept_record_count=sums.kept_record_count + stats.kept_record_count,
             null_key_count=sums.null_key_count + stats.null_key_count,
-            bytes_in=sums.bytes_in + stats.bytes_in,
-            bytes_out=sums.bytes_out + stats.bytes_out,
+            cleaned_bytes=sums.cleaned_bytes + stats.cleaned_bytes,
+            written_bytes=sums.written_bytes + stats.written_bytes,
         )
 
     def note_abort(self) -> None:

@@ -32,7 +32,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.cleaner.aborted_index import AbortedIndex, entries_of
 from stratalog.cleaner.batch_window import BatchWindow
-from stratalog.cleaner.clean_stats import CleanStats
+from stratalog.cleaner.clean_result import CleanStats
 from stratalog.cleaner.kept_horizons import KeptHorizons
 from stratalog.cleaner.odd_batches import (
     clean_compressed,
@@ -133,10 +133,10 @@ class GroupCleaner:
         except BaseException:
             self._discard()
             raise
-        self._stats.bytes_in += sum(segment.size_bytes for segment in group)
-        self._stats.bytes_out += sum(segment.size_bytes for segment in cleaned)
-        self._stats.segments_in += len(group)
-        self._stats.segments_out += len(cleaned)
+        self._stats.cleaned_bytes += sum(segment.size_bytes for segment in group)
+        self._stats.written_bytes += sum(segment.size_bytes for segment in cleaned)
+        self._stats.cleaned_segment_count += len(group)
+        self._stats.written_segment_count += len(cleaned)
         return cleaned
 
     def _discard(self) -> None:
@@ -209,8 +209,8 @@ class GroupCleaner:
             self._transactions,
             self._writers[-1].size_bytes,
         )
-        self._stats.records_in += cleaned.records_in
-        self._stats.aborted_records += cleaned.aborted_count
+        self._stats.cleaned_record_count += cleaned.records_in
+        self._stats.aborted_record_count += cleaned.aborted_count
         self._stats.dropped_marker_count += cleaned.dropped_marker_count
         self._dropped_aborts.update(cleaned.dropped_aborts)
         self._count_records(cleaned)
@@ -245,7 +245,7 @@ class GroupCleaner:
         plan, level = self._plan, self._plan.config.compression_level(header.codec)
         is_aborted = self._spans.has(header)
         if is_aborted:
-            self._stats.aborted_records += header.records_count
+            self._stats.aborted_record_count += header.records_count
         left = header
         if not is_aborted and header.base_offset < plan.start_offset:
             batch = since_offset(batch, header, plan.start_offset, level)
@@ -266,7 +266,7 @@ class GroupCleaner:
             return self._write(cleaned.data)
         level = self._plan.config.compression_level(header.codec)
         left = clean_compressed(batch, header, self._plan.offset_map, self._rule, level, self._on_io)
-        self._stats.records_in += header.records_count
+        self._stats.cleaned_record_count += header.records_count
         self._count_records(left.records)
         if not left.batch:
             return self._write_emptied(header)
@@ -320,7 +320,7 @@ class GroupCleaner:
         return True
 
     def _count_records(self, cleaned: CleanedBatches | CleanedRecords) -> None:
-        self._stats.records_kept += cleaned.records_kept
+        self._stats.kept_record_count += cleaned.records_kept
         self._stats.null_key_count += cleaned.null_key_count
         self._stats.dropped_tombstone_count += cleaned.dropped_tombstone_count
 

@@ -193,6 +193,14 @@ class LogCleaner:
         else:
             duration_ms = round((self._clock.monotonic_s() - begun_s) * 1000)
             self._tally.note_clean(slot.number, duration_ms, result.stats)
+            logger.info(
+                "a clean of %s has ended, first_dirty_offset=`%d` end_offset=`%d` duration_ms=`%d` %s",
+                chosen.partition,
+                chosen.first_dirty_offset,
+                result.end_offset,
+                duration_ms,
+                result.stats,
+            )
             manager.done(chosen, result.end_offset, result.horizon_ms)
 
     def delete_old_segments(self) -> int:
@@ -265,11 +273,11 @@ class LogCleaner:
             next_horizon_ms=survey.next_horizon_ms,
             clean_count=sums.clean_count,
             aborted_count=sums.aborted_count,
-            cleaned_record_count=sums.records_in,
-            dropped_record_count=sums.records_in - sums.records_kept,
+            cleaned_record_count=sums.cleaned_record_count,
+            dropped_record_count=sums.cleaned_record_count - sums.kept_record_count,
             null_key_count=sums.null_key_count,
-            cleaned_bytes=sums.bytes_in,
-            reclaimed_bytes=sums.bytes_in - sums.bytes_out,
+            cleaned_bytes=sums.cleaned_bytes,
+            reclaimed_bytes=sums.cleaned_bytes - sums.written_bytes,
         )
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from stratalog.base.errors import CorruptRecordError
 from stratalog.cleaner.aborted_index import AbortedIndex
 from stratalog.cleaner.batch_window import BatchWindow
-from stratalog.cleaner.clean_stats import CleanStats
+from stratalog.cleaner.clean_result import CleanStats
 from stratalog.cleaner.odd_batches import is_compressed
 from stratalog.log.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments
@@ -84,7 +84,6 @@ class MapBuilder:
         put = self._map.put_batches(
             window.data, window.at, self._first_offset, self._stop_offset, self._spans.values
         )
-        self._stats.mapped_records += put.records_count
         if put.end_position == window.at:
             return put.is_full
         window.move_to(put.end_position, put.next_offset)
@@ -108,6 +107,5 @@ class MapBuilder:
             # A look at whether to go on: nothing is read.
             self._on_read(1)
             put = self._map.put_records(section, count, header.base_offset, self._first_offset)
-            self._stats.mapped_records += put.records_count
             if put.is_full:
                 break

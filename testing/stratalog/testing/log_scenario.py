@@ -169,7 +169,7 @@ class LogScenario:
         dirty = f"dirty from {chosen.first_dirty_offset} to {chosen.first_uncleanable_offset}"
         if chosen.first_dirty_offset == chosen.first_uncleanable_offset:
             dirty = "for what has had its time"
-        kept = f"{stats.records_kept} of {stats.records_in} records kept"
+        kept = f"{stats.kept_record_count} of {stats.cleaned_record_count} records kept"
         yield f"{dirty}; clean to {result.end_offset}, {kept}"
 
     def _restart(self, _: list[str]) -> Iterator[str]:

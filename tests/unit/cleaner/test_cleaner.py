@@ -115,7 +115,7 @@ def test_small_logs_take_small_maps() -> None:
     cleaned = Cleaned()
     cleaned.put((b"a", b"1"), (b"b", b"1"))
     cleaned.clean(limits()._replace(map_bytes=1 << 40))
-    assert cleaned.result.stats.map_max_entries < 10
+    assert cleaned.result.stats.max_map_entry_count < 10
     assert not cleaned.result.stats.is_map_full
 
 
@@ -176,7 +176,7 @@ def test_segments_behind_the_end_of_the_map_are_left_alone() -> None:
     cleaned.clean(limits(2, load_factor=1.0))
     assert cleaned.end_offset == 2
     assert cleaned.log.local_segments[-3:] == before[-3:]
-    assert cleaned.result.stats.segments_in == 2
+    assert cleaned.result.stats.cleaned_segment_count == 2
 
 
 def test_aborted_data_goes_and_its_marker_follows_two_cleans_later() -> None:

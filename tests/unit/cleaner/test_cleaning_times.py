@@ -117,7 +117,7 @@ def test_all_that_is_read_and_written_is_throttled() -> None:
     cleaned.clean(limits()._replace(throttle=throttle))
     stats = cleaned.result.stats
     # Once for each pass, for what is written, and for what is read back.
-    least_bytes = stats.mapped_bytes + stats.bytes_in + 2 * stats.bytes_out
+    least_bytes = stats.mapped_bytes + stats.cleaned_bytes + 2 * stats.written_bytes
     assert least_bytes <= throttled < least_bytes + 100
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,8 +12,7 @@ import pytest
 
 from stratalog.base.errors import CorruptRecordError, InvalidConfigError
 from stratalog.base.types import TopicPartition
-from stratalog.cleaner.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean_stats import CleanStats
+from stratalog.cleaner.clean_result import CleanLimits, CleanResult, CleanStats
 from stratalog.cleaner.cleaner_failures import FIRST_DELAY_MS, MAX_DELAY_MS
 from stratalog.cleaner.cleaner_settings import MIN_MAP_BYTES, CleanerSettings
 from stratalog.cleaner.failure_kind import FailureKind
@@ -27,12 +27,12 @@ BOTH = replace(COMPACTED, cleanup_policy=frozenset({"compact", "delete"}))
 DEFAULTS = CleanerSettings()
 STATS = CleanStats(
     map_entry_count=3,
-    map_max_entries=12,
-    records_in=10,
-    records_kept=4,
+    max_map_entry_count=12,
+    cleaned_record_count=10,
+    kept_record_count=4,
     null_key_count=1,
-    bytes_in=1000,
-    bytes_out=300,
+    cleaned_bytes=1000,
+    written_bytes=300,
 )
 
 
@@ -133,6 +133,28 @@ def test_what_it_did_can_be_seen() -> None:
     assert (stats.cleaned_bytes, stats.reclaimed_bytes) == (2000, 1400)
     assert stats.max_map_use_ratio == 0.25
     assert (stats.uncleanable, stats.failures, stats.max_compaction_delay_ms) == ({}, (), 0)
+
+
+def test_each_clean_that_came_to_its_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="stratalog.cleaner.log_cleaner")
+    machine = CleanedMachine()
+    first, second = machine.filled(2)
+    machine.fake.trouble[second.topic_partition] = CorruptRecordError("no batch begins here")
+    with ThreadPoolExecutor(1) as pool:
+        gate = machine.begin(pool, 0)
+        machine.clock.advance(700)
+        gate.wait(30)
+    assert machine.cleaner.clean_filthiest()
+    assert machine.fake.partitions == [0, 1]
+    [told] = [record for record in caplog.records if record.levelno == logging.INFO]
+    end_offset = first.local_segments.active.base_offset
+    assert told.message == (
+        f"a clean of {first.topic_partition} has ended, first_dirty_offset=`0` end_offset=`{end_offset}`"
+        " duration_ms=`700` mapped_bytes=`0` map_entry_count=`3` max_map_entry_count=`12`"
+        " is_map_full=`False` cleaned_segment_count=`0` written_segment_count=`0` cleaned_bytes=`1000`"
+        " written_bytes=`300` cleaned_record_count=`10` kept_record_count=`4` null_key_count=`1`"
+        " aborted_record_count=`0` dropped_tombstone_count=`0` dropped_marker_count=`0`"
+    )
 
 
 def test_the_longest_of_the_last_cleans_is_known() -> None:
