@@ -204,7 +204,7 @@ def test_lines_are_stored_however_small_the_topics_segments_are(run: Runner, top
     run("produce", topic, stdin="".join(f"{line}\n" for line in lines).encode())
     assert run("consume", topic).split() == lines
     message = run.failure("produce", topic, stdin=b"small\n" + b"x" * 30_000 + b"\n")
-    assert "a record is larger than its topic takes" in message
+    assert "a record is too large even alone" in message
     assert "larger than segment.bytes" in message
     assert "1 record is stored, line 2 is the first that is not" in message
 

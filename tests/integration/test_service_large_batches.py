@@ -69,7 +69,7 @@ async def test_a_record_that_is_too_large_alone_fails_alone(tmp_path: Path) -> N
                 continue
             assert sizes[number] == 5000
             assert isinstance(error, RecordTooLargeError)
-            assert "a record is larger than its topic takes" in error.message
+            assert "a record is too large even alone" in error.message
             assert "max.message.bytes" in str(error.fields["reason"])
         assert sum(outcome.record_count for outcome in outcomes) == len(sizes)
         assert producer.buffered_bytes == 0
@@ -113,3 +113,30 @@ async def test_what_waits_for_parts_is_forgotten_with_them(tmp_path: Path) -> No
             await fail()
         assert all(future.done() for future in futures)
         assert futures[-1].cancelled()
+
+
+async def test_what_the_transport_refuses_puts_nothing_else_in_question(tmp_path: Path) -> None:
+    sizes = [50, 40 << 20, 60, 34 << 20, 70, 80]
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        producer = bench.client.producer(ProducerSettings(batch_bytes=100, linger_ms=0))
+        futures = [await producer.send("t", None, bytes(size_bytes)) for size_bytes in sizes]
+        await producer.flush()
+        for size_bytes, future in zip(sizes, futures, strict=True):
+            error = future.exception()
+            assert isinstance(error, RecordTooLargeError) == (size_bytes > 100), error
+            if error is not None:
+                assert "larger than the server accepts" in str(error)
+        [records] = await bench.read_all("t")
+        assert [len(record.value or b"") for record in records] == [50, 60, 70, 80]
+
+
+async def test_a_batch_that_the_transport_refuses_goes_out_in_parts(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", config={"max.message.bytes": f"{16 << 20}"})
+        producer = bench.client.producer(ProducerSettings(batch_bytes=48 << 20, linger_ms=3_600_000))
+        for number in range(40):
+            await producer.post("t", None, b"%02d" % number + bytes(1 << 20))
+        await producer.flush()
+        [records] = await bench.read_all("t")
+        assert [int((record.value or b"")[:2]) for record in records] == list(range(40))

@@ -10,9 +10,10 @@ nothing behind it. So when the stream breaks:
   goes out again, and all behind it, in order, after a pause that grows, until the deadline, where it fails;
 * by the server's judgement on a batch (an answer with an error): that batch has failed, the ones behind it
   were not applied and go out again over a new stream, in order;
-* because the batch is larger than its topic takes (`RecordTooLargeError`): of several records it goes out in
-  halves, in its place, and so does everything of that size from then on. A record that is too large alone
-  fails alone;
+* because the batch is larger than its topic or the server takes (`RecordTooLargeError`): of several records
+  it goes out in halves, in its place, and so does everything of that size from then on. A record that is too
+  large alone fails alone. What a transport may refuse for its size travels alone, so that nothing else is in
+  question then;
 * by the transport: whether the batches under way took effect is unknown. All of them fail with
   `ServerUnavailableError`; sending them again could store their records twice. Later ones start a new stream.
 """
@@ -35,6 +36,9 @@ from stratalog.client.sealed_batch import Acknowledged, SealedBatch
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 MAX_IN_FLIGHT_COUNT = 8
+
+LONELY_BYTES = 32 << 20
+"""A batch of this size, which a server's transport may refuse, is under way alone."""
 
 ANSWER_ERRORS_METADATA = (("stratalog-answer-errors", "1"),)
 """Asks for failures as answers: grpc.aio may lose the status of a call that is still written to
@@ -134,7 +138,7 @@ class PartitionSender:
         topic, partition = self._topic_partition
         while stream == self._stream:
             self._changed.clear()
-            while stream == self._stream and self._queued and len(self._in_flight) < MAX_IN_FLIGHT_COUNT:
+            while stream == self._stream and self._queued and self._has_room():
                 batch = self._take_next()
                 self._in_flight.append(batch)
                 yield log_pb2.AppendRequest(
@@ -143,6 +147,13 @@ class PartitionSender:
             if not self._queued and not self._in_flight:
                 return
             await self._changed.wait()
+
+    def _has_room(self) -> bool:
+        """Whether the oldest batch of the queue may go out beside those that are under way."""
+        if not self._in_flight:
+            return True
+        largest_bytes = max(len(self._queued[0].batch), len(self._in_flight[-1].batch))
+        return len(self._in_flight) < MAX_IN_FLIGHT_COUNT and largest_bytes < LONELY_BYTES
 
     def _take_next(self) -> SealedBatch:
         """The oldest batch of the queue, or its beginning where batches of that size were refused."""
@@ -178,7 +189,7 @@ class PartitionSender:
         self._in_flight.clear()
         for _ in range(failed_count):
             batch = self._queued.popleft()
-            if is_judged and isinstance(cause, RecordTooLargeError):
+            if failed_count == 1 and isinstance(cause, RecordTooLargeError):
                 if batch.record_count > 1:
                     self._refused_bytes = len(batch.batch)
                     self._split(batch)
@@ -214,6 +225,6 @@ def _too_large_alone(cause: RecordTooLargeError) -> RecordTooLargeError:
     """What the sender of a record that was the only one of its batch is told."""
     fields = {**cause.fields, "reason": cause.message}
     return RecordTooLargeError(
-        "a record is larger than its topic takes; make it smaller or raise the limit that the reason names",
+        "a record is too large even alone; make it smaller or raise the limit that the reason names",
         **fields,
     )
