@@ -36,11 +36,11 @@ from stratalog.segment.file_names import (
 )
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
+from stratalog.testing.log_consumer import read_as_consumer
 from stratalog.testing.log_machine import DATA_DIR, NEVER_MS, PARTITION, TOPIC_ID
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.moving_machine import DATA_DIRS, OTHER_DIR, moving_machine
-from stratalog.testing.producer_ledger import read_as_consumer
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.stepped_throttler import SteppedThrottler
 

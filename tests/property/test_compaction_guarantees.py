@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from stratalog.log.isolation import Isolation
 from stratalog.record.header import TimestampType
-from stratalog.testing.compacted_log import CONFIG, CompactedLog, Consumer, table_of
+from stratalog.testing.compacted_log import CONFIG, CompactedLog
+from stratalog.testing.log_consumer import Consumer, table_of
 from stratalog.testing.log_ledger import read_local
 
 SEEDS = st.integers(0, 2**32)

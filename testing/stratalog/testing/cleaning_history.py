@@ -22,7 +22,8 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
 from stratalog.record.record import Record
-from stratalog.testing.cleaning_oracle import CleaningOracle, SteppingReader
+from stratalog.testing.cleaning_oracle import CleaningOracle
+from stratalog.testing.log_consumer import Consumer, table_of
 from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import DATA_DIR, NEVER_MS, PARTITION_DIR, LogMachine
 from stratalog.testing.sequential_ids import SequentialIds
@@ -246,7 +247,7 @@ class CleaningHistory:
         self, to_clean: LogToClean, entry_count: int, break_off_after: int | None
     ) -> CleanResult | None:
         stop_offset = to_clean.first_uncleanable_offset
-        before, reader, now_ms = read_local(self.log), SteppingReader(self.log), self.machine.clock.now_ms()
+        before, reader, now_ms = read_local(self.log), Consumer(self.log), self.machine.clock.now_ms()
         step_count = 0
 
         def on_step() -> None:
@@ -255,7 +256,7 @@ class CleaningHistory:
             if break_off_after is not None and step_count > break_off_after:
                 raise CleaningAbortedError
             if self.chance.random() < 0.3:
-                reader.step()
+                reader.poll()
 
         made = limits(entry_count, on_step, load_factor=self.chance.choice([0.5, 0.9, 1.0]))
         result: CleanResult | None = None
@@ -293,12 +294,10 @@ class CleaningHistory:
         expected = max(visible, key=lambda one: (one.timestamp_ms, -one.offset), default=None)
         assert newest == (None if expected is None else (expected.timestamp_ms, expected.offset))
 
-    def _require_reader(self, reader: SteppingReader) -> None:
+    def _require_reader(self, reader: Consumer) -> None:
         """It has seen the last value of every key, whatever was cleaned under its hands."""
-        while reader.step():
-            pass
-        end_offset = self.log.last_stable_offset
-        assert reader.values == self.oracle.final_values(reader.start_offset, end_offset)
+        known = table_of(one for one in reader.catch_up() if one.key is not None)
+        assert known == self.oracle.final_values(reader.start_offset, self.log.last_stable_offset)
 
     def restart(self, *, is_clean: bool, loses_files: bool = False) -> None:
         """End the process, in order or not, and find the same; also where the files are lost that only say

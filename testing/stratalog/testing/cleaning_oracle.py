@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from stratalog.log.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.record import Record
+from stratalog.testing.log_consumer import read_as_consumer, table_of
 from stratalog.testing.log_ledger import read_local
-from stratalog.testing.producer_ledger import committed_records, read_as_consumer
 
 
 @dataclass(slots=True)
@@ -153,42 +153,10 @@ class CleaningOracle:
             seen.add(one.key)
             assert not written.must_be_gone, "a tombstone outlives its time"
 
-    def final_values(self, start_offset: int, end_offset: int) -> dict[bytes, bytes]:
+    def final_values(self, start_offset: int, end_offset: int) -> dict[bytes | None, bytes]:
         """What a consumer of committed records knows that has read all of [start_offset, end_offset)."""
-        values: dict[bytes, bytes] = {}
-        for offset, written in self.history.items():
-            key, value = written.record.key, written.record.value
-            if key is None or not written.is_committed or not start_offset <= offset < end_offset:
-                continue
-            if value is None:
-                values.pop(key, None)
-            else:
-                values[key] = value
-        return values
-
-
-class SteppingReader:
-    """Reads committed records from the log's start, a little with every step. Used by one thread."""
-
-    def __init__(self, log: UnifiedLog) -> None:
-        self._log = log
-        self.start_offset = self._offset = log.log_start_offset
-        self.values: dict[bytes, bytes] = {}
-        self._last_offset = -1
-
-    def step(self, max_bytes: int = 1) -> bool:
-        """Read on; False at the end."""
-        if self._offset >= self._log.last_stable_offset:
-            return False
-        self._offset = max(self._offset, self._log.log_start_offset)
-        data = self._log.read(self._offset, max_bytes, Isolation.TXN_COMMITTED)
-        assert data.next_offset > self._offset, "a reader would stand still"
-        for one in committed_records(data, self._offset):
-            assert one.offset > self._last_offset, "a reader goes back"
-            self._last_offset = one.offset
-            if one.key is not None:
-                self.values.pop(one.key, None)
-                if one.value is not None:
-                    self.values[one.key] = one.value
-        self._offset = data.next_offset
-        return True
+        return table_of(
+            written.record
+            for offset, written in self.history.items()
+            if written.record.key is not None and written.is_committed and start_offset <= offset < end_offset
+        )

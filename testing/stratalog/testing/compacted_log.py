@@ -1,4 +1,4 @@
-"""A compacted log as its users know it: all that was ever written stands beside it, and consumers read.
+"""A compacted log as its users know it: all that was ever written stands beside it.
 
 Nothing here knows how a clean works. What is expected follows from what was published: which records are
 committed, which of them is the last of its key, and what a table holds that applies them in order.
@@ -7,24 +7,23 @@ committed, which of them is the last of its key, and what a table holds that app
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from stratalog.cleaner.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.clean_result import CleanResult
 from stratalog.cleaner.cleaner import Cleaner
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import UNLIMITED, LogConfig
-from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
 from stratalog.record.header import BatchHeader, TimestampType
 from stratalog.record.record import Record
-from stratalog.testing.log_ledger import decode_with_markers
+from stratalog.testing.cleaning_history import limits
+from stratalog.testing.log_consumer import Consumer, table_of
 from stratalog.testing.log_machine import NEVER_MS, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from stratalog.testing.producer_ledger import committed_records
 from stratalog.testing.sequential_ids import SequentialIds
 
 CONFIG = LogConfig(
@@ -46,70 +45,6 @@ class Published(NamedTuple):
     record: Record
     transaction: tuple[int, int] | None = None
     """Producer, and which of its transactions."""
-
-
-class Consumer:
-    """Reads on from where it is, as Kafka's consumer does, and keeps what it gets. Used by one thread."""
-
-    def __init__(
-        self, log: UnifiedLog, offset: int | None = None, isolation: Isolation = Isolation.TXN_COMMITTED
-    ) -> None:
-        """`offset`: None for the log's start. With `LOG_END` it gets the markers, too."""
-        self.log = log
-        self.offset = log.log_start_offset if offset is None else offset
-        self.start_offset = self.offset
-        self.records: list[Record] = []
-        self._isolation = isolation
-
-    @property
-    def end_offset(self) -> int:
-        """Where there is nothing to read any more, for now."""
-        if self._isolation is Isolation.TXN_COMMITTED:
-            return self.log.last_stable_offset
-        return self.log.log_end_offset
-
-    def poll(self, max_bytes: int = 1) -> bool:
-        """Read on; False at the end."""
-        if self.offset >= self.end_offset:
-            return False
-        self.offset = max(self.offset, self.log.log_start_offset)
-        data = self.log.read(self.offset, max_bytes, self._isolation)
-        assert data.next_offset > self.offset, "a consumer would stand still"
-        if self._isolation is Isolation.LOG_END:
-            found = [one for one in decode_with_markers(data.batches) if one.offset >= self.offset]
-        else:
-            found = committed_records(data, self.offset)
-        for one in found:
-            assert not self.records or self.records[-1].offset < one.offset, "a consumer goes back"
-            self.records.append(one)
-        self.offset = data.next_offset
-        return True
-
-    def catch_up(self, end_offset: int | None = None, max_bytes: int = 1) -> list[Record]:
-        """Read up to there, or to the end; returns all that it got so far."""
-        while (end_offset is None or self.offset < end_offset) and self.poll(max_bytes):
-            pass
-        return self.records
-
-    @property
-    def table(self) -> dict[bytes | None, bytes]:
-        """What is left when all that it got is applied in order."""
-        return table_of(self.records)
-
-
-def table_of(records: Iterable[Record]) -> dict[bytes | None, bytes]:
-    """Keys with their last values; without those that were deleted."""
-    table: dict[bytes | None, bytes] = {}
-    for one in records:
-        if one.value is None:
-            table.pop(one.key, None)
-        else:
-            table[one.key] = one.value
-    return table
-
-
-def _unthrottled(size_bytes: int) -> None:
-    assert size_bytes > 0
 
 
 class CompactedLog:
@@ -208,8 +143,8 @@ class CompactedLog:
             on_step()
             cleanings.check_done(log)
 
-        limits = CleanLimits(24 * (key_count + 1), 1.0, io_buffer_bytes, check_done, _unthrottled)
-        result = Cleaner(self.machine.clock, SequentialIds()).clean(chosen, limits)
+        made = limits(key_count, check_done, load_factor=1.0, io_buffer_bytes=io_buffer_bytes)
+        result = Cleaner(self.machine.clock, SequentialIds()).clean(chosen, made)
         cleanings.done(chosen, result.end_offset, result.horizon_ms)
         log.check()
         return result

@@ -12,12 +12,13 @@ from stratalog.base.errors import LogStoreError
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.batch import batches, decode, decode_all
+from stratalog.record.batch import decode, decode_all
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
-from stratalog.testing.producer_ledger import BatchNote, ProducerLedger, ProducerView, read_as_consumer
+from stratalog.testing.log_consumer import read_as_consumer, read_up_to
+from stratalog.testing.producer_ledger import BatchNote, ProducerLedger, ProducerView
 
 _READ_BYTES = 1 << 20
 
@@ -273,16 +274,4 @@ class LogLedger:
 def read_local(log: UnifiedLog, max_bytes: int = _READ_BYTES) -> list[Record]:
     """Every record from the local log start to the log end, markers included, in order, read as a consumer
     would."""
-    offset = log.local_log_start_offset
-    records: list[Record] = []
-    while offset < log.log_end_offset:
-        data = log.read(offset, max_bytes, Isolation.LOG_END)
-        assert data.next_offset > offset, "a reader would stand still"
-        records += [record for record in decode_with_markers(data.batches) if record.offset >= offset]
-        offset = data.next_offset
-    return records
-
-
-def decode_with_markers(data: bytes) -> list[Record]:
-    """The records of all batches, those of control batches included."""
-    return [record for position, _ in batches(data) for record in decode(data, position)]
+    return read_up_to(log.log_end_offset, log, Isolation.LOG_END, max_bytes)

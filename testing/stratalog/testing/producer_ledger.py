@@ -10,10 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from stratalog.log.fetch_data import FetchData
-from stratalog.log.isolation import Isolation
-from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.batch import batches, decode
 from stratalog.record.record import Record
 
 
@@ -93,30 +89,3 @@ class ProducerLedger:
             if record.offset < end_offset and not is_hidden:
                 found.append(record)
         return found
-
-
-def read_as_consumer(log: UnifiedLog, isolation: Isolation, max_bytes: int) -> list[Record]:
-    """The decided records of the local log, as Kafka's consumer finds them."""
-    offset, records = log.local_log_start_offset, list[Record]()
-    while offset < log.last_stable_offset:
-        data = log.read(offset, max_bytes, isolation)
-        assert data.next_offset > offset, "a reader would stand still"
-        records += committed_records(data, offset)
-        offset = data.next_offset
-    return records
-
-
-def committed_records(data: FetchData, offset: int) -> list[Record]:
-    """What a consumer takes of a read from `offset`: a producer's records are left out from where a
-    transaction begins of which the read says that it was aborted, to the producer's next marker."""
-    records: list[Record] = []
-    begins = sorted(data.aborted_transactions, key=lambda aborted: aborted.first_offset)
-    aborting: set[int] = set()
-    for position, header in batches(data.batches):
-        while begins and begins[0].first_offset <= header.last_offset:
-            aborting.add(begins.pop(0).producer_id)
-        if header.is_control:
-            aborting.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in aborting):
-            records += [one for one in decode(data.batches, position) if one.offset >= offset]
-    return records

@@ -12,7 +12,8 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.compression import Codec
 from stratalog.record.header import TimestampType
 from stratalog.record.record import Record
-from stratalog.testing.compacted_log import CONFIG, CompactedLog, Consumer
+from stratalog.testing.compacted_log import CONFIG, CompactedLog
+from stratalog.testing.log_consumer import Consumer
 from stratalog.testing.log_ledger import read_local
 
 WIDE = dataclasses.replace(CONFIG, segment_bytes=1 << 24)

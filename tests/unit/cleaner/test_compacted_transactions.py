@@ -13,7 +13,8 @@ from stratalog.log.isolation import Isolation
 from stratalog.record.compression import Codec
 from stratalog.record.record import Record
 from stratalog.segment.transaction_index import without_markers
-from stratalog.testing.compacted_log import CONFIG, CompactedLog, Consumer
+from stratalog.testing.compacted_log import CONFIG, CompactedLog
+from stratalog.testing.log_consumer import Consumer
 from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import PARTITION
 

@@ -17,12 +17,12 @@ from stratalog.manager.partition_metadata import read_partition_metadata
 from stratalog.record.record import Record
 from stratalog.testing.cleaning_history import limits
 from stratalog.testing.golden_records import golden_records
+from stratalog.testing.log_consumer import read_as_consumer
 from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import NEVER_MS
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from stratalog.testing.producer_ledger import read_as_consumer
 from stratalog.testing.sequential_ids import SequentialIds
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.1"
@@ -89,7 +89,7 @@ def test_what_the_brokers_cleaner_left_reads_back_the_same_after_ours() -> None:
         assert read_local(log) == before
         for level, isolation in (
             ("read_committed", Isolation.TXN_COMMITTED),
-            ("read_uncommitted", Isolation.LOG_END),
+            ("read_uncommitted", Isolation.HIGH_WATERMARK),
         ):
             assert read_as_consumer(log, isolation, 4096) == expected(level)
     assert log.producers() == producers

@@ -26,11 +26,11 @@ from stratalog.record.header import MAGIC_POSITION, parse_header
 from stratalog.segment.file_names import TRANSACTION_CHECKSUM_SUFFIX, TRANSACTION_INDEX_SUFFIX
 from stratalog.segment.transaction_checksum import write_checksum
 from stratalog.segment.transaction_index import AbortedTransaction
+from stratalog.testing.log_consumer import read_as_consumer
 from stratalog.testing.log_machine import NEVER_MS
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from stratalog.testing.producer_ledger import read_as_consumer
 from stratalog.testing.sequential_ids import SequentialIds
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.1"

@@ -20,8 +20,8 @@ from stratalog.record.batch import batches
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
 from stratalog.segment.log_segment import LogSegment
 from stratalog.testing.cleaning_history import CONFIG, CleaningHistory
-from stratalog.testing.cleaning_oracle import SteppingReader
 from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.log_consumer import Consumer
 from stratalog.testing.log_ledger import read_local
 from stratalog.testing.log_machine import NEVER_MS, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
@@ -383,9 +383,7 @@ class Beside:
         self._read(700)
 
     def _read(self, max_bytes: int) -> None:
-        reader = SteppingReader(self._log)
-        while reader.step(max_bytes):
-            pass
+        Consumer(self._log).catch_up(max_bytes=max_bytes)
 
     def _look_up(self) -> None:
         log = self._log

@@ -8,7 +8,7 @@ from stratalog.base.errors import OffsetOutOfRangeError
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.batch import batches, decode
+from stratalog.testing.log_consumer import committed_records
 from stratalog.testing.torture.keyed_ledger import KeyedLedger, KeyedView
 
 _FETCH_BYTES = 64 * 1024
@@ -49,21 +49,8 @@ class TortureReader:
         return self.view.differences(last_values, self._log.log_start_offset)
 
     def _take(self, fetched: FetchData) -> None:
-        waiting = sorted(fetched.aborted_transactions, key=lambda aborted: aborted.first_offset)
-        aborted_ids: set[int] = set()
-        for position, header in batches(fetched.batches):
-            while waiting and waiting[0].first_offset <= header.last_offset:
-                aborted_ids.add(waiting.pop(0).producer_id)
-            if header.is_control:
-                aborted_ids.discard(header.producer_id)
-                continue
-            if header.is_transactional and header.producer_id in aborted_ids:
-                continue
-            for record in decode(fetched.batches, position):
-                if record.offset >= self._offset:
-                    assert record.key is not None
-                    _, number = record.headers[0]
-                    assert number is not None
-                    self.view.take(
-                        record.offset, record.key, record.value, int(struct.unpack(">q", number)[0])
-                    )
+        for record in committed_records(fetched, self._offset):
+            assert record.key is not None
+            _, number = record.headers[0]
+            assert number is not None
+            self.view.take(record.offset, record.key, record.value, int(struct.unpack(">q", number)[0]))
