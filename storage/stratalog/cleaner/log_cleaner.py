@@ -7,7 +7,8 @@ shall together: a clean borrows its part before it begins and returns it at its 
 altered while cleans run, which go on with what they have.
 
 Logs that are compacted have no other retention than that of this class: it needs the log for itself, as a
-clean does. It goes on where cleaning is switched off or a log's cleaning fails.
+clean does. It goes on where cleaning is switched off or a log's cleaning fails. Only while such a log moves
+between directories is it done by whoever does it for the other logs.
 
 Locks: `_changed` is held for single steps, and nothing is called under it.
 """
@@ -207,7 +208,7 @@ class LogCleaner:
         """Apply the retention of all logs that are compacted here; returns how many segments went.
 
         Of a log whose policy is `compact` alone, what lies below its start goes. A log that is being cleaned,
-        or is paused, is left out; a worker looks at it after the clean. For workers, and for whoever does the
+        or is paused, is left out; a worker looks at it afterwards. For workers, and for whoever does the
         retention of the other logs: the workers may be busy for hours.
         """
         if not self._retention_lock.acquire(blocking=False):

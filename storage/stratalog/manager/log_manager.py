@@ -89,8 +89,6 @@ class LogManager:
         self._is_closed = False
         self.cleaner = CleanerManager(directories.filesystem, clock, seeded_random(ids), self.logs)
         """Whoever is to change a log in a way that a clean must not meet pauses it."""
-        self.tasks = LogTasks(directories, self.cleaner, self.logs, self._is_open)
-        """What somebody has to do again and again."""
         self._loader = LogLoading(
             clock,
             scheduler,
@@ -106,6 +104,8 @@ class LogManager:
         self._let_cleaner_into(directories)
         self.moves = LogMoves(clock, ids, directories, self.cleaner, self._away)
         """Of logs between directories: what was cut off, and what goes on."""
+        self.tasks = LogTasks(directories, self.cleaner, self.logs, self._is_open, self.moves.is_moving)
+        """What somebody has to do again and again."""
         self._expiry = scheduler.every(
             "expire producers",
             self.tasks.remove_expired_producers,

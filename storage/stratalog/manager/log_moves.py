@@ -62,6 +62,11 @@ class LogMoves:
         """The former process had begun to move the partition."""
         return any(wanted.partition == partition for wanted in self._wanted)
 
+    def is_moving(self, partition: TopicPartition) -> bool:
+        """A move of the partition is under way, or about to begin. No lock is taken."""
+        move = self._moves.get(partition)
+        return move is not None and not move.state.is_final
+
     def progress(self) -> tuple[MoveProgress, ...]:
         """Of the last move of each partition that had one in this process, and of those that are wanted and
         have not begun again, in order."""

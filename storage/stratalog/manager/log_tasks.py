@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from stratalog.base.errors import DataDirectoryError
+from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.disk_error import disk_errors
@@ -28,12 +29,15 @@ class LogTasks:
         cleaner: CleanerManager,
         logs: Callable[[], Sequence[UnifiedLog]],
         is_open: Callable[[UnifiedLog], bool],
+        is_moving: Callable[[TopicPartition], bool],
     ) -> None:
-        """`logs`: all open ones. `is_open`: this one still is; asked under the checkpoints' locks."""
+        """`logs`: all open ones. `is_open`: this one still is; asked under the checkpoints' locks.
+        `is_moving`: the partition's move keeps the cleaner away, see `LogMoves.is_moving`."""
         self._directories = directories
         self._cleaner = cleaner
         self._logs = logs
         self._is_open = is_open
+        self._is_moving = is_moving
 
     def flush_old(self) -> None:
         """Flush the logs whose `flush.ms` is over, one after the other: it bounds what a power loss takes.
@@ -92,9 +96,11 @@ class LogTasks:
 
     def delete_old_segments(self, log: UnifiedLog) -> int:
         """Drop the segments of a log that is not tiered which are below its start, too many or too old;
-        returns how many. The cleaner stays away meanwhile; a log that is its own it looks after itself.
-        Raises CorruptRecordError, DataDirectoryError."""
-        if is_cleaned_here(log.config):
+        returns how many. The cleaner stays away meanwhile; a log that is its own it looks after itself,
+        but for one that moves, from which it is kept away. Raises CorruptRecordError, DataDirectoryError.
+        """
+        # A move that ends behind the question is no matter: the pause waits for a clean that has begun.
+        if is_cleaned_here(log.config) and not self._is_moving(log.topic_partition):
             return 0
         with self._cleaner.paused(log.topic_partition):
             # It may have become the cleaner's, or may have ceased to be: nobody else has it now.
