@@ -15,6 +15,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.roll_rule import RollRule
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
+from stratalog.record.header import TimestampType
 from stratalog.record.record import Record
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.log_segment import LogSegment
@@ -100,6 +101,43 @@ def test_a_segment_is_as_old_as_its_first_batch(times_ms: list[int], expected: l
     config = dataclasses.replace(UNLIMITED, segment_ms=500)
     requests = [batch(timestamp_ms=timestamp_ms) for timestamp_ms in times_ms]
     assert bases_after(config, requests) == expected
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "last_ms", "expected"),
+    [
+        ([1000, 1400], 1500, [0]),
+        ([1000, 1400], 1501, [0, 2]),
+        ([1400, 1000], 1900, [0]),
+        ([1400, 1000], 1901, [0, 2]),
+        # Without a time the clock counts, and that stands still here.
+        ([-1, 1000], 9000, [0]),
+    ],
+)
+def test_the_first_batch_of_a_first_request_is_the_first(
+    times_ms: list[int], last_ms: int, expected: list[int]
+) -> None:
+    config = dataclasses.replace(UNLIMITED, segment_ms=500)
+    first = b"".join(batch(timestamp_ms=timestamp_ms) for timestamp_ms in times_ms)
+    assert bases_after(config, [first, batch(timestamp_ms=last_ms)]) == expected
+
+
+def test_where_the_log_gives_the_times_a_segment_is_as_old_by_these() -> None:
+    config = dataclasses.replace(
+        UNLIMITED, segment_ms=500, message_timestamp_type=TimestampType.LOG_APPEND_TIME
+    )
+    machine = LogMachine(config=config)
+    log = machine.start()
+    for passed_ms, sent_ms, expected in (
+        (0, 1000, [0]),
+        (500, 9000, [0]),
+        (1, 9000, [0, 2]),
+        (499, 1, [0, 2]),
+        (2, 9000, [0, 2, 4]),
+    ):
+        machine.clock.advance(passed_ms)
+        log.append_as_leader(batch(timestamp_ms=sent_ms), 1)
+        assert bases(log) == expected
 
 
 @pytest.mark.parametrize(
