@@ -129,6 +129,30 @@ async def test_a_directory_that_is_left_out_keeps_its_cordon(tmp_path: Path) -> 
         assert states == ["live", "cordoned"]
 
 
+async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, other, wrong = f"{tmp_path}/data", f"{tmp_path}/other", f"{tmp_path}/nix"
+
+    def told() -> list[str]:
+        texts = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        caplog.clear()
+        return [text for text in texts if text.startswith("cordoned.log.dirs names directories")]
+
+    async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": f"{wrong}/,{other}"}):
+        [text] = told()
+        assert f"by them: {wrong}. " in text
+        assert f"is named as in {data}, {other}. " in text
+        assert "log-dirs uncordon PATH" in text
+    async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": other}):
+        assert told() == []
+    async with service_bench(tmp_path, config={"cordoned.log.dirs": other}) as bench:
+        assert len(told()) == 1
+        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
+    async with service_bench(tmp_path, config={"cordoned.log.dirs": other}):
+        assert told() == []
+
+
 async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
     data, other = f"{tmp_path}/data", f"{tmp_path}/other"
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:

@@ -52,6 +52,7 @@ class LogDirectoryManager:
         self._lock = threading.Lock()
         self._moves: dict[TopicPartition, LogMove] = {}
         self._throttle_moves(runtime.current)
+        _tell_of_unused_cordons(runtime.current, logs.data_dirs)
 
     def require_applicable(self, config: BrokerConfig) -> None:
         # One that the server was started without stays in the list until somebody takes it away.
@@ -187,6 +188,21 @@ class LogDirectoryManager:
 
 def _run(move: LogMove) -> None:
     move.run()
+
+
+def _tell_of_unused_cordons(config: BrokerConfig, paths: Sequence[str]) -> None:
+    """The server was started without them: they are on disks that are not there, or nobody's."""
+    unused = [path for path in config.values[CORDONED] if path not in paths]
+    if unused:
+        logger.warning(
+            "%s names directories that the server was started without, and cordons nothing by them: %s. Were"
+            " others meant? Then correct the paths; a log directory is named as in %s. Are they to come back?"
+            " Then leave them. Otherwise take them out of what the start is given, or let `stratalog log-dirs"
+            " uncordon PATH` do it",
+            CORDONED,
+            ", ".join(unused),
+            ", ".join(paths),
+        )
 
 
 def cordoned_of(config: BrokerConfig, paths: Sequence[str]) -> tuple[str, ...]:
