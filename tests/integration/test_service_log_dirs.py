@@ -153,6 +153,59 @@ async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
         assert told() == []
 
 
+async def test_the_last_uncordon_leaves_nothing_behind_but_against_the_start(tmp_path: Path) -> None:
+    other = f"{tmp_path}/other"
+    given = {"cordoned.log.dirs": other}
+
+    async def states(bench: ServiceBench) -> list[str]:
+        return [one.state for one in (await bench.client.admin.describe_log_dirs()).log_dirs]
+
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        await bench.client.admin.cordon_log_dir(other)
+        assert dict(bench.server.engine.runtime.current.dynamic) == given
+        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
+        assert not bench.server.engine.runtime.current.dynamic
+    async with service_bench(tmp_path, log_dirs=(other,), config=given) as bench:
+        assert await states(bench) == ["live", "cordoned"], "nothing beats what this start was given"
+        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
+        assert await states(bench) == ["live", "live"]
+    async with service_bench(tmp_path, log_dirs=(other,), config=given) as bench:
+        assert await states(bench) == ["live", "live"], "let in for good"
+
+
+async def test_uncordon_says_what_became_of_the_directory(tmp_path: Path) -> None:
+    disk, data, other, wrong = FailingDisk(), f"{tmp_path}/data", f"{tmp_path}/other", f"{tmp_path}/nix"
+
+    async def uncordon(bench: ServiceBench, path: str) -> str:
+        shown = await asyncio.to_thread(run, bench, "log-dirs", "uncordon", path)
+        assert shown.exit_code == 0, shown.output
+        return str(shown.output)
+
+    cordoned = {"cordoned.log.dirs": f"{data},{other},{wrong}"}
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        await bench.client.admin.create_topic("t", 2)
+        number = next(number for number in range(2) if path_of(bench, number) == other)
+    async with service_bench(tmp_path, config=cordoned) as bench:
+        assert await uncordon(bench, data) == f"{data} takes new partitions\n"
+        assert (
+            await uncordon(bench, other)
+            == f"the cordon of {other} is gone; it takes no new partitions while it is missing\n"
+        )
+        assert (
+            await uncordon(bench, wrong)
+            == f"the cordon of {wrong} is gone; the server was started without that directory\n"
+        )
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        await bench.client.admin.cordon_log_dir(other)
+        disk.broken = (other,)
+        with pytest.raises(DataDirectoryError):
+            await bench.append("t", [b"x"], number)
+        assert (
+            await uncordon(bench, other)
+            == f"the cordon of {other} is gone; it takes no new partitions while it is offline\n"
+        )
+
+
 async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
     data, other = f"{tmp_path}/data", f"{tmp_path}/other"
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:

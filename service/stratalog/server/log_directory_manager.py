@@ -122,7 +122,10 @@ class LogDirectoryManager:
             wanted = [known for known in cordoned if known != path]
             if is_cordoned:
                 wanted.append(path)
-            return (ConfigChange(CORDONED, ",".join(wanted)),)
+            # An empty list is only needed against one of the start; it would beat one that a later start is
+            # given.
+            is_needed = bool(wanted or config.static.get(CORDONED))
+            return (ConfigChange(CORDONED, ",".join(wanted) if is_needed else None),)
 
         self._runtime.alter_by(change, even_unwritten=True)
         return path
