@@ -352,6 +352,24 @@ def test_a_log_start_beyond_the_end_survives_a_crash_at_every_operation(is_cut: 
             found.check()
 
 
+def test_leader_epochs_begin_at_the_log_start_after_a_crash_too() -> None:
+    """Though their file still has those that were deleted."""
+    machine = LogMachine(config=LogConfig(remote_storage_enable=False, retention_ms=-1))
+    log, ledger = machine.start(), LogLedger()
+    for epoch in (2, 4, 7):
+        ledger.leader_epoch = epoch
+        ledger.append(log, [ledger.batch(3)])
+    log.increment_log_start_offset(5)
+    before = [log.end_offset_for(epoch) for epoch in range(9)]
+    assert before == [(0, 5), (1, 5), (2, 5), (3, 5), (4, 6), (4, 6), (4, 6), (7, 9), None]
+    machine.kill()
+    log = machine.start()
+    assert [log.end_offset_for(epoch) for epoch in range(9)] == before
+    machine.stop()
+    log = machine.start()
+    assert [log.end_offset_for(epoch) for epoch in range(9)] == before
+
+
 def test_indexes_of_sealed_segments_are_durable_with_their_data() -> None:
     disk = MemoryFileSystem()
     log = LogMachine(disk, CONFIG).start()
