@@ -213,6 +213,21 @@ def test_a_snapshot_above_a_truncation_never_comes_back() -> None:
         assert found_in(disk.reopened(survival)) == [50]
 
 
+def test_what_was_held_back_never_comes_back_once_it_is_released() -> None:
+    disk = FaultyFileSystem()
+    files = files_with(disk, 50, 60, 70)
+    files.hold()
+    files.remove_outside(0, 65)
+    files.remove_at(50)
+    files.write(SNAPSHOT._replace(end_offset=62), durable=False)
+    assert list(files.offsets) == [60, 62]
+    assert found_in(disk) == [50, 60, 70]
+    files.release()
+    assert found_in(disk) == [60, 62]
+    for survival in ALL_SURVIVALS:
+        assert found_in(disk.reopened(survival)) in ([60], [60, 62])
+
+
 def test_an_error_beside_a_write_leaves_what_was_there() -> None:
     disk = FaultyFileSystem()
     files = files_with(disk, 50)
