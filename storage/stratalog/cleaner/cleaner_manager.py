@@ -404,10 +404,14 @@ class CleanerManager:
             right_offset = first_dirty_offset(log, offset)
             if offset is None or right_offset == offset:
                 return
-            logger.warning(
-                "%s was cleaned up to an offset that its log does not have, and is cleaned from its start,"
-                " checkpoint=`%d` log_start_offset=`%d` log_end_offset=`%d`",
+            # Deletions and retention pass what was cleaned as a matter of course.
+            is_passed = offset < right_offset
+            logger.log(
+                logging.DEBUG if is_passed else logging.WARNING,
+                "%s was cleaned up to an offset %s, and is cleaned from its start, checkpoint=`%d`"
+                " log_start_offset=`%d` log_end_offset=`%d`",
                 log.topic_partition,
+                "below its start" if is_passed else "that its log does not have",
                 offset,
                 log.log_start_offset,
                 log.log_end_offset,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -283,11 +284,15 @@ def test_a_moved_partition_keeps_what_is_known_of_it() -> None:
     assert checkpoint_on_disk(machine, f"{other}/{CLEANER_OFFSET_FILE}") == {partition: 1}
 
 
-@pytest.mark.parametrize(("checkpoint", "expected"), [(3, 5), (5, 5), (7, 7), (11, 5)])
+@pytest.mark.parametrize(
+    ("checkpoint", "expected", "told"), [(3, 5, "DEBUG"), (5, 5, None), (7, 7, None), (11, 5, "WARNING")]
+)
 def test_a_checkpoint_that_the_log_does_not_reach_is_corrected_at_once(
-    checkpoint: int, expected: int
+    checkpoint: int, expected: int, told: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Even of a log with nothing to clean: it will grow."""
+    """Even of a log with nothing to clean: it will grow. That the start has passed it is no news: retention
+    and deletions do that."""
+    caplog.set_level(logging.DEBUG, "stratalog.cleaner.cleaner_manager")
     machine = CleanerMachine()
     log = machine.open(0, start_offset=5)
     machine.fill(log, 5)
@@ -299,6 +304,9 @@ def test_a_checkpoint_that_the_log_does_not_reach_is_corrected_at_once(
     found = taken(manager)
     assert found.first_dirty_offset == expected
     assert checkpoint_on_disk(machine) == {log.topic_partition: expected}
+    assert [(record.levelname, "its log does not have" in record.message) for record in caplog.records] == (
+        [] if told is None else [(told, told == "WARNING")]
+    )
 
 
 def test_a_damaged_checkpoint_counts_as_empty() -> None:
