@@ -259,6 +259,22 @@ def test_a_log_that_was_never_flushed_keeps_its_start_in_a_power_loss() -> None:
     assert machine.start().log_start_offset == 2
 
 
+def test_a_start_behind_what_is_durable_is_kept_here_though_the_store_says_where_a_log_starts() -> None:
+    """Else other records got the offsets of deleted ones, and went as soon as the store is asked."""
+    machine, log = started(LogConfig(retention_ms=-1))
+    fill(log, 1)
+    log.flush()
+    fill(log, 3)
+    log.increment_log_start_offset(3)
+    assert isinstance(machine.disk, MemoryFileSystem)
+    machine.disk = machine.disk.after_crash(Survival(Kept.NONE, Kept.ALL))
+    machine.manager = None
+    log = machine.start()
+    assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+    assert log.recovery_report.lost_end_offset == 1
+    log.check()
+
+
 def test_producers_of_what_went_are_remembered_after_a_power_loss() -> None:
     """Only a snapshot has them by then, which nothing else had synced."""
     machine, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
