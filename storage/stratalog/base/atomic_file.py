@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 
+from stratalog.base.file_contents import write_file
 from stratalog.base.filesystem import FileSystem
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -19,14 +20,7 @@ def replace_file(filesystem: FileSystem, path: str, data: bytes) -> None:
     Raises OSError; the old contents are then still in place, or the new ones are.
     """
     temporary_path = path + TEMPORARY_SUFFIX
-    file = filesystem.open_append(temporary_path)
-    try:
-        # A crash may have left a temporary file with other contents.
-        file.truncate(0)
-        file.append([data])
-        # Synced before the rename: a durable name must never stand for contents that are not.
-        file.sync()
-    finally:
-        file.close()
+    # Synced before the rename: a durable name must never stand for contents that are not.
+    write_file(filesystem, temporary_path, [data])
     filesystem.rename(temporary_path, path)
     filesystem.sync_directory(posixpath.dirname(path))

@@ -21,6 +21,7 @@ from __future__ import annotations
 from itertools import count
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.base.file_contents import read_pieces, write_file
 from stratalog.base.filesystem import AppendFile, FileSystem
 from stratalog.log.log_recovery import WalkedLog
 from stratalog.record.batch import crc_matches
@@ -90,12 +91,5 @@ def _free_path(filesystem: FileSystem, directory: str, offset: int) -> str:
 def _copy(filesystem: FileSystem, source: AppendFile, start: int, end: int, path: str) -> None:
     # As `.cleaned`, which the next process removes if this one dies.
     unfinished_path = segment_path(path.rpartition("/")[0], 0, LOG_SUFFIX) + CLEANED_SUFFIX
-    file = filesystem.open_append(unfinished_path)
-    try:
-        file.truncate(0)
-        for position in range(start, end, _CHUNK_BYTES):
-            file.append([source.read_at(position, min(_CHUNK_BYTES, end - position))])
-        file.sync()
-    finally:
-        file.close()
+    write_file(filesystem, unfinished_path, read_pieces(source, start, end))
     filesystem.rename(unfinished_path, path)

@@ -20,6 +20,7 @@ from collections.abc import Collection, Sequence
 
 from stratalog.base.atomic_file import TEMPORARY_SUFFIX, replace_file
 from stratalog.base.errors import CorruptRecordError
+from stratalog.base.file_contents import write_file
 from stratalog.base.filesystem import FileSystem
 from stratalog.log.producer_snapshot import (
     ProducerSnapshot,
@@ -82,12 +83,7 @@ class ProducerSnapshotFiles:
         elif durable:
             replace_file(self._filesystem, path, data)
         else:
-            file = self._filesystem.open_append(path)
-            try:
-                file.truncate(0)
-                file.append([data])
-            finally:
-                file.close()
+            write_file(self._filesystem, path, [data], durable=False)
             self._unsynced.append(snapshot.end_offset)
         if snapshot.end_offset not in self._offsets:
             insort(self._offsets, snapshot.end_offset)

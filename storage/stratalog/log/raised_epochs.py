@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.base.file_contents import read_pieces, write_file
 from stratalog.base.filesystem import AppendFile
 from stratalog.log.leader_epoch_cache import EpochEntry, LeaderEpochCache
 from stratalog.log.recovered_lineage import is_newer, require_epoch
@@ -31,8 +32,6 @@ from stratalog.segment.batch_walk import walk
 from stratalog.segment.file_names import CLEANED_SUFFIX
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
-
-_CHUNK_BYTES = 1 << 20
 
 
 class _Lowered(NamedTuple):
@@ -118,27 +117,17 @@ class EpochRaise:
         copy_path = segment.path + CLEANED_SUFFIX
         if self._filesystem.exists(copy_path):
             self._filesystem.unlink(copy_path)
-        copy = self._filesystem.open_append(copy_path)
-        try:
-            with self._resources.files.use(segment.path) as file:
-                position = 0
-                for item in lowered:
-                    epoch_position = item.position + LEADER_EPOCH_POSITION
-                    _copy(file, position, epoch_position, copy)
-                    copy.append([item.leader_epoch.to_bytes(MAGIC_POSITION - LEADER_EPOCH_POSITION, "big")])
-                    position = item.position + MAGIC_POSITION
-                _copy(file, position, file.size(), copy)
-            copy.sync()
-        finally:
-            copy.close()
+        with self._resources.files.use(segment.path) as file:
+            write_file(self._filesystem, copy_path, _with_epochs(file, lowered))
         self._resources.files.forget(segment.path)
         self._filesystem.rename(copy_path, segment.path)
 
 
-def _copy(source: AppendFile, position: int, end_position: int, target: AppendFile) -> None:
-    while position < end_position:
-        data = source.read_at(position, min(_CHUNK_BYTES, end_position - position))
-        if not data:
-            return
-        target.append([data])
-        position += len(data)
+def _with_epochs(file: AppendFile, lowered: Sequence[_Lowered]) -> Iterator[bytes]:
+    """What the file holds, but for the epochs of these batches."""
+    position = 0
+    for item in lowered:
+        yield from read_pieces(file, position, item.position + LEADER_EPOCH_POSITION)
+        yield item.leader_epoch.to_bytes(MAGIC_POSITION - LEADER_EPOCH_POSITION, "big")
+        position = item.position + MAGIC_POSITION
+    yield from read_pieces(file, position, file.size())

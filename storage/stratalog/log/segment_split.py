@@ -7,12 +7,13 @@ limit when they compacted; what they left is taken apart before anything else is
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.base.filesystem import AppendFile, FileSystem
+from stratalog.base.file_contents import read_pieces, write_file
+from stratalog.base.filesystem import FileSystem
 from stratalog.log.segment_swap import replace_segments
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.header import HEADER_SIZE, parse_header
@@ -27,8 +28,6 @@ from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.transaction_index import TransactionIndex
-
-_COPY_BYTES = 1024 * 1024
 
 
 class _Part(NamedTuple):
@@ -49,10 +48,11 @@ def split_segment(resources: SegmentResources, directory: str, segment: LogSegme
     aborted = _aborted_by_part(resources.filesystem, directory, segment.base_offset, parts)
     with resources.files.use(segment.path) as file:
         for part in parts:
-            _write(resources.filesystem, directory, part, LOG_SUFFIX, _chunks(file, part))
-            if aborted[part.base_offset]:
-                data = [aborted[part.base_offset]]
-                _write(resources.filesystem, directory, part, TRANSACTION_INDEX_SUFFIX, data)
+            path = segment_path(directory, part.base_offset, LOG_SUFFIX) + CLEANED_SUFFIX
+            write_file(resources.filesystem, path, read_pieces(file, part.start_position, part.end_position))
+            if entries := aborted[part.base_offset]:
+                path = segment_path(directory, part.base_offset, TRANSACTION_INDEX_SUFFIX) + CLEANED_SUFFIX
+                write_file(resources.filesystem, path, [entries])
     replace_segments(resources.filesystem, directory, [part.base_offset for part in parts], [segment])
     segment.unlink_deleted()
 
@@ -90,23 +90,3 @@ def _aborted_by_part(
         ordinal = bisect_right(parts, entry.last_offset, key=lambda part: part.base_offset) - 1
         indexes[ordinal].append(entry)
     return {index.base_offset: index.to_bytes() for index in indexes}
-
-
-def _write(filesystem: FileSystem, directory: str, part: _Part, suffix: str, chunks: Iterable[bytes]) -> None:
-    file = filesystem.open_append(segment_path(directory, part.base_offset, suffix) + CLEANED_SUFFIX)
-    try:
-        file.truncate(0)
-        for chunk in chunks:
-            file.append([chunk])
-        file.sync()
-    finally:
-        file.close()
-
-
-def _chunks(source: AppendFile, part: _Part) -> Iterator[bytes]:
-    position = part.start_position
-    while position < part.end_position:
-        data = source.read_at(position, min(_COPY_BYTES, part.end_position - position))
-        assert data, "the file has just been as long as that"
-        yield data
-        position += len(data)
