@@ -247,6 +247,37 @@ def test_markers_are_records_to_a_search_by_time_as_in_kafka() -> None:
     assert log.offset_for_timestamp(30) == (30, 1)
 
 
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_index_files_know_nothing_of_what_a_truncation_took(*, is_sealed: bool) -> None:
+    """Whoever copies the directory finds no entry that leads behind the data, or to what comes later."""
+    paths = [f"{PARTITION_DIR}/{0:020d}{suffix}" for suffix in (".index", ".timeindex")]
+
+    def stopped(count: int) -> LogMachine:
+        machine = LogMachine(config=SMALL)
+        log = machine.start()
+        for number in range(count):
+            log.append_as_leader(batch(timestamp_ms=1000 + number), 1)
+        if is_sealed and count > 5:
+            log.roll()
+            log.append_as_leader(batch(), 1)
+        machine.stop()
+        return machine
+
+    machine, expected = stopped(7), stopped(5)
+    assert all(machine.disk.file_size(path) > expected.disk.file_size(path) > 0 for path in paths)
+    log = machine.start()
+    log.truncate_to(5)
+    # What is left of them is in memory, and is written when the segment is sealed, or the log closed.
+    assert [machine.disk.file_size(path) for path in paths] == [0, 0]
+    log.check()
+    machine.stop()
+    for path in paths:
+        assert machine.disk.read_file(path) == expected.disk.read_file(path)
+    log = machine.start()
+    assert log.recovery_report.was_clean
+    assert log.max_timestamp() == (1004, 4)
+
+
 def test_a_segment_takes_no_request_that_is_larger() -> None:
     log = LogMachine(config=SMALL).start()
     with pytest.raises(RecordTooLargeError):
