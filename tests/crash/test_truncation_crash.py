@@ -6,6 +6,7 @@ the log at the end that was asked for, above its last batch. No death on the way
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +19,8 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import PARTITION, LogMachine
+from stratalog.testing.log_machine import PARTITION, PARTITION_DIR, LogMachine
+from stratalog.testing.memory_filesystem import MemoryFileSystem, Survival
 from stratalog.testing.sampling import Sampling
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100, remote_storage_enable=False)
@@ -83,6 +85,8 @@ def test_a_death_in_a_truncation_loses_nothing_below_it_and_refuses_no_start(ste
     last = whole.disk.operation_count
     kept = [offset for offset in before if offset < whole.target]
     assert offsets(whole.log) == kept
+    # Each batch is of one record, so nothing lies over the cut: what comes next must not be numbered below.
+    assert whole.log.log_end_offset == whole.target
     sampling = Sampling()
     for operation in range(first + 1, last + 1):
         dying = Follower(steps)
@@ -99,3 +103,33 @@ def test_a_death_in_a_truncation_loses_nothing_below_it_and_refuses_no_start(ste
             assert log.log_end_offset <= former_end_offset
             log.append_as_leader(encode_batch([Record(0, 1, b"k", b"v")]), 2)
             log.check()
+
+
+@pytest.mark.parametrize("survival", ALL_SURVIVALS)
+def test_what_was_cut_never_comes_back_behind_what_came_in_its_place(survival: Survival) -> None:
+    """Where neither snapshots nor leader epochs change with the cut, nothing else makes the names durable."""
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk, dataclasses.replace(CONFIG, segment_bytes=600))
+    log = machine.start()
+    for offset in range(12):
+        append_one(log, offset, b"old")
+    second_base = log.segments()[1].base_offset
+    assert second_base == 3
+    machine.stop()
+    for name in disk.list_directory(PARTITION_DIR):
+        if name.endswith(".snapshot"):
+            disk.unlink(f"{PARTITION_DIR}/{name}")
+    log = machine.start()
+    log.truncate_to(1)
+    for offset in range(1, second_base):
+        append_one(log, offset, b"new")
+    log.flush()
+    machine.checkpoint()
+    found = LogMachine(disk.after_crash(survival), CONFIG).start()
+    found.check()
+    assert [record.value[:3] for record in read_local(found) if record.value] == [b"old", b"new", b"new"]
+
+
+def append_one(log: UnifiedLog, offset: int, text: bytes) -> None:
+    record = Record(0, 1000, b"k", text.ljust(100))
+    log.append_as_follower(encode_batch([record], base_offset=offset, leader_epoch=1))
