@@ -75,10 +75,10 @@ class Cleaner:
             limits.check_done()
             limits.throttle(size_bytes)
 
-        window_bytes = max(_MIN_WINDOW_BYTES, limits.io_buffer_bytes)
         config = log.config
         producers = log.producers()
         segments = log.local_segments
+        window_bytes = _window_bytes(limits, segments, to_clean.first_uncleanable_offset)
         assert to_clean.first_uncleanable_offset <= min(log.last_stable_offset, segments.active.base_offset)
         left: list[SegmentGroup] = []
         # Those below go with the next look of retention, which may be now.
@@ -172,6 +172,12 @@ class Cleaner:
         cleaned = cleaner.clean(group, min(horizon_ms, MAX_HORIZON_MS))
         if not log.segment_exchange.replace(cleaned, group, on_read):
             raise CleaningAbortedError("segments of the log were dropped while it was cleaned")
+
+
+def _window_bytes(limits: CleanLimits, segments: LogSegments, stop_offset: int) -> int:
+    """No more than the largest segment can fill: memory is taken for all of it at once."""
+    cleaned = (segment.size_bytes for segment in segments.sealed if segment.base_offset < stop_offset)
+    return min(max(_MIN_WINDOW_BYTES, limits.io_buffer_bytes), max(cleaned, default=0))
 
 
 def _parts(segments: LogSegments, plan: CleanPlan) -> tuple[list[LogSegment], list[LogSegment]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import tracemalloc
 
 import pytest
 
@@ -117,6 +118,21 @@ def test_small_logs_take_small_maps() -> None:
     cleaned.clean(limits()._replace(map_bytes=1 << 40))
     assert cleaned.result.stats.max_map_entry_count < 10
     assert not cleaned.result.stats.is_map_full
+
+
+def test_small_logs_take_small_windows() -> None:
+    cleaned = Cleaned()
+    for number in range(200):
+        cleaned.put((b"k%d" % (number % 2), b"%d" % number))
+    made = limits(io_buffer_bytes=64 << 20)
+    tracemalloc.start()
+    try:
+        cleaned.clean(made)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 4 << 20
+    assert cleaned.left() == [(198, b"k0", b"198"), (199, b"k1", b"199")]
 
 
 def test_a_batch_that_is_larger_than_the_window_is_cleaned_as_any_other() -> None:
