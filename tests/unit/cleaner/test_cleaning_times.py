@@ -45,6 +45,31 @@ def test_a_tombstone_that_never_goes_has_the_furthest_horizon_there_is() -> None
     assert [one.timestamp_ms for one in read_local(cleaned.log)] == [cleaned.machine.clock.now_ms()]
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_tombstone_that_never_goes_stays_under_a_shorter_time_until_it_is_written_again(
+    codec: Codec,
+) -> None:
+    """As docs/cleaning.md has it: what is written into a batch holds."""
+    cleaned = Cleaned(dataclasses.replace(CONFIG, delete_retention_ms=2**63 - 1))
+    cleaned.put((b"a", b"1"), (b"a", None), codec=codec)
+    cleaned.clean()
+    cleaned.log.reconfigure(CONFIG)
+    for text in (b"1", b"2"):
+        cleaned.machine.clock.advance(100_000)
+        cleaned.put((b"x", text))
+        cleaned.clean(all_dirty=True)
+        assert (1, b"a", None) in cleaned.left()
+        assert cleaned.result.horizon_ms == NO_HORIZON
+    cleaned.put((b"a", None), codec=codec)
+    cleaned.clean()
+    assert cleaned.left() == [(3, b"x", b"2"), (4, b"a", None)]
+    assert cleaned.result.horizon_ms == cleaned.machine.clock.now_ms() + CONFIG.delete_retention_ms
+    cleaned.machine.clock.advance(CONFIG.delete_retention_ms)
+    cleaned.put((b"x", b"3"))
+    cleaned.clean()
+    assert cleaned.left() == [(5, b"x", b"3")]
+
+
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
 def test_the_time_of_a_tombstone_waits_for_all_of_its_batch(codec: Codec) -> None:
     cleaned = Cleaned()
