@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.log.segment_swap import replace_segments, settle_swaps
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX, segment_path
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_files import rename_segment
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.log_ledger import LogLedger, read_local
-from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
+from stratalog.testing.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100)
@@ -157,6 +160,23 @@ def test_a_damaged_swap_file_replaces_nothing_that_is_there(is_torn: bool) -> No
     data = disk.read_file(path)
     write(disk, path + SWAP_SUFFIX, data[:-1] if is_torn else data[:80] + b"?" + data[81:])
     assert read_local(LogMachine(disk, CONFIG).start()) == records
+
+
+@pytest.mark.parametrize("is_torn", [True, False])
+def test_a_damaged_swap_file_gets_its_name_where_nothing_is_there(is_torn: bool) -> None:
+    """What it replaced is gone: its sound batches are the only ones, and recovery takes it from there."""
+    disk, records, bases = filled()
+    path = segment_path(PARTITION_DIR, bases[-1], ".log")
+    data = disk.read_file(path)
+    damaged = data[:-1] if is_torn else data[:-1] + bytes([data[-1] ^ 1])
+    rename_segment(disk, PARTITION_DIR, bases[-1], "", SWAP_SUFFIX)
+    write(disk, path + SWAP_SUFFIX, damaged)
+    for name in (CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE):
+        disk.unlink(f"{DATA_DIR}/{name}")
+    log = LogMachine(disk, CONFIG).start()
+    assert read_local(log) == records[:-3]
+    assert [info.base_offset for info in log.segments()] == bases
+    log.check()
 
 
 def test_swap_files_at_or_above_the_lowest_cleaned_one_are_removed() -> None:
