@@ -1,0 +1,146 @@
+"""What happens beside the opening of a log, and what is left of an opening that failed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_recovery import LoadProgress
+from stratalog.manager.log_manager import LogManager
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem
+from stratalog.testing.log_machine import PARTITION, TOPIC_ID, LogMachine
+
+CONFIG = LogConfig(segment_bytes=1024, remote_storage_enable=False, retention_ms=-1)
+SECOND = TopicPartition("orders", 1)
+SEGMENT_COUNT = 3
+HOUR_MS = 3_600_000
+
+
+class HookedDisk(FaultyFileSystem):
+    """Calls `before` with the number of each operation, before it. As thread-safe as `before` is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: Callable[[int], None] = lambda _: None
+
+    def next_fate(self, name: str, path: str) -> Fate | None:
+        self.before(self.operation_count + 1)
+        return super().next_fate(name, path)
+
+
+def killed_machine(disk: FaultyFileSystem, *partitions: TopicPartition) -> LogMachine:
+    """Logs of some segments, each with a producer, which nobody has closed."""
+    machine = LogMachine(disk, CONFIG)
+    manager = machine.open()
+    for partition in partitions:
+        log = manager.open_log(partition, TOPIC_ID, CONFIG)
+        for number in range(SEGMENT_COUNT):
+            records = [Record(0, machine.clock.now_ms(), b"k", bytes(600))]
+            log.append_as_leader(encode_batch(records, producer=BatchProducer(9, 0, number)), 1)
+    disk.inner.release_locks()
+    after = LogMachine(disk, CONFIG, producer_id_expiration_ms=24 * HOUR_MS)
+    after.clock = machine.clock
+    return after
+
+
+def opened(manager: LogManager, partition: TopicPartition = PARTITION) -> None:
+    manager.open_log(partition, TOPIC_ID, CONFIG)
+
+
+def test_an_expiry_of_producers_that_is_altered_while_a_log_opens_holds_for_that_log() -> None:
+    """At every operation of the opening: the log is in no list of open ones then."""
+    disk = HookedDisk()
+    manager = killed_machine(disk, PARTITION).open()
+    begin_count = disk.operation_count
+    opened(manager)
+    count = disk.operation_count - begin_count
+    assert count > 10
+    for number in range(1, count + 1):
+        disk = HookedDisk()
+        machine = killed_machine(disk, PARTITION)
+        manager = machine.open()
+        at, altered_at = disk.operation_count + number, list[int]()
+
+        def alter(
+            operation: int, at: int = at, altered_at: list[int] = altered_at, manager: LogManager = manager
+        ) -> None:
+            if operation == at:
+                altered_at.append(operation)
+                manager.set_producer_id_expiration_ms(HOUR_MS)
+
+        disk.before = alter
+        opened(manager)
+        assert altered_at == [at]
+        log = manager.log(PARTITION)
+        assert [entry.producer_id for entry in log.producers()] == [9]
+        machine.clock.advance(2 * HOUR_MS)
+        log.remove_expired_producers()
+        assert log.producers() == (), f"altered before {disk.trace[at - 1]}"
+
+
+class TestTheGaugeOfRemainingSegments:
+    """It is of the thread that opens, and 0 whenever that has nothing to do."""
+
+    def test_when_a_log_is_open(self) -> None:
+        manager = killed_machine(FaultyFileSystem(), PARTITION).open()
+        assert manager.remaining_segment_counts == {}
+        seen: list[dict[str, int]] = []
+        name = threading.current_thread().name
+        manager.open_log(
+            PARTITION, TOPIC_ID, CONFIG, on_progress=lambda _: seen.append(manager.remaining_segment_counts)
+        )
+        assert seen == [{name: count} for count in (3, 2, 1)]
+        assert manager.remaining_segment_counts == {name: 0}
+
+    def test_when_the_disk_has_refused_to_be_read(self) -> None:
+        disk = FaultyFileSystem()
+        manager = killed_machine(disk, PARTITION).open()
+        seen: list[dict[str, int]] = []
+
+        def fail(_: LoadProgress) -> None:
+            seen.append(manager.remaining_segment_counts)
+            disk.fail_at(disk.operation_count + 1)
+
+        with pytest.raises(DataDirectoryError):
+            manager.open_log(PARTITION, TOPIC_ID, CONFIG, on_progress=fail)
+        name = threading.current_thread().name
+        assert seen == [{name: 3}]
+        assert manager.remaining_segment_counts == {name: 0}
+
+    def test_when_others_open_logs_beside(self) -> None:
+        manager = killed_machine(FaultyFileSystem(), PARTITION, SECOND).open()
+        is_begun, may_go_on = threading.Event(), threading.Event()
+
+        def wait(_: LoadProgress) -> None:
+            is_begun.set()
+            assert may_go_on.wait(30)
+
+        def give_up(_: LoadProgress) -> None:
+            raise StoppedError
+
+        with ThreadPoolExecutor(1, thread_name_prefix="opener") as pool:
+            try:
+                opening = pool.submit(manager.open_log, PARTITION, TOPIC_ID, CONFIG, on_progress=wait)
+                assert is_begun.wait(30)
+                with pytest.raises(StoppedError):
+                    manager.open_log(SECOND, TOPIC_ID, CONFIG, on_progress=give_up)
+                name = threading.current_thread().name
+                assert manager.remaining_segment_counts == {"opener_0": 3, name: 0}
+            finally:
+                may_go_on.set()
+            opening.result(30)
+        assert manager.remaining_segment_counts == {"opener_0": 0, name: 0}
+        opened(manager, SECOND)
+
+
+class StoppedError(Exception):
+    """Whoever opens the log has thought better of it."""
