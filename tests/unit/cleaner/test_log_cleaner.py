@@ -158,18 +158,23 @@ def test_each_clean_that_came_to_its_end_is_told(caplog: pytest.LogCaptureFixtur
 
 
 def test_the_longest_of_the_last_cleans_is_known() -> None:
+    """Of as many workers as there are: one that is there no more has had its last clean."""
     machine = CleanedMachine(CleanerSettings(thread_count=2))
-    machine.filled(2)
+    logs = machine.filled(2)
     with ThreadPoolExecutor(2) as pool:
         first = machine.begin(pool, 0)
-        machine.clock.advance(2000)
         second = machine.begin(pool, 1)
-        machine.clock.advance(1000)
+        machine.clock.advance(700)
         first.wait(30)
+        # Who pauses a log goes on when its clean has ended.
+        with machine.manager.paused(logs[0].topic_partition):
+            machine.clock.advance(2000)
         second.wait(30)
-    assert machine.cleaner.stats().max_clean_ms == 3000
+    assert machine.cleaner.stats().max_clean_ms == 2700
     machine.cleaner.reconfigure(CleanerSettings(thread_count=1))
-    assert machine.cleaner.stats().max_clean_ms in (1000, 3000)
+    assert machine.cleaner.stats().max_clean_ms == 700
+    machine.cleaner.reconfigure(CleanerSettings(thread_count=2))
+    assert machine.cleaner.stats().max_clean_ms == 700
 
 
 def test_one_log_that_fails_keeps_no_other_waiting() -> None:
@@ -435,25 +440,3 @@ def test_a_stop_ends_a_clean_that_waits_for_the_throttle() -> None:
     assert not cleaner.clean_filthiest()
     assert not cleaner.reset(machine.partition(0))
     cleaner.stop()
-
-
-def test_a_pause_ends_a_clean_that_waits_for_the_throttle() -> None:
-    machine = CleanedMachine(CleanerSettings(max_bytes_per_s=1.0))
-    machine.filled(1)
-    machine.manager.throttler.take(1 << 40, lambda: None)
-    gate = threading.Event()
-
-    def clean(chosen: LogToClean, limits: CleanLimits) -> CleanResult:
-        gate.set()
-        limits.throttle(1)
-        raise AssertionError("it was told to end")
-
-    cleaner = LogCleaner(
-        machine.clock, machine.machine.scheduler, machine.manager, clean, CleanerSettings(max_bytes_per_s=1.0)
-    )
-    with ThreadPoolExecutor(1) as pool:
-        cleaning = pool.submit(cleaner.clean_filthiest)
-        gate.wait(30)
-        with machine.manager.paused(machine.partition(0)):
-            assert cleaning.result(30)
-            assert not cleaner.clean_filthiest()
