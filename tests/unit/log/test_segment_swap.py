@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stratalog.base.errors import DataDirectoryError
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
@@ -273,6 +274,29 @@ def test_a_segment_whose_offsets_are_too_far_apart_is_split(is_sealed: bool) -> 
     again = machine.start()
     assert again.recovery_report.was_clean
     verify_far(again, is_sealed=is_sealed)
+
+
+@pytest.mark.parametrize("damaged", [None, 1, 2, 3])
+def test_the_parts_of_a_split_segment_are_walked(damaged: int | None) -> None:
+    """Nobody had looked behind the first batch that was too far."""
+    disk = far_disk(is_sealed=True)
+    offsets = [7, FAR + 100, FAR + 101, FAR + 102]
+    batches = [encode_batch([Record(0, 1, None, b"x")], base_offset=at, leader_epoch=1) for at in offsets]
+    data = bytearray(b"".join(batches))
+    if damaged is not None:
+        data[len(b"".join(batches[: damaged + 1])) - 1] ^= 1
+    write(disk, segment_path(PARTITION_DIR, 0, ".log"), bytes(data))
+    disk.unlink(segment_path(PARTITION_DIR, 0, ".txnindex"))
+    if damaged is None:
+        log = of_broker(disk).start()
+        assert not log.recovery_report.was_clean
+        assert log.recovery_report.recovered_bytes == log.size_bytes
+        assert [info.base_offset for info in log.segments()] == [0, FAR + 100, 9 * FAR]
+        assert [record.offset for record in read_local(log)] == [*offsets, 9 * FAR]
+        log.check()
+    else:
+        with pytest.raises(DataDirectoryError, match="had been fsynced"):
+            of_broker(disk).start()
 
 
 @pytest.mark.parametrize("index_bytes", [b"", b"damaged"])
