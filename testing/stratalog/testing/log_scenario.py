@@ -138,7 +138,8 @@ class LogScenario:
 
     def _retain(self, _: list[str]) -> Iterator[str]:
         count = self._log.delete_old_segments()
-        yield f"{count} segments deleted"
+        future_count = self._log.future_segment_count
+        yield f"{count} segments deleted" + (f", {future_count} of the future" if future_count else "")
 
     def _truncate(self, words: list[str]) -> Iterator[str]:
         assert self._machine.manager is not None
