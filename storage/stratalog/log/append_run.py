@@ -28,7 +28,6 @@ from stratalog.log.producer_batch import ProducerBatch
 from stratalog.log.roll_rule import RollRule
 from stratalog.record.header import BatchHeader, TimestampType
 from stratalog.segment.appended_batch import AppendedBatch
-from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 
 
 class _Pending(NamedTuple):
@@ -124,11 +123,8 @@ class AppendRun:
         self._write()
         last_offset = self._last_offset(request)
         if self._refusal is None and self._must_roll(request, last_offset):
-            base_offset = self._local.segments.end_offset
-            if last_offset - base_offset > MAX_RELATIVE_OFFSET:
-                base_offset = request.headers[0].base_offset
             self._state.producers.take_snapshot(durable=False)
-            self._local.roll(self._config, self._now_ms, base_offset)
+            self._local.roll(self._config, self._now_ms)
         return last_offset
 
     def _must_roll(self, request: ValidatedAppend, last_offset: int) -> bool:

@@ -8,44 +8,32 @@ it; who asked for it by appending waits, and is told where it failed.
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.append_request import AppendRequest
 from stratalog.log.append_run import AppendRun
-from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_flusher import LogFlusher
-from stratalog.log.log_loader import LoadedLog
-from stratalog.log.log_offsets import LogOffsets
+from stratalog.log.log_parts import LogParts
 from stratalog.log.log_validator import validate_append, validate_replica
 from stratalog.log.producer_append import AppendOrigin
 from stratalog.log.roll_rule import RollRule
+from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
 
 
 class LogAppender:
     """Thread-safe: it takes UnifiedLog.lock for what it changes."""
 
-    def __init__(
-        self,
-        lock: threading.RLock,
-        clock: Clock,
-        random_source: random.Random,
-        loaded: LoadedLog,
-        offsets: LogOffsets,
-        availability: LogAvailability,
-        flusher: LogFlusher,
-    ) -> None:
-        self._lock = lock
-        self._clock = clock
-        self._local = loaded.local_log
-        self._state = loaded.state
-        self._offsets = offsets
-        self._availability = availability
+    def __init__(self, parts: LogParts, flusher: LogFlusher, random_source: random.Random) -> None:
+        self._lock = parts.lock
+        self._clock = parts.clock
+        self._local = parts.local_log
+        self._state = parts.state
+        self._offsets = parts.offsets
+        self._availability = parts.availability
         self._flusher = flusher
         self._roll_rule = RollRule(random_source)
 
@@ -64,13 +52,19 @@ class LogAppender:
             outcomes = self._write([request], leader_epoch, config)
         return only(self._flushed(outcomes, config))
 
-    def append_replica(self, batches: Buffer, config: LogConfig) -> AppendInfo:
-        """See `UnifiedLog.append_as_follower`."""
+    def append_replica(
+        self, batches: Buffer, config: LogConfig, begin_behind: Callable[[int, LogConfig], None]
+    ) -> AppendInfo:
+        """See `UnifiedLog.append_as_follower`. `begin_behind`: lets the log go on there, behind a hole."""
+        written: list[AppendInfo] = []
         with self._lock:
             validated = validate_replica(batches, self._offsets.log_end_offset)
-            requests = [AppendRequest.of(part, AppendOrigin.REPLICATION) for part in validated.by_segment()]
             # One by one: what follows a part that was refused would lie behind a hole that is none.
-            written = [only(self._write([request], None, config)) for request in requests]
+            for part in validated.by_segment():
+                if part.headers[-1].last_offset - self._offsets.log_end_offset > MAX_RELATIVE_OFFSET:
+                    begin_behind(part.headers[0].base_offset, config)
+                request = AppendRequest.of(part, AppendOrigin.REPLICATION)
+                written.append(only(self._write([request], None, config)))
         info = AppendInfo(written[0].base_offset, written[-1].last_offset, validated.size_bytes)
         return only(self._flushed([info], config))
 
@@ -102,9 +96,6 @@ class LogAppender:
         outcomes = run.finish()
         if run.fatal is not None:
             self._availability.go_offline(run.fatal)
-        # An empty log that goes on behind a gap begins there, and has nothing below to lose.
-        start_offset = self._local.segments.start_offset
-        self._offsets.recovery_point = max(self._offsets.recovery_point, start_offset)
         self._state.publish(self._offsets.high_watermark)
         return outcomes
 

@@ -11,37 +11,22 @@ One for which no file could be opened has not begun: the next flush does what wa
 
 from __future__ import annotations
 
-import threading
-
-from stratalog.base.clock import Clock
-from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_loader import LoadedLog
-from stratalog.log.log_offsets import LogOffsets
+from stratalog.log.log_parts import LogParts
 
 
 class LogFlusher:
     """Thread-safe: one flush at a time, under `lock`; what it changes is guarded by UnifiedLog.lock."""
 
-    def __init__(
-        self,
-        lock: threading.RLock,
-        log_lock: threading.RLock,
-        clock: Clock,
-        loaded: LoadedLog,
-        offsets: LogOffsets,
-        availability: LogAvailability,
-    ) -> None:
-        """`lock` is taken before `log_lock`, which is `UnifiedLog.lock` and is not held while the disk
-        syncs."""
-        self._lock = lock
-        self._log_lock = log_lock
-        self._clock = clock
-        self._local = loaded.local_log
-        self._state = loaded.state
-        self._offsets = offsets
-        self._availability = availability
-        self._flushed_s = clock.monotonic_s()
+    def __init__(self, parts: LogParts) -> None:
+        self._lock = parts.flush_lock
+        self._log_lock = parts.lock
+        self._clock = parts.clock
+        self._local = parts.local_log
+        self._state = parts.state
+        self._offsets = parts.offsets
+        self._availability = parts.availability
+        self._flushed_s = parts.clock.monotonic_s()
         """When the last flush began: what was appended since may not be durable."""
 
     def flush(self) -> int:

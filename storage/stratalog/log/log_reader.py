@@ -10,9 +10,7 @@ from __future__ import annotations
 from stratalog.log import time_lookup
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
-from stratalog.log.local_log import LocalLog
-from stratalog.log.log_availability import LogAvailability
-from stratalog.log.log_offsets import LogOffsets
+from stratalog.log.log_parts import LogParts
 from stratalog.log.segment_info import SegmentInfo, SegmentSource, describe_segment, upload_sources
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
 from stratalog.segment.timestamp_offset import TimestampOffset
@@ -22,10 +20,10 @@ from stratalog.segment.transaction_index import AbortedTransaction
 class LogReader:
     """Thread-safe: it changes nothing."""
 
-    def __init__(self, local_log: LocalLog, offsets: LogOffsets, availability: LogAvailability) -> None:
-        self._local = local_log
-        self._offsets = offsets
-        self._availability = availability
+    def __init__(self, parts: LogParts) -> None:
+        self._local = parts.local_log
+        self._offsets = parts.offsets
+        self._availability = parts.availability
 
     def read(
         self,

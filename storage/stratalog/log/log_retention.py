@@ -17,15 +17,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from stratalog.base.clock import Clock
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log import retention
 from stratalog.log.directory_health import DISK_FAILURES
-from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_loader import LoadedLog
-from stratalog.log.log_offsets import LogOffsets
+from stratalog.log.log_parts import LogParts
 from stratalog.segment.log_segment import LogSegment
 
 logger = logging.getLogger(__name__)
@@ -38,24 +35,16 @@ class LogRetention:
     """Guarded by UnifiedLog: its flush lock and its lock are held for every change but of what `prove_ages`
     finds, which is replaced as a whole."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        topic_partition: TopicPartition,
-        loaded: LoadedLog,
-        offsets: LogOffsets,
-        availability: LogAvailability,
-        roll: Callable[[], None],
-    ) -> None:
+    def __init__(self, parts: LogParts, topic_partition: TopicPartition, roll: Callable[[], None]) -> None:
         """`roll` begins a new segment."""
-        self._clock = clock
+        self._clock = parts.clock
         self._topic_partition = topic_partition
-        self._local = loaded.local_log
-        self._state = loaded.state
-        self._offsets = offsets
-        self._availability = availability
+        self._local = parts.local_log
+        self._state = parts.state
+        self._offsets = parts.offsets
+        self._availability = parts.availability
         self._roll = roll
-        self._filesystem = loaded.local_log.resources.filesystem
+        self._filesystem = parts.local_log.resources.filesystem
         self._newest_ms_of = retention.newest_ms_on(self._filesystem)
         self._reported_base_offset = self._damaged_base_offset = -1
         # Segments whose age was proven, with the size that they had.

@@ -13,7 +13,6 @@ wait for the renames, and for no sync.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -22,10 +21,8 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.log.cleaned_segment import CleanedSegment, OnRead
 from stratalog.log.directory_health import DISK_FAILURES
 from stratalog.log.local_log import LocalLog
-from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_flusher import LogFlusher
-from stratalog.log.log_loader import LoadedLog
-from stratalog.log.log_offsets import LogOffsets
+from stratalog.log.log_parts import LogParts
 from stratalog.log.log_segments import LogSegments
 from stratalog.log.segment_swap import announce_swap, exchange_names, take_back_swap
 from stratalog.segment.log_segment import LogSegment
@@ -38,23 +35,19 @@ class SegmentExchange:
 
     def __init__(
         self,
-        flush_lock: threading.RLock,
-        log_lock: threading.RLock,
-        loaded: LoadedLog,
-        offsets: LogOffsets,
-        availability: LogAvailability,
+        parts: LogParts,
         flusher: LogFlusher,
         *,
         checkpoint: Callable[[], None],
         unlink_later: Callable[[Sequence[LogSegment]], None],
     ) -> None:
-        """`checkpoint` makes the recovery point durable; called under `log_lock`."""
-        self._flush_lock = flush_lock
-        self._log_lock = log_lock
-        self._local = loaded.local_log
-        self._state = loaded.state
-        self._offsets = offsets
-        self._availability = availability
+        """`checkpoint` makes the recovery point durable; called under `UnifiedLog.lock`."""
+        self._flush_lock = parts.flush_lock
+        self._log_lock = parts.lock
+        self._local = parts.local_log
+        self._state = parts.state
+        self._offsets = parts.offsets
+        self._availability = parts.availability
         self._flusher = flusher
         self._checkpoint = checkpoint
         self._unlink_later = unlink_later

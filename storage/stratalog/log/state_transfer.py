@@ -9,34 +9,23 @@ Crash: a log that has learnt has a snapshot at its beginning, written last, so t
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
-from stratalog.base.clock import Clock
 from stratalog.log.leader_epoch_cache import EpochEntry
-from stratalog.log.log_availability import LogAvailability
-from stratalog.log.log_loader import LoadedLog
-from stratalog.log.log_offsets import LogOffsets
+from stratalog.log.log_parts import LogParts
 from stratalog.log.producer_snapshot import ProducerSnapshot
 
 
 class StateTransfer:
     """Thread-safe: it takes UnifiedLog.lock, and none while it reads batches."""
 
-    def __init__(
-        self,
-        lock: threading.RLock,
-        clock: Clock,
-        loaded: LoadedLog,
-        offsets: LogOffsets,
-        availability: LogAvailability,
-    ) -> None:
-        self._lock = lock
-        self._clock = clock
-        self._local = loaded.local_log
-        self._state = loaded.state
-        self._offsets = offsets
-        self._availability = availability
+    def __init__(self, parts: LogParts) -> None:
+        self._lock = parts.lock
+        self._clock = parts.clock
+        self._local = parts.local_log
+        self._state = parts.state
+        self._offsets = parts.offsets
+        self._availability = parts.availability
 
     def producers_at(self, offset: int) -> ProducerSnapshot:
         """What was known of the producers when the log ended at `offset`, which is one of the local log's.

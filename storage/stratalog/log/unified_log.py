@@ -2,8 +2,9 @@
 
 `LocalLog` has the files, `LogAppender` fills them, `LogFlusher` syncs them, `LogReader` reads them.
 `LogState` follows what producers do, `LogOffsets` says what the offsets mean and how they relate,
-`LogAvailability` whether the log may be used, `LogRetention` lets go of it. This class puts them together: it
-takes the locks, moves the offsets, and decides what a failure of the disk means.
+`LogAvailability` whether the log may be used, `LogRetention` lets go of its beginning, `LogTruncation` of its
+end. This class puts them together: it takes the locks, moves the offsets, and decides what a failure of the
+disk means.
 
 Threads: appends validate without a lock, then write under `lock`, one at a time; `append_group` writes for
 many callers at once. Readers take no lock. `flush` syncs outside of `lock`, so that appends go on meanwhile.
@@ -43,9 +44,11 @@ from stratalog.log.log_copy import Commit, LogCopy
 from stratalog.log.log_flusher import LogFlusher
 from stratalog.log.log_loader import LoadedLog
 from stratalog.log.log_offsets import LogOffsets
+from stratalog.log.log_parts import LogParts
 from stratalog.log.log_reader import LogReader
 from stratalog.log.log_retention import LogRetention
 from stratalog.log.log_segments import LogSegments
+from stratalog.log.log_truncation import LogTruncation
 from stratalog.log.producer_state_entry import ProducerStateEntry
 from stratalog.log.segment_exchange import SegmentExchange
 from stratalog.log.segment_info import SegmentInfo, SegmentSource
@@ -94,27 +97,25 @@ class UnifiedLog:
         )
         self._state.publish(self._offsets.high_watermark)
         self._availability = LogAvailability(self.lock, topic_partition, loaded.local_log, health)
-        self._reader = LogReader(loaded.local_log, self._offsets, self._availability)
-        self._flusher = LogFlusher(
-            self._flush_lock, self.lock, clock, loaded, self._offsets, self._availability
+        parts = LogParts(
+            self._flush_lock, self.lock, clock, self._local, self._state, self._offsets, self._availability
         )
-        self._appender = LogAppender(
-            self.lock, clock, random_source, loaded, self._offsets, self._availability, self._flusher
-        )
-        self._retention = LogRetention(
-            clock, topic_partition, loaded, self._offsets, self._availability, self._roll
-        )
-        self.segment_exchange = SegmentExchange(
-            self._flush_lock,
-            self.lock,
-            loaded,
-            self._offsets,
-            self._availability,
+        self._reader = LogReader(parts)
+        self._flusher = LogFlusher(parts)
+        self._appender = LogAppender(parts, self._flusher, random_source)
+        self._retention = LogRetention(parts, topic_partition, self._roll)
+        self._truncation = LogTruncation(
+            parts,
             self._flusher,
+            self._reader,
+            roll=self._roll,
             checkpoint=self._checkpoint_now,
             unlink_later=self._unlink_later,
         )
-        self.state_transfer = StateTransfer(self.lock, clock, loaded, self._offsets, self._availability)
+        self.segment_exchange = SegmentExchange(
+            parts, self._flusher, checkpoint=self._checkpoint_now, unlink_later=self._unlink_later
+        )
+        self.state_transfer = StateTransfer(parts)
 
     @property
     def directory(self) -> str:
@@ -242,7 +243,9 @@ class UnifiedLog:
         All of them or none, unless holes between them are so wide that they do not go into one segment: then
         `log_end_offset` says how far it came. Raises CorruptRecordError, DataDirectoryError.
         """
-        return self._appender.append_replica(batches, self.config)
+        # Before `lock`: a wide hole is written down, which takes a flush.
+        with self._flush_lock:
+            return self._appender.append_replica(batches, self.config, self._truncation.begin_behind)
 
     def flush(self) -> int:
         """Make durable, names included, what was appended before the call; returns the recovery point then.
@@ -379,54 +382,12 @@ class UnifiedLog:
     def truncate_to(self, offset: int) -> int:
         """Drop the batches that end at or above `offset`; returns the log's end, see `end_without`. Durable
         when it returns. Raises CorruptRecordError with nothing changed, DataDirectoryError."""
-        with self._flush_lock, self.lock:
-            self._availability.require_online()
-            if offset < self._local.segments.start_offset:
-                self.truncate_fully_and_start_at(offset)
-            elif offset < self.log_end_offset:
-                end_offset = self.end_without(offset)
-                truncated = self._availability.reading(lambda: self._local.before(offset))
-                with self._availability.offline_on_failure():
-                    self._offsets.lower_to(truncated.segments.end_offset)
-                    self._checkpoint_now()
-                    self._local.truncate(truncated)
-                    self._state.truncate_to(truncated.segments, self._clock.now_ms(), self.high_watermark)
-                self._unlink_later(truncated.dropped)
-                self._go_on_at(end_offset)
-            return self.log_end_offset
-
-    def _go_on_at(self, offset: int) -> None:
-        """Where compaction has left nothing up to there: what once was there must not be numbered again."""
-        if self.size_bytes > 0 and self.log_end_offset < offset:
-            self._state.producers.update_map_end_offset(offset)
-            # Before an empty segment goes: the hole that it ends must be one of old by then.
-            self._roll(offset, self._write_down_end)
-            self.flush()
-        elif self.log_end_offset < offset and not self.config.remote_storage_enable:
-            self.truncate_fully_and_start_at(offset)
-
-    def _write_down_end(self) -> None:
-        self.flush()
-        with self._availability.offline_on_failure():
-            self._checkpoint_now()
+        return self._truncation.truncate_to(offset, self.config)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything local and go on, empty, at `offset`. Durable when it returns. Raises
         DataDirectoryError."""
-        with self._flush_lock, self.lock:
-            self._availability.require_online()
-            # Before it begins: the checkpoints must never promise more than the new log has.
-            self._offsets.lower_to(offset)
-            self._offsets.recovery_point = 0
-            with self._availability.offline_on_failure():
-                self._checkpoint_now()
-                dropped = self._local.restart_at(offset, self.config, self._clock.now_ms())
-                self._state.restart_at(offset)
-            self._offsets.recovery_point = offset
-            if not self.config.remote_storage_enable:
-                self._offsets.log_start_offset = offset
-            self._state.publish(self.high_watermark)
-            self._unlink_later(dropped)
+        self._truncation.truncate_fully_and_start_at(offset, self.config)
 
     def copy_to(self, directory: str) -> LogCopy:
         """In that directory, which is there and has nothing of a log in it. Raises DataDirectoryError."""

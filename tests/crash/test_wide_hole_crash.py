@@ -1,0 +1,161 @@
+"""A follower whose next batch lies farther behind its log than a segment's indexes reach, on machines that
+die at every operation, or whose disk fails there.
+
+What was flushed stays, the transaction that is open before the hole too, which no batch tells of when
+retention has taken its segment.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.crash_moments import deaths
+from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.full_filesystem import FullFileSystem
+from stratalog.testing.log_ledger import read_local
+from stratalog.testing.log_machine import DATA_DIR, NEVER_MS, LogMachine
+from stratalog.testing.sampling import Sampling
+
+FAR = 2**31
+CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, index_interval_bytes=0)
+TRANSACTIONAL = BatchProducer(7, 0, 0, is_transactional=True)
+
+
+def batch(base_offset: int, count: int = 1, producer: BatchProducer | None = None) -> bytes:
+    records = [Record(0, 1000, b"key", b"value")] * count
+    producer = producer or BatchProducer()
+    return encode_batch(records, base_offset=base_offset, leader_epoch=1, producer=producer)
+
+
+class Follower:
+    """Of a log with an open transaction; `acknowledged`: offsets of records whose flush has returned."""
+
+    def __init__(self, disk: FaultyFileSystem | None = None) -> None:
+        self.disk = disk if disk is not None else FaultyFileSystem()
+        self.machine = LogMachine(self.disk, CONFIG, producer_id_expiration_ms=NEVER_MS)
+        self.log = self.machine.start()
+        self.acknowledged: list[int] = []
+
+    def begin(self) -> None:
+        self.log.append_as_follower(batch(0, 10) + batch(10, producer=TRANSACTIONAL))
+        self.log.flush()
+        self.machine.checkpoint()
+        self.acknowledged += range(11)
+
+    def go_on(self) -> None:
+        """The first hole is short of what indexes take, but the request reaches beyond; then wide ones."""
+        for request in ((2000, 11 + FAR), (3 * FAR,), (6 * FAR, 6 * FAR + 70, 9 * FAR)):
+            self.log.append_as_follower(b"".join(map(batch, request)))
+            self.log.flush()
+            self.acknowledged += request
+
+    def go_on_and_drop(self) -> None:
+        """And retention takes the segment of the transaction."""
+        self.go_on()
+        self.acknowledged = [offset for offset in self.acknowledged if offset >= FAR]
+        self.log.increment_log_start_offset(FAR)
+        self.log.delete_old_segments()
+        self.log.flush()
+
+
+def offsets(log: UnifiedLog) -> list[int]:
+    return [record.offset for record in read_local(log)]
+
+
+def in_transactions(log: UnifiedLog) -> list[tuple[int, int | None]]:
+    return [(entry.producer_id, entry.current_txn_first_offset) for entry in log.producers()]
+
+
+def test_a_death_at_any_moment_loses_nothing_that_was_flushed() -> None:
+    whole = Follower()
+    whole.begin()
+    first = whole.disk.operation_count + 1
+    whole.go_on_and_drop()
+    last = whole.disk.operation_count
+    whole.log.check()
+    assert offsets(whole.log) == whole.acknowledged
+    every = {*range(11), 2000, *whole.acknowledged}
+    assert len(whole.log.segments()) > 2
+    sampling = Sampling()
+    for operation, part in sampling.some(deaths(whole.disk.trace[:last], first), 3):
+        dying = Follower()
+        dying.begin()
+        dying.disk.crash_at(operation, part=part)
+        with pytest.raises(SimulatedCrash):
+            dying.go_on_and_drop()
+        survivals = sampling.some(ALL_SURVIVALS, 4)
+        for disk in (dying.disk.killed(), *map(dying.disk.reopened, survivals)):
+            log = Follower(disk).log
+            log.check()
+            found = offsets(log)
+            assert set(dying.acknowledged) <= set(found) <= every, (operation, part)
+            assert in_transactions(log) == [(7, 10)], (operation, part)
+            assert log.last_stable_offset == max(10, log.log_start_offset)
+            log.append_as_follower(batch(20 * FAR))
+            log.append_as_leader(batch(0), 2)
+            log.check()
+            assert offsets(log) == [*found, 20 * FAR, 20 * FAR + 1]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_an_error_at_any_moment_leaves_a_log_that_goes_on_or_is_offline(number: int) -> None:
+    whole = Follower()
+    whole.begin()
+    first = whole.disk.operation_count + 1
+    whole.go_on()
+    every = set(whole.acknowledged)
+    sampling = Sampling()
+    moments = (operation for operation, part in deaths(whole.disk.trace, first) if part == 0)
+    for operation in sampling.some(moments, 3):
+        failing = Follower()
+        failing.begin()
+        failing.disk.fail_at(operation, number=number)
+        try:
+            failing.go_on()
+        except DataDirectoryError:
+            pass
+        if not failing.log.is_offline:
+            failing.log.check()
+            failing.log.append_as_leader(batch(0), 2)
+            failing.log.check()
+        log = Follower(failing.disk.killed()).log
+        log.check()
+        found = set(offsets(log))
+        assert set(failing.acknowledged) <= found
+        # And what went on from where it could.
+        assert len(found - every) <= 1
+        assert in_transactions(log) == [(7, 10)]
+
+
+def test_a_full_disk_refuses_the_hole_and_nothing_has_changed() -> None:
+    disk = FullFileSystem()
+    follower = Follower(disk)
+    follower.begin()
+    disk.fill(DATA_DIR)
+    with pytest.raises(DataDirectoryError):
+        follower.go_on()
+    disk.fill(None)
+    assert not follower.log.is_offline
+    follower.log.check()
+    follower.go_on()
+    follower.log.check()
+    assert offsets(follower.log) == follower.acknowledged
+
+
+def test_an_empty_log_begins_where_its_first_batch_does() -> None:
+    follower = Follower()
+    follower.log.append_as_follower(batch(FAR + 100))
+    follower.log.check()
+    assert follower.log.log_start_offset == FAR + 100
+    assert follower.log.read(follower.log.log_start_offset, 1000).batches
+    follower.log.flush()
+    again = Follower(follower.disk.killed())
+    assert (again.log.log_start_offset, again.log.log_end_offset) == (FAR + 100, FAR + 101)
