@@ -195,8 +195,9 @@ def _require_epochs(
     claimed = set(known.entries_in_range(start_offset, end_offset))
     # Where compaction took the first batch of an epoch, it begins later in the batches than in the file.
     for entry in sorted(claimed ^ set(followed.entries_in_range(start_offset, end_offset))):
-        segment, header = _batch_at(files, walked, entry.start_offset)
-        require_epoch(segment, header, known)
+        found = _batch_at(files, walked, entry.start_offset)
+        if found is not None:
+            require_epoch(*found, known)
 
 
 def is_newer(header: BatchHeader, known: LeaderEpochCache) -> bool:
@@ -228,8 +229,8 @@ def _contradicts_epochs(segment: LogSegment, header: BatchHeader, expected_epoch
 
 def _batch_at(
     files: OpenFiles, walked: Sequence[WalkedSegment], offset: int
-) -> tuple[LogSegment, BatchHeader]:
-    """The first batch that ends at or above `offset`, which is below the end of what was walked."""
+) -> tuple[LogSegment, BatchHeader] | None:
+    """The first batch that ends at or above `offset`; None where a hole ends the log, and nothing follows."""
     for item in walked:
         if item.end_offset <= offset:
             continue
@@ -237,4 +238,4 @@ def _batch_at(
             for located in walk(file, 0, item.valid_bytes):
                 if located.header.last_offset >= offset:
                     return item.segment, located.header
-    raise AssertionError("a log ends with a batch")
+    return None

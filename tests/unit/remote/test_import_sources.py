@@ -14,6 +14,8 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.cli.import_remarks import report_remarks
 from stratalog.log.checkpoint import OffsetCheckpoint, format_checkpoint
+from stratalog.log.isolation import Isolation
+from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.manager import import_staging
 from stratalog.manager.import_mark import write_import_mark
 from stratalog.manager.log_manager import LogManager
@@ -352,6 +354,29 @@ def test_a_segment_that_begins_with_an_older_format_is_refused_at_once(
     message[-1] ^= 0 if is_whole else 1
     world.write(segment_path("/kafka/payments-0", 10, ".log"), bytes(message) + WHOLE)
     world.refuse(UnsupportedOperationError, r"older than version 2.*position=`0` offset=`10`", "payments")
+
+
+@pytest.mark.parametrize("is_torn", [True, False])
+def test_an_epoch_that_begins_in_the_hole_at_the_end_contradicts_nothing(
+    world: ImportWorld, *, is_torn: bool
+) -> None:
+    """Compaction has taken its first batches, and the crash the one behind: a broker opens that as well."""
+    kill_broker(world)
+    path = "/kafka/payments-0"
+    for name in world.disk.list_directory(path):
+        if name != "partition.metadata":
+            world.disk.unlink(f"{path}/{name}")
+    records = [Record(0, 5, b"k", b"v" * 100)] * 10
+    world.write(segment_path(path, 0, ".log"), encode_batch(records, leader_epoch=0))
+    torn = encode_batch(records, base_offset=200, leader_epoch=5)[: -1 if is_torn else 0]
+    world.write(segment_path(path, 200, ".log"), torn)
+    world.write(f"{path}/{LEADER_EPOCH_FILE}", b"0\n2\n0 0\n5 150\n")
+    [partition] = world.run("payments").topics[0].partitions
+    assert partition.log.log_end_offset >= 10
+    server = world.server()
+    opened = server.open_topic(server.catalog.topics()["payments"])[TopicPartition("payments", 0)].log
+    assert len(opened.read(0, 2**20, Isolation.LOG_END).batches) > 1000
+    opened.check()
 
 
 def last_byte_is_missing(world: ImportWorld) -> int:
