@@ -64,6 +64,9 @@ class TimeIndex(AbstractIndex[TimestampOffset]):
     def before(self, timestamp_ms: int) -> TimestampOffset | None:
         """The last entry with a smaller timestamp: every batch up to its offset is older than
         `timestamp_ms`."""
+        if timestamp_ms <= 0:
+            # No entry is older than the epoch.
+            return None
         _, entry = self._find(timestamp_ms - 1, _TIMESTAMP_KEY)
         return self._decode(entry) if entry else None
 
