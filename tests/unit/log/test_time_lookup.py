@@ -104,6 +104,13 @@ def damaged(times_ms: Sequence[int], position: int, *ordinals: int) -> UnifiedLo
     return machine.start()
 
 
+def test_the_earliest_time_of_all_finds_the_first_record() -> None:
+    log = LogMachine(config=CONFIG).start()
+    append(log, [[batch([3]), batch([0])], [batch([5])]])
+    for time_ms in (-(2**63), -1, 0):
+        assert log.offset_for_timestamp(time_ms, Isolation.LOG_END) == TimestampOffset(3, 0)
+
+
 @pytest.mark.parametrize("newest", range(6))
 def test_the_newest_record_is_found_beside_damage(newest: int) -> None:
     """Of those segments that have older ones only."""
