@@ -12,6 +12,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_recovery import LoadProgress
+from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -54,6 +55,28 @@ def killed_machine(disk: FaultyFileSystem, *partitions: TopicPartition) -> LogMa
 
 def opened(manager: LogManager, partition: TopicPartition = PARTITION) -> None:
     manager.open_log(partition, TOPIC_ID, CONFIG)
+
+
+def test_whoever_alters_the_expiry_is_not_overtaken_by_the_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its look at what holds and its use of that."""
+    machine = killed_machine(FaultyFileSystem(), PARTITION)
+    manager, own = machine.open(), UnifiedLog.set_producer_id_expiration_ms
+    altering = threading.Thread(target=manager.set_producer_id_expiration_ms, args=(HOUR_MS,))
+
+    def set_late(log: UnifiedLog, expiration_ms: int) -> None:
+        if not altering.ident:
+            altering.start()
+            # It is done by then, or waits for the opening.
+            altering.join(0.2)
+        own(log, expiration_ms)
+
+    monkeypatch.setattr(UnifiedLog, "set_producer_id_expiration_ms", set_late)
+    opened(manager)
+    altering.join()
+    machine.clock.advance(2 * HOUR_MS)
+    log = manager.log(PARTITION)
+    log.remove_expired_producers()
+    assert not log.producers()
 
 
 def test_an_expiry_of_producers_that_is_altered_while_a_log_opens_holds_for_that_log() -> None:
