@@ -140,10 +140,13 @@ class FollowerLogMachine(RuleBasedStateMachine):
         assert self.machine.manager is not None
         assert self.machine.manager.truncate_to(PARTITION, offset) == expected
         self.cut_to(expected)
-        if self.log.size_bytes == 0 and self.log.log_start_offset != self.start_offset:
+        if self.log.log_start_offset > self.start_offset:
             # Nothing is left: it begins where it goes on.
-            assert self.log.log_start_offset == expected
-            self.start_offset = expected
+            assert (self.log.size_bytes, self.log.log_start_offset) == (0, expected)
+        elif self.log.log_start_offset < self.start_offset:
+            # It lay in the hole that the cut has left, and went back to the last batch before that.
+            assert self.log.log_start_offset > max((batch.last_offset for batch in self.batches), default=-1)
+        self.start_offset = self.log.log_start_offset
 
     @rule(delta=st.integers(-3000, 3000))
     def restart_at(self, delta: int) -> None:
@@ -237,8 +240,10 @@ class FollowerLogMachine(RuleBasedStateMachine):
         found_end_offset = self.log.log_end_offset
         assert self.durable_end_offset <= found_end_offset <= self.end_offset
         assert self.log.recovery_point == found_end_offset, "what is served must survive the next crash"
-        assert all(batch.last_offset < found_end_offset or batch.base_offset >= found_end_offset
-                   for batch in self.batches), "half a batch"  # fmt: skip
+        # Of no batch is a half left, unless the log has lost all up to its start, and begins anew there.
+        assert found_end_offset == self.start_offset or not any(
+            batch.base_offset < found_end_offset <= batch.last_offset for batch in self.batches
+        )
         self.cut_to(found_end_offset)
         self.durable_end_offset = found_end_offset
 
