@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -150,6 +151,56 @@ async def test_what_cannot_be_sent_is_refused_at_once(tmp_path: Path) -> None:
         refused = bench.client.producer(ProducerSettings(acks=Durability.OBJECT))
         with pytest.raises(UnsupportedOperationError):
             await (await refused.send("t", None, b"x"))
+
+
+@pytest.mark.parametrize(
+    ("misfit", "error"),
+    [
+        ({"key": "text"}, TypeError),
+        ({"value": "text"}, TypeError),
+        ({"headers": None}, TypeError),
+        ({"headers": [(None, b"x")]}, TypeError),
+        ({"headers": [("name", "text")]}, TypeError),
+        ({"headers": [("name",)]}, ValueError),
+        ({"headers": [("\udc80", b"x")]}, UnicodeEncodeError),
+        ({"timestamp_ms": 1.5}, InvalidRequestError),
+        ({"timestamp_ms": 2**63}, InvalidRequestError),
+    ],
+)
+async def test_what_can_be_no_record_is_refused_at_once_and_harms_no_other(
+    tmp_path: Path, misfit: dict[str, Any], error: type[Exception]
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        producer = bench.client.producer(ProducerSettings(linger_ms=3_600_000))
+        before = await producer.send("t", b"k", b"before", headers=[("name", None)])
+        with pytest.raises(error):
+            await producer.send("t", **{"key": b"k", "value": b"v", **misfit})
+        behind = await producer.send("t", b"k", bytearray(b"behind"))
+        await asyncio.wait_for(producer.flush(), 30)
+        assert [future.result().offset for future in (before, behind)] == [0, 1]
+        [records] = await bench.read_all("t")
+        assert [record.value for record in records] == [b"before", b"behind"]
+
+
+async def test_a_batch_that_is_too_large_as_it_is_stored_makes_no_other_smaller(tmp_path: Path) -> None:
+    """It was much smaller when it was sent than those that come then."""
+    config = {"compression.type": "uncompressed", "max.message.bytes": "100000"}
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", config=config)
+        outcomes: list[BatchOutcome] = []
+        settings = ProducerSettings(batch_bytes=300_000, linger_ms=3_600_000, codec=Codec.ZSTD)
+        producer = bench.client.producer(settings, on_outcome=outcomes.append)
+        source = random.Random(1)
+        batches = [[bytes(80_000)] * 2, *([source.randbytes(50) for _ in range(200)] for _ in range(2))]
+        for values in batches:
+            for value in values:
+                await producer.post("t", None, value)
+            # Not the flush, which waits for what is under way.
+            producer._seal(TopicPartition("t", 0))  # pyright: ignore[reportPrivateUsage]
+        await producer.flush()
+        counts = [outcome.record_count for outcome in outcomes]
+        assert counts == [1, 1, 200, 200]
 
 
 async def test_a_full_buffer_makes_the_sender_wait(tmp_path: Path) -> None:

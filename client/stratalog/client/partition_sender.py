@@ -95,7 +95,8 @@ class PartitionSender:
         self._queued.clear()
 
     async def _run(self) -> None:
-        # What failed before the last pause without work is of no interest now.
+        # What failed before the last pause without work is of no interest now, and limits may be others.
+        self._refused_bytes = None
         self._patience.succeed()
         self._pause_s = 0.0
         while self._queued:
@@ -191,7 +192,9 @@ class PartitionSender:
             batch = self._queued.popleft()
             if failed_count == 1 and isinstance(cause, RecordTooLargeError):
                 if batch.record_count > 1:
-                    self._refused_bytes = len(batch.batch)
+                    if cause.fields.get("size_bytes", len(batch.batch)) == len(batch.batch):
+                        # Not for what it would take in the topic's own compression.
+                        self._refused_bytes = len(batch.batch)
                     self._split(batch)
                     continue
                 cause = _too_large_alone(cause)

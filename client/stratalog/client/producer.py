@@ -189,8 +189,11 @@ class Producer:
                 partition=partition,
                 partition_count=known.partition_count,
             )
-        if timestamp_ms is not None and timestamp_ms < 0:
-            raise InvalidRequestError("a timestamp is not negative", timestamp_ms=timestamp_ms)
+        if timestamp_ms is not None and not _is_timestamp(timestamp_ms):
+            raise InvalidRequestError(
+                "a timestamp is a whole number of milliseconds, not negative, below 2^63",
+                timestamp_ms=timestamp_ms,
+            )
         while self._buffered_bytes > self._settings.max_buffered_bytes:
             self._settled.clear()
             await self._settled.wait()
@@ -224,10 +227,12 @@ class Producer:
             batch = self._open[topic_partition] = _OpenBatch(timer)
         builder = batch.builder
         before_bytes = builder.size_bytes if builder.count else 0
-        if future is not None:
-            batch.futures.append((builder.count, future))
-        batch.tags.append(tag)
+        place = builder.count
         builder.append(key, value, self._clock.now_ms() if timestamp_ms is None else timestamp_ms, headers)
+        # It has the record: from now on somebody waits for it.
+        batch.tags.append(tag)
+        if future is not None:
+            batch.futures.append((place, future))
         self._buffered_bytes += builder.size_bytes - before_bytes
         if builder.size_bytes >= self._settings.batch_bytes:
             self._seal(topic_partition)
@@ -274,3 +279,7 @@ class Producer:
         assert sum(part.size_bytes for part in parts) == batch.size_bytes
         self._unsettled.discard(batch)
         self._unsettled.update(parts)
+
+
+def _is_timestamp(given: object) -> bool:
+    return isinstance(given, int) and 0 <= given < 2**63

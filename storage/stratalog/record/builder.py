@@ -169,11 +169,15 @@ class RecordBatchBuilder:
         timestamp_ms: int,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
-        """Add a record behind those that are there."""
-        self._records.append(Record(len(self._records), timestamp_ms, key, value, tuple(headers)))
-        self._size_bytes += _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-        for name, header_value in headers:
-            self._size_bytes += 2 + len(name) + len(header_value or b"")
+        """Add a record behind those that are there. Raises TypeError, ValueError where it can be none, and
+        has changed nothing then."""
+        key, value = _checked(key), _checked(value)
+        size_bytes = _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+        checked = tuple((name, _checked(header_value)) for name, header_value in headers)
+        for name, header_value in checked:
+            size_bytes += 2 + len(str.encode(name)) + len(header_value or b"")
+        self._records.append(Record(len(self._records), timestamp_ms, key, value, checked))
+        self._size_bytes += size_bytes
 
     def build(
         self,
@@ -196,6 +200,11 @@ class RecordBatchBuilder:
         self._records = []
         self._size_bytes = HEADER_SIZE
         return batch
+
+
+def _checked(data: Buffer | None) -> bytes | None:
+    """What is not bytes, whatever the caller says, is made so, or raises TypeError."""
+    return data if data is None or isinstance(data, bytes) else bytes(memoryview(data))
 
 
 def _assemble(header: BatchHeader, section: Buffer) -> bytes:
