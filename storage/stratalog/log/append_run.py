@@ -81,7 +81,7 @@ class AppendRun:
         try:
             last_offset = self._make_room(request.validated) if self._refusal is None else -1
         except OSError as failure:
-            self._outcomes.append(disk_error(failure, self._local.directory))
+            self._outcomes.append(self._disk_error(failure))
             return
         except DataDirectoryError as failure:
             self.fatal = self._refusal = failure
@@ -194,7 +194,7 @@ class AppendRun:
             self._state.epochs.flush()
             self._local.append(self._parts, self._batches)
         except OSError as error:
-            failure = disk_error(error, self._local.directory)
+            failure = self._disk_error(error)
         except DataDirectoryError as error:
             # What is on the disk is not known any more: nothing else may be written.
             failure = self.fatal = self._refusal = error
@@ -203,6 +203,10 @@ class AppendRun:
             for waiting in self._pending:
                 self._outcomes[waiting.ordinal] = failure
         self._pending, self._parts, self._batches, self._pending_bytes = [], [], [], 0
+
+    def _disk_error(self, failure: OSError) -> DataDirectoryError:
+        error = disk_error(failure, self._local.directory)
+        return DataDirectoryError(f"nothing was stored: {error.message}", **error.fields)
 
     def _settle(self, *, is_written: bool) -> None:
         """Let the state follow what was written, or forget what was to be."""

@@ -7,7 +7,8 @@ end. This class puts them together: it takes the locks, moves the offsets, and d
 disk means.
 
 Threads: appends validate without a lock, then write under `lock`, one at a time; `append_group` writes for
-many callers at once. Readers take no lock. `flush` syncs outside of `lock`, so that appends go on meanwhile.
+many callers at once. Readers take no lock. `flush` syncs outside of `lock`, so that appends go on meanwhile,
+but for a follower's, which may have to write down a hole.
 Lock order: `_flush_lock` before `lock`; nothing that is called under either calls back into this class.
 
 Crash: what was appended but not flushed may be lost from some batch on; everything below `recovery_point`
@@ -382,12 +383,14 @@ class UnifiedLog:
     def truncate_to(self, offset: int) -> int:
         """Drop the batches that end at or above `offset`; returns the log's end, see `end_without`. Durable
         when it returns. Raises CorruptRecordError with nothing changed, DataDirectoryError."""
-        return self._truncation.truncate_to(offset, self.config)
+        with self._flush_lock, self.lock:
+            return self._truncation.truncate_to(offset, self.config)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything local and go on, empty, at `offset`. Durable when it returns. Raises
         DataDirectoryError."""
-        self._truncation.truncate_fully_and_start_at(offset, self.config)
+        with self._flush_lock, self.lock:
+            self._truncation.truncate_fully_and_start_at(offset, self.config)
 
     def copy_to(self, directory: str) -> LogCopy:
         """In that directory, which is there and has nothing of a log in it. Raises DataDirectoryError."""
