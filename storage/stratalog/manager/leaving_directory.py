@@ -50,6 +50,7 @@ class LeavingDirectory:
         self._unique = unique
         self._reason = reason
         self._is_older_copy = is_older_copy
+        self._is_removed = False
 
     def rename(self) -> None:
         """Give it its next name, with the space that is kept aside if need be. Durable; may be done again.
@@ -72,7 +73,7 @@ class LeavingDirectory:
             if failure.errno not in NO_SPACE or self._reason != DELETE_REASON:
                 raise
             self._make_room()
-        return self.aside_path if self._filesystem.exists(self.aside_path) else None
+        return None if self._is_removed else self.aside_path
 
     def _make_room(self) -> None:
         """Unlink its files until it has its next name, or is gone."""
@@ -88,6 +89,7 @@ class LeavingDirectory:
                     raise
             else:
                 return
+        self._is_removed = True
         if self._filesystem.exists(self.path):
             self._filesystem.remove_tree(self.path)
         self._filesystem.sync_directory(self._directory.path)

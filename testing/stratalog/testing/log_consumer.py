@@ -66,7 +66,8 @@ def table_of(records: Iterable[Record]) -> dict[bytes | None, bytes]:
 
 
 def read_as_consumer(log: UnifiedLog, isolation: Isolation, max_bytes: int) -> list[Record]:
-    """The decided records of the local log, as Kafka's consumer finds them."""
+    """The decided records of the local log, as Kafka's consumer finds them, who has no `LOG_END`."""
+    assert isolation is not Isolation.LOG_END
     return read_up_to(log.last_stable_offset, log, isolation, max_bytes)
 
 
