@@ -175,8 +175,9 @@ async def test_what_can_be_no_record_is_refused_at_once_and_harms_no_other(
         producer = bench.client.producer(ProducerSettings(linger_ms=3_600_000))
         before = await producer.send("t", b"k", b"before", headers=[("name", None)])
         with pytest.raises(error):
-            await producer.send("t", **{"key": b"k", "value": b"v", **misfit})
-        behind = await producer.send("t", b"k", bytearray(b"behind"))
+            _ = await producer.send("t", **{"key": b"k", "value": b"v", **misfit})
+        bytes_like: Any = bytearray(b"behind")
+        behind = await producer.send("t", b"k", bytes_like)
         await asyncio.wait_for(producer.flush(), 30)
         assert [future.result().offset for future in (before, behind)] == [0, 1]
         [records] = await bench.read_all("t")
