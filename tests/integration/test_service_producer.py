@@ -173,9 +173,10 @@ async def test_what_can_be_no_record_is_refused_at_once_and_harms_no_other(
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t")
         producer = bench.client.producer(ProducerSettings(linger_ms=3_600_000))
+        given: dict[str, Any] = {"key": b"k", "value": b"v", **misfit}
         before = await producer.send("t", b"k", b"before", headers=[("name", None)])
         with pytest.raises(error):
-            _ = await producer.send("t", **{"key": b"k", "value": b"v", **misfit})
+            _ = await producer.send("t", **given)
         bytes_like: Any = bytearray(b"behind")
         behind = await producer.send("t", b"k", bytes_like)
         await asyncio.wait_for(producer.flush(), 30)
