@@ -167,22 +167,33 @@ async def test_what_cannot_be_sent_is_refused_at_once(tmp_path: Path) -> None:
         ({"timestamp_ms": 2**63}, InvalidRequestError),
     ],
 )
+@pytest.mark.parametrize("linger_ms", [0, 3_600_000])
+@pytest.mark.parametrize("is_first", [True, False])
 async def test_what_can_be_no_record_is_refused_at_once_and_harms_no_other(
-    tmp_path: Path, misfit: dict[str, Any], error: type[Exception]
+    tmp_path: Path, misfit: dict[str, Any], error: type[Exception], linger_ms: int, *, is_first: bool
 ) -> None:
+    given: dict[str, Any] = {"key": b"k", "value": b"v", **misfit}
+    bytes_like: Any = bytearray(b"bytes-like")
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t")
-        producer = bench.client.producer(ProducerSettings(linger_ms=3_600_000))
-        given: dict[str, Any] = {"key": b"k", "value": b"v", **misfit}
-        before = await producer.send("t", b"k", b"before", headers=[("name", None)])
-        with pytest.raises(error):
-            _ = await producer.send("t", **given)
-        bytes_like: Any = bytearray(b"behind")
-        behind = await producer.send("t", b"k", bytes_like)
-        await asyncio.wait_for(producer.flush(), 30)
-        assert [future.result().offset for future in (before, behind)] == [0, 1]
+        outcomes: list[BatchOutcome] = []
+        producer = bench.client.producer(ProducerSettings(linger_ms=linger_ms), on_outcome=outcomes.append)
+        futures: list[asyncio.Future[Acknowledged]] = []
+        for number in range(10):
+            if is_first or number:
+                for _ in range(2):
+                    with pytest.raises(error):
+                        _ = await producer.send("t", **given)
+            futures.append(await producer.send("t", b"k", b"%d" % number, headers=[("name", None)]))
+            if number % 3 == 2:
+                await asyncio.wait_for(producer.flush(), 30)
+        futures.append(await producer.send("t", b"k", bytes_like))
+        await asyncio.wait_for(producer.close(), 30)
+        assert [future.result().offset for future in futures] == [*range(11)]
         [records] = await bench.read_all("t")
-        assert [record.value for record in records] == [b"before", b"behind"]
+        assert [record.value for record in records] == [*(b"%d" % n for n in range(10)), b"bytes-like"]
+        assert producer.buffered_bytes == 0
+        assert sum(outcome.record_count for outcome in outcomes) == 11
 
 
 async def test_a_batch_that_is_too_large_as_it_is_stored_makes_no_other_smaller(tmp_path: Path) -> None:

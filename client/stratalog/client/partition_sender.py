@@ -95,8 +95,7 @@ class PartitionSender:
         self._queued.clear()
 
     async def _run(self) -> None:
-        # What failed before the last pause without work is of no interest now, and limits may be others.
-        self._refused_bytes = None
+        # What failed before the last pause without work is of no interest now.
         self._patience.succeed()
         self._pause_s = 0.0
         while self._queued:

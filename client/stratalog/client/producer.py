@@ -9,10 +9,11 @@ own clients.
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Callable, Sequence
 from itertools import chain
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, SupportsIndex
 
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.errors import InvalidRequestError, LogStoreError, UnknownTopicOrPartitionError
@@ -44,8 +45,8 @@ class _OpenBatch:
 
     __slots__ = ("builder", "futures", "tags", "timer")
 
-    def __init__(self, timer: asyncio.TimerHandle) -> None:
-        self.builder = RecordBatchBuilder()
+    def __init__(self, builder: RecordBatchBuilder, timer: asyncio.TimerHandle) -> None:
+        self.builder = builder
         self.tags: list[int] = []
         self.futures: list[tuple[int, asyncio.Future[Acknowledged]]] = []
         self.timer = timer
@@ -221,15 +222,15 @@ class Producer:
             # alone.
             self._seal(topic_partition)
             batch = None
-        if batch is None:
-            linger_s = self._settings.linger_ms / 1000
-            timer = asyncio.get_running_loop().call_later(linger_s, self._seal, topic_partition)
-            batch = self._open[topic_partition] = _OpenBatch(timer)
-        builder = batch.builder
+        builder = RecordBatchBuilder() if batch is None else batch.builder
         before_bytes = builder.size_bytes if builder.count else 0
         place = builder.count
         builder.append(key, value, self._clock.now_ms() if timestamp_ms is None else timestamp_ms, headers)
-        # It has the record: from now on somebody waits for it.
+        # It has the record: from now on somebody waits for it, and there is a batch to seal.
+        if batch is None:
+            linger_s = self._settings.linger_ms / 1000
+            timer = asyncio.get_running_loop().call_later(linger_s, self._seal, topic_partition)
+            batch = self._open[topic_partition] = _OpenBatch(builder, timer)
         batch.tags.append(tag)
         if future is not None:
             batch.futures.append((place, future))
@@ -281,5 +282,8 @@ class Producer:
         self._unsettled.update(parts)
 
 
-def _is_timestamp(given: object) -> bool:
-    return isinstance(given, int) and 0 <= given < 2**63
+def _is_timestamp(given: SupportsIndex) -> bool:
+    try:
+        return 0 <= operator.index(given) < 2**63
+    except TypeError:
+        return False

@@ -89,9 +89,9 @@ class LeavingDirectory:
                     raise
             else:
                 return
-        self._is_removed = True
         if self._filesystem.exists(self.path):
             self._filesystem.remove_tree(self.path)
+        self._is_removed = True
         self._filesystem.sync_directory(self._directory.path)
 
     def _unlinked_together(self) -> list[list[str]]:

@@ -15,7 +15,6 @@ duty. Lock order: a log's locks before those of this package.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from uuid import UUID
@@ -80,8 +79,6 @@ class LogManager:
         self._guard = directories.guard
         self._logs: dict[TopicPartition, UnifiedLog] = {}
         self._loading: set[TopicPartition] = set()
-        # Before the locks of logs: whoever sets one of them to what holds for all is not overtaken.
-        self._expiration_lock = threading.Lock()
         self._progress = RecoveryProgress()
         self.file_delete_delay_ms = settings.file_delete_delay_ms
         """Directories of deleted partitions, and what moves leave, are removed after this long; may be set at
@@ -250,9 +247,7 @@ class LogManager:
                 assert not self._is_closed
                 self._directories.of(log).note_opened(partition)
                 self._logs[partition] = log
-            with self._expiration_lock:
-                # It may have been altered meanwhile.
-                log.set_producer_id_expiration_ms(self._loader.producer_id_expiration_ms)
+            self._follow_expiration(log)
         finally:
             with self._guard:
                 self._loading.discard(partition)
@@ -286,10 +281,16 @@ class LogManager:
 
     def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
         """All logs, open ones and those that are opened later, forget producers that are idle for so long."""
-        with self._expiration_lock:
-            self._loader.producer_id_expiration_ms = expiration_ms
-            for log in self.logs():
-                log.set_producer_id_expiration_ms(expiration_ms)
+        self._loader.producer_id_expiration_ms = expiration_ms
+        for log in self.logs():
+            self._follow_expiration(log)
+
+    def _follow_expiration(self, log: UnifiedLog) -> None:
+        """It may be altered meanwhile: whoever is the last to set it has seen what holds."""
+        expiration_ms: int | None = None
+        while expiration_ms != self._loader.producer_id_expiration_ms:
+            expiration_ms = self._loader.producer_id_expiration_ms
+            log.set_producer_id_expiration_ms(expiration_ms)
 
     def begin_move(self, partition: TopicPartition, target_path: str) -> LogMove:
         """A move of the open log to that log directory, see `LogMoves.begin`. Raises

@@ -171,12 +171,17 @@ class RecordBatchBuilder:
     ) -> None:
         """Add a record behind those that are there. Raises TypeError, ValueError where it can be none, and
         has changed nothing then."""
-        key, value = _checked(key), _checked(value)
+        if type(key) is not bytes and key is not None:
+            key = _to_bytes(key)
+        if type(value) is not bytes and value is not None:
+            value = _to_bytes(value)
         size_bytes = _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-        checked = tuple((name, _checked(header_value)) for name, header_value in headers)
-        for name, header_value in checked:
-            size_bytes += 2 + len(str.encode(name)) + len(header_value or b"")
-        self._records.append(Record(len(self._records), timestamp_ms, key, value, checked))
+        checked: list[tuple[str, bytes | None]] = []
+        for name, header_value in headers:
+            data = None if header_value is None else _to_bytes(header_value)
+            checked.append((name, data))
+            size_bytes += 2 + len(str.encode(name)) + len(data or b"")
+        self._records.append(Record(len(self._records), timestamp_ms, key, value, tuple(checked)))
         self._size_bytes += size_bytes
 
     def build(
@@ -202,9 +207,14 @@ class RecordBatchBuilder:
         return batch
 
 
-def _checked(data: Buffer | None) -> bytes | None:
-    """What is not bytes, whatever the caller says, is made so, or raises TypeError."""
-    return data if data is None or isinstance(data, bytes) else bytes(memoryview(data))
+def _to_bytes(data: Buffer) -> bytes:
+    """Raises TypeError where these are none."""
+    try:
+        return bytes(memoryview(data))
+    except TypeError:
+        raise TypeError(
+            f"a record's key, value and values of headers are bytes or None, not {type(data).__name__}"
+        ) from None
 
 
 def _assemble(header: BatchHeader, section: Buffer) -> bytes:
