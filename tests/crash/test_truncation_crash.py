@@ -133,3 +133,45 @@ def test_what_was_cut_never_comes_back_behind_what_came_in_its_place(survival: S
 def append_one(log: UnifiedLog, offset: int, text: bytes) -> None:
     record = Record(0, 1000, b"k", text.ljust(100))
     log.append_as_follower(encode_batch([record], base_offset=offset, leader_epoch=1))
+
+
+@pytest.mark.parametrize("is_cut_fully", [False, True])
+def test_a_death_in_a_cut_brings_no_deleted_record_back(is_cut_fully: bool) -> None:
+    """The log starts inside the batch that goes, or above where it begins anew."""
+
+    def deleting() -> tuple[FaultyFileSystem, LogMachine]:
+        disk = FaultyFileSystem()
+        machine = LogMachine(disk, CONFIG)
+        log = machine.start()
+        for base_offset in (0, 1):
+            records = [Record(0, machine.clock.now_ms(), b"k", b"v")] * (1 + 11 * base_offset)
+            log.append_as_follower(encode_batch(records, base_offset=base_offset, leader_epoch=1))
+        log.flush()
+        log.increment_log_start_offset(5)
+        machine.checkpoint()
+        return disk, machine
+
+    def cut(machine: LogMachine) -> None:
+        assert machine.manager is not None
+        if is_cut_fully:
+            machine.manager.truncate_fully_and_start_at(PARTITION, 3)
+        else:
+            machine.manager.truncate_to(PARTITION, 7)
+
+    disk, machine = deleting()
+    first = disk.operation_count
+    cut(machine)
+    machine.stop()
+    end_offset = LogMachine(disk, CONFIG).start().log_end_offset
+    assert end_offset == (3 if is_cut_fully else 1)
+    for operation in range(first + 1, disk.operation_count + 1):
+        disk, machine = deleting()
+        disk.crash_at(operation)
+        try:
+            cut(machine)
+        except SimulatedCrash:
+            pass
+        for found in (disk.killed(), *map(disk.reopened, ALL_SURVIVALS)):
+            log = LogMachine(found, CONFIG).start()
+            log.check()
+            assert all(offset >= 5 for offset in offsets(log)), operation

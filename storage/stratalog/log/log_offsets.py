@@ -91,8 +91,8 @@ class LogOffsets:
         return self._state.epochs.span_at(offset)
 
     def lower_to(self, end_offset: int) -> None:
-        """The log will end there, at most: nothing is promised above."""
-        self.log_start_offset = min(self.log_start_offset, end_offset)
+        """The log will end there, at most: nothing is promised above. Where it starts is for whoever cuts it,
+        and has done so."""
         self.tiered_end_offset = min(self.tiered_end_offset, end_offset)
         self.recovery_point = min(self.recovery_point, end_offset)
 

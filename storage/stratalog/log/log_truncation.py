@@ -57,6 +57,7 @@ class LogTruncation:
                 self._offsets.lower_to(truncated.segments.end_offset)
                 self._checkpoint()
                 self._local.truncate(truncated)
+                self._lower_start_to(truncated.segments.end_offset)
                 self._state.truncate_to(
                     truncated.segments, self._clock.now_ms(), self._offsets.high_watermark
                 )
@@ -73,12 +74,20 @@ class LogTruncation:
         with self._availability.offline_on_failure():
             self._checkpoint()
             dropped = self._local.restart_at(offset, config, self._clock.now_ms())
+            self._lower_start_to(offset)
             self._state.restart_at(offset)
         self._offsets.recovery_point = offset
         if not config.remote_storage_enable:
             self._offsets.log_start_offset = offset
         self._state.publish(self._offsets.high_watermark)
         self._unlink_later(dropped)
+
+    def _lower_start_to(self, end_offset: int) -> None:
+        """The log ends there now. Not before: what was deleted below its start would be there again after a
+        death in between. What comes next has offsets below that start, and must not be taken for deleted."""
+        if self._offsets.log_start_offset > end_offset:
+            self._offsets.log_start_offset = end_offset
+            self._checkpoint()
 
     def _go_on_at(self, offset: int, start_offset: int, config: LogConfig) -> None:
         """Behind what is left, where compaction has left nothing up to there; the log starts where it did."""
