@@ -216,6 +216,48 @@ async def test_a_batch_that_is_too_large_as_it_is_stored_makes_no_other_smaller(
         assert counts == [1, 1, 200, 200]
 
 
+async def test_a_callback_that_fails_harms_no_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(outcome: BatchOutcome) -> None:
+        raise ValueError(outcome.first_tag)
+
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        producer = bench.client.producer(SMALL_BATCHES, on_outcome=fail)
+        futures = [await producer.send("t", None, b"%03d" % number) for number in range(100)]
+        await asyncio.wait_for(producer.flush(), 30)
+        assert [future.result().offset for future in futures] == [*range(100)]
+    assert "`on_outcome` of a producer failed for a batch of t-0" in caplog.text
+
+
+async def test_a_sender_that_fails_as_nobody_expects_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        producer = bench.client.producer(SMALL_BATCHES)
+
+        def fail(_sender: PartitionSender, _batch: SealedBatch, _response: log_pb2.AppendResponse) -> None:
+            raise ValueError("a defect")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PartitionSender, "_acknowledge", fail)
+            futures = [await producer.send("t", None, b"%03d" % number) for number in range(100)]
+            await asyncio.wait_for(producer.flush(), 30)
+            assert all(future.done() for future in futures)
+        lost = [future for future in futures if future.exception() is not None]
+        assert len(lost) > 10
+        assert "sending to t-0 failed" in caplog.text
+        # What is sent from then on gets its own answers.
+        before = await bench.client.latest("t")
+        last = await producer.send("t", None, b"last")
+        await asyncio.wait_for(producer.close(), 30)
+        assert last.result().offset >= min(before.values(), default=0)
+        [records] = await bench.read_all("t")
+        assert records[last.result().offset].value == b"last"
+
+
 async def test_a_full_buffer_makes_the_sender_wait(tmp_path: Path) -> None:
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t")

@@ -21,6 +21,7 @@ nothing behind it. So when the stream breaks:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -34,6 +35,8 @@ from stratalog.client.messages import wire_acks
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sealed_batch import Acknowledged, SealedBatch
 from stratalog.v1 import log_pb2, log_pb2_grpc
+
+logger = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT_COUNT = 8
 
@@ -95,6 +98,24 @@ class PartitionSender:
         self._queued.clear()
 
     async def _run(self) -> None:
+        try:
+            await self._send_all()
+        except Exception as failure:
+            # Nobody expects this. Whoever waits must not wait for ever, nor get the answers of other batches.
+            logger.exception("sending to %s failed", self._topic_partition)
+            left = [*self._in_flight, *self._queued]
+            self._in_flight.clear()
+            self._queued.clear()
+            cause = LogStoreError(
+                "the client failed to send these records, and nobody knows whether they are stored; tell its"
+                " developers what the process's log says",
+                reason=repr(failure),
+            )
+            for batch in left:
+                batch.fail(cause)
+                self._on_settled(batch, cause)
+
+    async def _send_all(self) -> None:
         # What failed before the last pause without work is of no interest now.
         self._patience.succeed()
         self._pause_s = 0.0
@@ -115,7 +136,7 @@ class PartitionSender:
                 if response.HasField("error"):
                     self._fail(error_of_info(response.error), is_judged=True)
                     return
-                self._acknowledge(self._in_flight.popleft(), response)
+                self._acknowledge_oldest(response)
                 self._changed.set()
         except grpc.aio.AioRpcError as error:
             raise error_of_call(error, self._channel.address) from None
@@ -170,6 +191,15 @@ class PartitionSender:
         halves = batch.halves()
         self._queued.extendleft(reversed(halves))
         self._on_split(batch, halves)
+
+    def _acknowledge_oldest(self, response: log_pb2.AppendResponse) -> None:
+        batch = self._in_flight.popleft()
+        try:
+            self._acknowledge(batch, response)
+        except BaseException:
+            # Nobody has told those who wait.
+            self._in_flight.appendleft(batch)
+            raise
 
     def _acknowledge(self, batch: SealedBatch, response: log_pb2.AppendResponse) -> None:
         self._patience.succeed()

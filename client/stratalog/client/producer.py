@@ -9,6 +9,7 @@ own clients.
 from __future__ import annotations
 
 import asyncio
+import logging
 import operator
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -27,6 +28,8 @@ from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sealed_batch import Acknowledged, SealedBatch
 from stratalog.record.builder import RecordBatchBuilder
+
+logger = logging.getLogger(__name__)
 
 
 class BatchOutcome(NamedTuple):
@@ -75,7 +78,8 @@ class Producer:
         clock: Clock | None = None,
     ) -> None:
         """`retry`: how long, and how often, batches are sent again that the server had no room for.
-        `on_outcome` is told of every batch that is acknowledged or fails, on the event loop.
+        `on_outcome` is told of every batch that is acknowledged or fails, on the event loop; what it raises
+        goes to the process's log.
         """
         self._channel = channel
         self._admin = admin
@@ -274,7 +278,13 @@ class Producer:
             self._failure = self._failure or error
         self._settled.set()
         if self._on_outcome is not None:
-            self._on_outcome(BatchOutcome(batch.topic_partition, batch.record_count, batch.tags[0], error))
+            try:
+                self._on_outcome(
+                    BatchOutcome(batch.topic_partition, batch.record_count, batch.tags[0], error)
+                )
+            except Exception:
+                # What others wait for does not depend on it.
+                logger.exception("`on_outcome` of a producer failed for a batch of %s", batch.topic_partition)
 
     def _on_split(self, batch: SealedBatch, parts: Sequence[SealedBatch]) -> None:
         assert sum(part.size_bytes for part in parts) == batch.size_bytes
