@@ -210,7 +210,7 @@ async def test_a_batch_that_is_too_large_as_it_is_stored_makes_no_other_smaller(
             for value in values:
                 await producer.post("t", None, value)
             # Not the flush, which waits for what is under way.
-            producer._seal(TopicPartition("t", 0))  # pyright: ignore[reportPrivateUsage]
+            producer._seal(TopicPartition("t", 0))  # pyright: ignore[reportPrivateUsage]  # no flush
         await producer.flush()
         counts = [outcome.record_count for outcome in outcomes]
         assert counts == [1, 1, 200, 200]
