@@ -28,12 +28,11 @@ LEAST_SILENCE_S = 6
 
 
 def silence_seconds(_context: click.Context, _parameter: click.Parameter, seconds: int) -> int:
-    """0 for never, or so long that a silence is told from the time between two looks: no range that `click`
-    could print. Raises click.BadParameter.
+    """0 for never, or so long that a silence is told from the time between two looks. Raises
+    click.BadParameter.
     """
-    if seconds != 0 and not LEAST_SILENCE_S <= seconds <= _INT32_MAX:
+    if 0 < seconds < LEAST_SILENCE_S:
         raise click.BadParameter(
-            f"{seconds} is out of range; give at least {LEAST_SILENCE_S} seconds and at most {_INT32_MAX}, or"
-            " 0 for never"
+            f"{seconds} is too short; give at least {LEAST_SILENCE_S} seconds, or 0 for never"
         )
     return seconds

@@ -87,7 +87,7 @@ def server() -> None:
     "max_silence_s",
     envvar="STRATALOG_MAX_SILENCE",
     show_envvar=True,
-    type=click.INT,
+    type=SECONDS_OR_NEVER,
     callback=silence_seconds,
     default=60,
     show_default=True,
