@@ -15,12 +15,9 @@ from typing import NamedTuple
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.record.batch import decode
-from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.batch_producer import BatchProducer, add_to_sequence
 from stratalog.record.builder import MAX_BATCH_LENGTH, NO_PRODUCER, encode_batch
 from stratalog.record.header import BatchHeader, parse_header
-
-MAX_SEQUENCE = 2**31 - 1
-"""The sequence number after this one is 0."""
 
 
 class Acknowledged(NamedTuple):
@@ -95,5 +92,5 @@ def _producer(header: BatchHeader, place: int) -> BatchProducer:
     """Who made the batch, for records from a place in it on."""
     if not header.has_producer_id:
         return NO_PRODUCER
-    sequence = (header.base_sequence + place) & MAX_SEQUENCE
+    sequence = add_to_sequence(header.base_sequence, place)
     return BatchProducer(header.producer_id, header.producer_epoch, sequence, header.is_transactional)

@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile, Buffer
+from stratalog.record.batch_producer import add_to_sequence
 from stratalog.record.end_transaction_marker import EndTransactionMarker
 from stratalog.record.header import NO_SEQUENCE, BatchHeader
 from stratalog.segment.batch_walk import LocatedBatch
-
-MAX_SEQUENCE = 2**31 - 1
-"""Sequence numbers go on from here at 0."""
 
 
 class ProducerBatch(NamedTuple):
@@ -54,11 +52,6 @@ class ProducerBatch(NamedTuple):
         if self.header.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return add_to_sequence(self.header.base_sequence, self.header.last_offset_delta)
-
-
-def add_to_sequence(sequence: int, count: int) -> int:
-    """The sequence number `count` (which may be negative) behind `sequence`; 0 follows the greatest."""
-    return (sequence + count) & MAX_SEQUENCE
 
 
 def read_batch(file: AppendFile, located: LocatedBatch) -> ProducerBatch:

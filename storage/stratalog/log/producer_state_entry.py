@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stratalog.log.producer_batch import ProducerBatch, add_to_sequence
+from stratalog.log.producer_batch import ProducerBatch
+from stratalog.record.batch_producer import add_to_sequence
 from stratalog.record.header import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 
 RETAINED_BATCH_COUNT = 5

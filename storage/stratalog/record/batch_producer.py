@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from stratalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
+MAX_SEQUENCE = 2**31 - 1
+"""Sequence numbers go on from here at 0."""
+
 
 class BatchProducer(NamedTuple):
     """The producer's fields of a batch header. The defaults are those of a producer without idempotence."""
@@ -25,3 +28,8 @@ class BatchProducer(NamedTuple):
         if self.producer_id == NO_PRODUCER_ID:
             assert self.base_sequence == NO_SEQUENCE
             assert not self.is_transactional
+
+
+def add_to_sequence(sequence: int, count: int) -> int:
+    """The sequence number `count` (which may be negative) behind `sequence`; 0 follows the greatest."""
+    return (sequence + count) & MAX_SEQUENCE

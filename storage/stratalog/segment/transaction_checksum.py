@@ -19,6 +19,7 @@ import struct
 from crc32c import crc32c
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.base.file_contents import write_file
 from stratalog.base.filesystem import Buffer, FileSystem
 from stratalog.segment.file_names import TRANSACTION_CHECKSUM_SUFFIX, segment_path
 
@@ -67,9 +68,4 @@ def write_checksum(
 ) -> None:
     """For an index that has none. Not synced. Raises OSError."""
     path = segment_path(directory, base_offset, TRANSACTION_CHECKSUM_SUFFIX)
-    file = filesystem.open_append(path)
-    try:
-        file.truncate(0)
-        file.append([checksum_line(crc32c(index), log_size_bytes)])
-    finally:
-        file.close()
+    write_file(filesystem, path, [checksum_line(crc32c(index), log_size_bytes)], durable=False)

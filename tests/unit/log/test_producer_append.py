@@ -12,9 +12,10 @@ from stratalog.base.errors import (
     ProducerFencedError,
 )
 from stratalog.log.producer_append import AppendOrigin, DuplicateAppend, ProducerAppend
-from stratalog.log.producer_batch import MAX_SEQUENCE, ProducerBatch
+from stratalog.log.producer_batch import ProducerBatch
 from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producer_state_manager import ProducerStateManager
+from stratalog.record.batch_producer import MAX_SEQUENCE
 from stratalog.record.end_transaction_marker import ControlType
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.producer_batches import data_batch, marker_batch

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.log.producer_batch import MAX_SEQUENCE, ProducerBatch, add_to_sequence, producer_batches
+from stratalog.log.producer_batch import ProducerBatch, producer_batches
 from stratalog.record.batch import batches
+from stratalog.record.batch_producer import MAX_SEQUENCE, add_to_sequence
 from stratalog.segment.batch_walk import LocatedBatch, walk
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.producer_batches import data_batch
