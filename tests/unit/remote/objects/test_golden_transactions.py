@@ -11,17 +11,16 @@ from typing import NamedTuple
 import pytest
 
 from stratalog.base.types import TopicIdPartition, TopicPartition
-from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.producer_snapshot import ProducerSnapshot
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.record.batch import batches, decode
 from stratalog.record.record import Record
 from stratalog.remote.object_directory import read_slice_index
 from stratalog.remote.slice_index import SliceIndex
 from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.testing.golden_records import golden_records
+from stratalog.testing.log_consumer import committed_records
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -73,21 +72,6 @@ def uploaded(name: str, max_object_bytes: int) -> Uploaded:
     return Uploaded(logs, log, TopicIdPartition(topic.topic_id, 0))
 
 
-def consumed(data: FetchData, offset: int) -> list[Record]:
-    """What Kafka's consumer hands out of a fetch."""
-    waiting = sorted(data.aborted_transactions, key=lambda one: one.first_offset)
-    aborted: set[int] = set()
-    found: list[Record] = []
-    for position, header in batches(data.batches):
-        while waiting and waiting[0].first_offset <= header.last_offset:
-            aborted.add(waiting.pop(0).producer_id)
-        if header.is_control:
-            aborted.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in aborted):
-            found += [record for record in decode(data.batches, position) if record.offset >= offset]
-    return found
-
-
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("max_object_bytes", [2000, 1 << 20])
 @pytest.mark.parametrize("name", TOPICS)
@@ -100,7 +84,7 @@ def test_what_kafka_read_is_read_from_the_object_store(
         offset = 0
         while offset < found.log.tiered_end_offset:
             data = found.logs.reader.read(found.tip, offset, max_bytes, ISOLATIONS[isolation])
-            records += consumed(data, offset)
+            records += committed_records(data, offset)
             assert data.next_offset > offset
             offset = data.next_offset
         assert records == golden_records(GOLDEN, name, isolation)
