@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .PHONY: help demo test check format bench simulate torture minio proto clean
 
-ROOTS := cli client pipeline proto service storage testing tiering
+ROOTS := cli client migration pipeline proto service storage testing tiering
 CODE := $(ROOTS) tests benchmarks hatch_build.py
 BIN := .venv/bin
 ARGS ?=
@@ -47,13 +47,13 @@ format: $(DEV)  ## Format the code and repair what the linter can
 
 bench: $(DEV)  ## Run the benchmarks, each beside its reference: make bench ARGS=--quick
 	@for benchmark in $$(grep -l '__main__' benchmarks/*.py); do \
-		echo "== $$benchmark"; $(BIN)/python $$benchmark $(ARGS); done
+		echo "== $$benchmark"; PYTHONPATH=. $(BIN)/python $$benchmark $(ARGS); done
 
 simulate: $(DEV)  ## Run the simulations for longer, with new seeds
 	@export HYPOTHESIS_PROFILE=simulate STRATALOG_SIMULATION_SEEDS=$${STRATALOG_SIMULATION_SEEDS:-500}; \
 	export STRATALOG_SIMULATION_FIRST_SEED=$${STRATALOG_SIMULATION_FIRST_SEED:-$$(date +%s)}; \
 	$(BIN)/python -m pytest --timeout=0 tests/simulation tests/property tests/model tests/crash \
-		tests/unit/log/test_bit_flips.py $(ARGS)
+		tests/unit/log/recovery/test_bit_flips.py $(ARGS)
 
 torture: $(DEV)  ## Local logs under everything at once, for ten minutes, with a new seed
 	@export STRATALOG_TORTURE_S=$${STRATALOG_TORTURE_S:-600}; \

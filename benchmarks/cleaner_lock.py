@@ -20,13 +20,13 @@ from log_cleaner import LOADS, Load, clean, fill, percentile_s
 from log_engine import LEADER_EPOCH, MIB, open_log, opened
 from report import Row, promised, run
 from stratalog.base.types import TopicPartition
-from stratalog.cleaner.header_walk import find_horizons
+from stratalog.cleaner.clean.header_walk import find_horizons
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
 from stratalog.server.interpreter_lock import share_interpreter_lock
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS

@@ -30,10 +30,10 @@ from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.builder import encode_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
-from stratalog.testing.s3_servers import ServerMissingError, seaweedfs_server
-from stratalog.testing.tiered_store import TieredStore
+from tests.support.tiered.s3_servers import ServerMissingError, seaweedfs_server
+from tests.support.tiered.tiered_store import TieredStore
 
 TARGET = 0.3
 DIRECTORY_TARGET = 0.1

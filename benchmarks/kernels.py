@@ -27,10 +27,10 @@ import numpy as np
 from crc32c import crc32c
 
 from report import Row, best_seconds, median_pair, promised, run
-from stratalog.record import batch_kernels, kernels
 from stratalog.record.builder import encode_batch
 from stratalog.record.columns import ColumnBuffers
-from stratalog.record.key_entries import KeyEntries, KeyWindow
+from stratalog.record.native import batch_kernels, kernels
+from stratalog.record.native.key_entries import KeyEntries, KeyWindow
 from stratalog.record.record import Record
 
 BATCH_BYTES = 16 << 10

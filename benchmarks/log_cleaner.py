@@ -34,17 +34,17 @@ from random import Random
 from log_engine import LEADER_EPOCH, MIB, open_log, opened
 from report import Row, promised, run
 from stratalog.base.clock import SystemClock
-from stratalog.cleaner.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.cleaner import Cleaner
+from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.clean.cleaner import Cleaner
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
-from stratalog.record.offset_map import CleanRule, OffsetMap, OpenTransactions, clean_batches
+from stratalog.record.native.offset_map import CleanRule, OffsetMap, OpenTransactions, clean_batches
 from stratalog.record.record import Record
-from stratalog.testing.kafka_distribution import KAFKA_VERSION, KafkaDistribution, KafkaMissingError
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.kafka.kafka_distribution import KAFKA_VERSION, KafkaDistribution, KafkaMissingError
 
 KAFKA_CACHE = Path(__file__).resolve().parents[1] / ".cache" / "kafka"
 KAFKA_PROGRAM = Path(__file__).with_name("KafkaLogCleaner.java")

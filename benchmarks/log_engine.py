@@ -31,16 +31,16 @@ from stratalog.base.posix_filesystem import PosixFileSystem, open_file_limit
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.config_key import LONG_MAX
-from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
+from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, parse_header
 from stratalog.record.record import Record
-from stratalog.segment.index_page_cache import DEFAULT_MAX_BYTES
+from stratalog.segment.indexes.index_page_cache import DEFAULT_MAX_BYTES
 from stratalog.segment.open_files import max_open_below
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS, ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler

@@ -10,7 +10,7 @@ DIST_EXTRA_CONFIG="${DIST_EXTRA_CONFIG:-$PWD/scripts/wheels.cfg}" .venv/bin/pyth
     --quiet --disable-pip-version-check --no-compile --editable ".[$1]"
 # pip shows a build's warnings only where it fails, so the one that matters is said here.
 .venv/bin/python - <<'PYTHON'
-from stratalog.record.kernels import NATIVE
+from stratalog.record.native.kernels import NATIVE
 
 if not NATIVE:
     print("WARNING: no C compiler or no Python headers: the kernels run as pure Python, many times slower.")

@@ -33,7 +33,7 @@ MinIO serves http://$address (console: http://$console); data in .cache/minio. I
 
     export AWS_ACCESS_KEY_ID=$MINIO_ROOT_USER AWS_SECRET_ACCESS_KEY=$MINIO_ROOT_PASSWORD
     stratalog demo --store 's3://$bucket/demo?endpoint=http://$address'
-    S3_ENDPOINT_URL=http://$address S3_BUCKET=$bucket make test ARGS=tests/integration/test_object_store_servers.py
+    S3_ENDPOINT_URL=http://$address S3_BUCKET=$bucket make test ARGS=tests/integration/tier/test_object_store_servers.py
 
 END
 MINIO_UPDATE=off exec "$binary" server --quiet --address "$address" --console-address "$console" "$data"

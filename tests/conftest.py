@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 import pytest
 from hypothesis import HealthCheck, settings
 
-from stratalog.testing.sampling import IS_WHOLE, SEED
+from tests.support.logs.sampling import IS_WHOLE, SEED
 
 # Deadlines measure the machine and what else runs on it, not the code.
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])

@@ -16,16 +16,16 @@ from contextlib import suppress
 import pytest
 
 from stratalog.base.errors import LogStoreError
-from stratalog.cleaner.cleaner import Cleaner
+from stratalog.cleaner.clean.cleaner import Cleaner
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.record import Record
-from stratalog.testing.cleaning_history import CONFIG, CleaningHistory, limits
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import DATA_DIR, NEVER_MS, LogMachine
 from stratalog.testing.memory_filesystem import Kept, Survival
-from stratalog.testing.sampling import Sampling
+from tests.support.cleaner.cleaning_history import CONFIG, CleaningHistory, limits
+from tests.support.logs.log_ledger import read_local
+from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, LogMachine
+from tests.support.logs.sampling import Sampling
 
 SURVIVALS = (
     *(Survival(contents, names) for contents in (Kept.NONE, Kept.ALL) for names in (Kept.NONE, Kept.ALL)),

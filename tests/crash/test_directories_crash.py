@@ -17,15 +17,15 @@ from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE
-from stratalog.manager.log_directory import DirectoryState
+from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.log_ledger import LogLedger
-from stratalog.testing.log_machine import NEVER_MS, TOPIC_ID, LogMachine
 from stratalog.testing.memory_filesystem import Kept, Survival
-from stratalog.testing.sampling import Sampling
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.log_ledger import LogLedger
+from tests.support.logs.log_machine import NEVER_MS, TOPIC_ID, LogMachine
+from tests.support.logs.sampling import Sampling
 
 A, B = "/disk-a", "/disk-b"
 CONFIG = LogConfig(

@@ -10,7 +10,7 @@ import pytest
 from stratalog.base.errors import CorruptRecordError, LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.log_export import ExportedLog, ExportTargetError, LogExport
+from stratalog.migration.log_export import ExportedLog, ExportTargetError, LogExport
 from stratalog.record.batch import batches
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch

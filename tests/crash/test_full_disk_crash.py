@@ -18,13 +18,13 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.crash_moments import SURVIVALS, deaths
 from stratalog.testing.faulty_filesystem import SimulatedCrash
 from stratalog.testing.full_filesystem import FullFileSystem
-from stratalog.testing.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem, Survival
-from stratalog.testing.sampling import Sampling
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.crash_moments import SURVIVALS, deaths
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
+from tests.support.logs.sampling import Sampling
 
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
 OTHER = TopicPartition("others", 0)

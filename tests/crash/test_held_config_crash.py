@@ -17,23 +17,23 @@ import pytest
 from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote import shard_judge
-from stratalog.remote.judgement import Judgement
-from stratalog.remote.shard_state import ShardState
+from stratalog.remote.metadata.head.judgement import Judgement
+from stratalog.remote.metadata.shard import shard_judge
+from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.store_identity import StoreIdentity
-from stratalog.server.broker_config_file import BrokerConfigFile
-from stratalog.server.held_config import HELD_CONFIG
-from stratalog.server.partition_host import PartitionHost
-from stratalog.server.runtime_config import RuntimeConfig
-from stratalog.server.settings import ServerSettings
+from stratalog.server.configuration.broker_config_file import BrokerConfigFile
+from stratalog.server.configuration.held_config import HELD_CONFIG
+from stratalog.server.configuration.runtime_config import RuntimeConfig
+from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.partitions.partition_host import PartitionHost
 from stratalog.server.storage_engine import StorageEngineBuilder
-from stratalog.testing.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, deaths
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import Kept, Survival
-from stratalog.testing.sampling import Sampling
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, deaths
+from tests.support.logs.sampling import Sampling
 
 FIRST, SECOND = "/first", "/second"
 SURVIVALS = (NOTHING_KEPT, EVERYTHING_KEPT, Survival(Kept.ALL, Kept.HALF))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.cleaner.cleaner import Cleaner
+from stratalog.cleaner.clean.cleaner import Cleaner
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.log_cleaner import LogCleaner
@@ -16,12 +16,12 @@ from stratalog.log.checkpoint import OffsetCheckpoint
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
-from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import DATA_DIR
-from stratalog.testing.sampling import Sampling
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
+from tests.support.logs.log_ledger import read_local
+from tests.support.logs.log_machine import DATA_DIR
+from tests.support.logs.sampling import Sampling
 
 RETENTION_MS = 60_000
 NOTES = (f" {DATA_DIR}", "-checkpoint", "-checkpoint.tmp")

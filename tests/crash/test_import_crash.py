@@ -17,17 +17,17 @@ from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import LogStoreError, StoreNotUsableError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
-from stratalog.log.isolation import Isolation
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, EpochEntry, format_epochs
+from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.migration.topic_importer import ImportReport, ImportSettings, TopicImporter
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import batches, decode_all, stamp
 from stratalog.record.record import Record
-from stratalog.remote.catalog import Catalog
-from stratalog.remote.commit import Writer
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.store_identity import StoreIdentity
-from stratalog.remote.topic_importer import ImportReport, ImportSettings, TopicImporter
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
 from stratalog.testing.manual_clock import ManualClock
@@ -35,9 +35,10 @@ from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Fault, FaultsAt
-from stratalog.testing.tiered_logs import TieredLogs
+from tests.support.places import GOLDEN
+from tests.support.tiered.tiered_logs import TieredLogs
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.1" / "data"
+DATA = GOLDEN / "data"
 OTHER = TopicPartition("other", 0)
 TOPICS = {"g1-recompressed", "g1-txn"}
 RECOMPRESSED, TXN = TopicPartition("g1-recompressed", 0), TopicPartition("g1-txn", 0)
@@ -116,8 +117,8 @@ def broker_disk() -> MemoryFileSystem:
     """All of it durable."""
     disk = MemoryFileSystem()
     for partition in (TXN, RECOMPRESSED):
-        copy(GOLDEN / str(partition), disk, f"/kafka/{partition}")
-    copy(GOLDEN, disk, "/kafka")
+        copy(DATA / str(partition), disk, f"/kafka/{partition}")
+    copy(DATA, disk, "/kafka")
     begin_epochs_again(disk)
     return disk
 
@@ -202,7 +203,7 @@ def test_an_import_removes_what_another_one_has_left_and_nobody_elses_directory(
     left = f"import.{31 * '0'}a-staging"
     others = ["import", "import.old-staging", f"my-{left}", f"{left}.kept"]
     for name in (left, *others):
-        copy(GOLDEN / str(TXN), broker := machine.disk.inner, f"/data/{name}/{TXN}")
+        copy(DATA / str(TXN), broker := machine.disk.inner, f"/data/{name}/{TXN}")
         assert broker.list_directory(f"/data/{name}/{TXN}")
     before = machine.disk.inner.contents()
     machine.run()

@@ -21,14 +21,14 @@ from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.types import Durability
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.data_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.record.header import HEADER_SIZE
 from stratalog.segment.file_names import LOG_SUFFIX
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.log_ledger import LogLedger, read_local
-from stratalog.testing.log_machine import DATA_DIR, NEVER_MS, PARTITION, PARTITION_DIR, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from stratalog.testing.sampling import Sampling
+from tests.support.logs.log_ledger import LogLedger, read_local
+from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, PARTITION, PARTITION_DIR, LogMachine
+from tests.support.logs.sampling import Sampling
 
 # Where names are lost, files are lost, and their contents hardly matter: not every mixture is worth a run.
 SURVIVALS = (

@@ -16,15 +16,15 @@ from stratalog.base.errors import LogStoreError
 from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.log_move import MoveState
-from stratalog.testing.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, SURVIVALS, deaths
+from stratalog.manager.moves.log_move import MoveState
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.log_ledger import LogLedger, read_local
-from stratalog.testing.log_machine import DATA_DIR, PARTITION, LogMachine
 from stratalog.testing.memory_filesystem import Kept, Survival
-from stratalog.testing.moving_machine import OTHER_DIR, moving_machine
-from stratalog.testing.sampling import Sampling
-from stratalog.testing.stepped_throttler import SteppedThrottler
+from tests.support.cleaner.stepped_throttler import SteppedThrottler
+from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, SURVIVALS, deaths
+from tests.support.logs.log_ledger import LogLedger, read_local
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, LogMachine
+from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
+from tests.support.logs.sampling import Sampling
 
 PLAIN = LogConfig(
     segment_bytes=1024,

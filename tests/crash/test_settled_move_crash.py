@@ -11,13 +11,13 @@ import pytest
 
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.log_move import MoveState
-from stratalog.testing.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, deaths
+from stratalog.manager.moves.log_move import MoveState
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.log_ledger import LogLedger
-from stratalog.testing.log_machine import DATA_DIR, PARTITION
 from stratalog.testing.memory_filesystem import Kept, Survival
-from stratalog.testing.moving_machine import OTHER_DIR, moving_machine
+from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, deaths
+from tests.support.logs.log_ledger import LogLedger
+from tests.support.logs.log_machine import DATA_DIR, PARTITION
+from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
 
 CONFIG = LogConfig(segment_bytes=1024, remote_storage_enable=False, retention_ms=-1)
 

@@ -18,10 +18,10 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
-from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import PARTITION, PARTITION_DIR, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem, Survival
-from stratalog.testing.sampling import Sampling
+from tests.support.logs.log_ledger import read_local
+from tests.support.logs.log_machine import PARTITION, PARTITION_DIR, LogMachine
+from tests.support.logs.sampling import Sampling
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100, remote_storage_enable=False)
 

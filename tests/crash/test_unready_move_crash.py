@@ -13,15 +13,15 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.log_manager import LogManager
-from stratalog.manager.log_move import MoveState
-from stratalog.testing.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, SURVIVALS, deaths
+from stratalog.manager.moves.log_move import MoveState
 from stratalog.testing.faulty_filesystem import SimulatedCrash
 from stratalog.testing.full_filesystem import FullFileSystem
-from stratalog.testing.log_ledger import LogLedger
-from stratalog.testing.log_machine import DATA_DIR, PARTITION, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from stratalog.testing.moving_machine import OTHER_DIR, moving_machine
-from stratalog.testing.sampling import Sampling
+from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, SURVIVALS, deaths
+from tests.support.logs.log_ledger import LogLedger
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, LogMachine
+from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
+from tests.support.logs.sampling import Sampling
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1)
 STARTS = pytest.mark.parametrize(

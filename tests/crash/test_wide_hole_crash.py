@@ -17,12 +17,12 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.crash_moments import deaths
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
 from stratalog.testing.full_filesystem import FullFileSystem
-from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import DATA_DIR, NEVER_MS, LogMachine
-from stratalog.testing.sampling import Sampling
+from tests.support.logs.crash_moments import deaths
+from tests.support.logs.log_ledger import read_local
+from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, LogMachine
+from tests.support.logs.sampling import Sampling
 
 FAR = 2**31
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, index_interval_bytes=0)

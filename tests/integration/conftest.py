@@ -6,16 +6,15 @@ import itertools
 import os
 from collections.abc import Generator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from stratalog.objectstore.s3 import S3ObjectStore
-from stratalog.testing.kafka_distribution import KafkaDistribution, KafkaMissingError
-from stratalog.testing.s3_servers import SERVERS, S3Server, ServerMissingError
+from tests.support.kafka.kafka_distribution import KafkaDistribution, KafkaMissingError
+from tests.support.places import REPOSITORY
+from tests.support.tiered.s3_servers import SERVERS, S3Server, ServerMissingError
 
-_REPOSITORY = Path(__file__).parents[2]
 _SESSION = uuid4().hex[:12]
 _PREFIXES = itertools.count(1)
 
@@ -58,7 +57,7 @@ def external_server() -> Generator[S3Server]:
 def kafka() -> KafkaDistribution:
     """Kafka's own programs; a test that asks for them skips where they cannot be had."""
     try:
-        return KafkaDistribution.fetched(_REPOSITORY / ".cache" / "kafka")
+        return KafkaDistribution.fetched(REPOSITORY / ".cache" / "kafka")
     except KafkaMissingError as missing:
         pytest.skip(str(missing))
 

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stratalog.base.types import Durability
-from stratalog.cleaner.aborted_index import AbortedIndex
-from stratalog.cleaner.clean_result import CleanLimits
-from stratalog.cleaner.cleaner import Cleaner
-from stratalog.log.isolation import Isolation
+from stratalog.cleaner.clean.aborted_index import AbortedIndex
+from stratalog.cleaner.clean.clean_result import CleanLimits
+from stratalog.cleaner.clean.cleaner import Cleaner
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.log_segments import LogSegments
+from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
-from stratalog.manager.log_move import MoveState
+from stratalog.manager.moves.log_move import MoveState
 from stratalog.record.batch import batches, decode
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -34,15 +34,15 @@ from stratalog.segment.file_names import (
     TRANSACTION_INDEX_SUFFIX,
     segment_path,
 )
-from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
-from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
-from stratalog.testing.log_consumer import read_as_consumer
-from stratalog.testing.log_machine import DATA_DIR, NEVER_MS, PARTITION, TOPIC_ID
+from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
+from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from stratalog.testing.moving_machine import DATA_DIRS, OTHER_DIR, moving_machine
 from stratalog.testing.sequential_ids import SequentialIds
-from stratalog.testing.stepped_throttler import SteppedThrottler
+from tests.support.cleaner.stepped_throttler import SteppedThrottler
+from tests.support.logs.log_consumer import read_as_consumer
+from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, PARTITION, TOPIC_ID
+from tests.support.logs.moving_machine import DATA_DIRS, OTHER_DIR, moving_machine
 
 PRODUCERS = st.integers(1, 3)
 FRACTIONS = st.floats(0, 1)

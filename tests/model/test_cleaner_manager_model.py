@@ -29,8 +29,8 @@ from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.testing.cleaner_machine import CleanerMachine
-from stratalog.testing.log_machine import DATA_DIR
+from tests.support.cleaner.cleaner_machine import CleanerMachine
+from tests.support.logs.log_machine import DATA_DIR
 
 LOG_COUNT = 3
 CHOICES = st.integers(0, 99)

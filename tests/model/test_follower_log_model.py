@@ -12,16 +12,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import Durability
-from stratalog.log.append_info import AppendInfo
-from stratalog.log.isolation import Isolation
+from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
+from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.log_consumer import decode_with_markers
-from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import PARTITION, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from tests.support.logs.log_consumer import decode_with_markers
+from tests.support.logs.log_ledger import read_local
+from tests.support.logs.log_machine import PARTITION, LogMachine
 
 FRACTIONS = st.floats(0, 1)
 HOLES = st.sampled_from([0, 0, 0, 1, 2, 70, 1000, 4000])

@@ -12,15 +12,15 @@ from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError, OutOfOrd
 from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.log_move import MoveState
+from stratalog.manager.moves.log_move import MoveState
 from stratalog.record.record import Record
-from stratalog.testing.log_consumer import decode_with_markers
-from stratalog.testing.log_ledger import LogLedger, read_local
-from stratalog.testing.log_machine import DATA_DIR, PARTITION, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from stratalog.testing.moving_machine import OTHER_DIR, moving_machine
 from stratalog.testing.sequential_ids import SequentialIds
-from stratalog.testing.stepped_throttler import SteppedThrottler
+from tests.support.cleaner.stepped_throttler import SteppedThrottler
+from tests.support.logs.log_consumer import decode_with_markers
+from tests.support.logs.log_ledger import LogLedger, read_local
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, LogMachine
+from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
 
 COUNTS = st.integers(1, 6)
 PRODUCERS = st.integers(1, 3)

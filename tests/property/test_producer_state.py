@@ -12,16 +12,16 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import LogStoreError
-from stratalog.log.producer_append import AppendOrigin, ProducerAppend
-from stratalog.log.producer_batch import ProducerBatch
-from stratalog.log.producer_snapshot import ProducerSnapshot
-from stratalog.log.producer_snapshot_files import ProducerSnapshotFiles
-from stratalog.log.producer_state_manager import ProducerStateManager
+from stratalog.log.producers.producer_append import AppendOrigin, ProducerAppend
+from stratalog.log.producers.producer_batch import ProducerBatch
+from stratalog.log.producers.producer_snapshot import ProducerSnapshot
+from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles
+from stratalog.log.producers.producer_state_manager import ProducerStateManager
 from stratalog.record.end_transaction_marker import ControlType
-from stratalog.segment.transaction_index import AbortedTransaction
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from stratalog.testing.producer_batches import data_batch, marker_batch
-from stratalog.testing.producer_oracle import SEQUENCES, ProducerOracle, Row
+from tests.support.logs.producer_batches import data_batch, marker_batch
+from tests.support.logs.producer_oracle import SEQUENCES, ProducerOracle, Row
 
 EXPIRATION_MS = 50
 

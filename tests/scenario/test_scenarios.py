@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.testing.log_scenario import LogScenario
+from tests.support.logs.log_scenario import LogScenario
 
 SCENARIOS = sorted(Path(__file__).parent.glob("*.txt"))
 

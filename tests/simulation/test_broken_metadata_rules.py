@@ -13,17 +13,18 @@ from typing import NamedTuple
 import pytest
 
 from stratalog.base.errors import LogStoreError
-from stratalog.remote import fold, replace_judge, shard_judge
-from stratalog.remote.commit import Commit
-from stratalog.remote.head import Head
-from stratalog.remote.head_log import HeadLog
-from stratalog.remote.metadata_log import MetadataLog
-from stratalog.remote.partition_state import LiveSlice, PartitionState
-from stratalog.remote.shard_state import ShardState
-from stratalog.testing.simulation import metadata_actors as actors
-from stratalog.testing.simulation.metadata_actors import Manners
-from stratalog.testing.simulation.metadata_world import MetadataWorld, Seat
+from stratalog.remote.metadata.head import fold
+from stratalog.remote.metadata.head.commit import Commit
+from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.head.head_log import HeadLog
+from stratalog.remote.metadata.shard import replace_judge, shard_judge
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
+from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.testing.store_faults import no_faults
+from tests.support.simulation import metadata_actors as actors
+from tests.support.simulation.metadata_actors import Manners
+from tests.support.simulation.metadata_world import MetadataWorld, Seat
 
 Break = Callable[[pytest.MonkeyPatch], None]
 Cast = dict[str, Callable[[Seat], None]]

@@ -14,10 +14,10 @@ from random import randrange
 
 import pytest
 
-from stratalog.testing.simulation import metadata_actors as actors
-from stratalog.testing.simulation.metadata_audit import brought_by
-from stratalog.testing.simulation.metadata_world import MetadataWorld, Seat
 from stratalog.testing.store_faults import no_faults
+from tests.support.simulation import metadata_actors as actors
+from tests.support.simulation.metadata_audit import brought_by
+from tests.support.simulation.metadata_world import MetadataWorld, Seat
 
 IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "simulate"
 FIRST_SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", randrange(1 << 40) if IS_LONG else 0))

@@ -34,7 +34,7 @@ PLANTED = {
     "the wire imports nothing of ours": ("proto/stratalog/v1/planted.py", "import stratalog.base.planted"),
     "nothing imports the test doubles": ("service/stratalog/server/planted.py", "import stratalog.testing"),
     "only tests import the command line": ("service/stratalog/server/planted_too.py", "import stratalog.cli"),
-    "only objectstore.s3 imports boto3, and who makes buckets for tests": (
+    "only objectstore.s3 imports boto3": (
         "testing/stratalog/testing/planted.py",
         "import boto3",
     ),

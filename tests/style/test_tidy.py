@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,10 +16,11 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 ENGINE = ("storage", "tiering")
-PRODUCTION = ("cli", "client", "pipeline", "proto", "service", "storage", "testing", "tiering")
+PRODUCTION = ("cli", "client", "migration", "pipeline", "proto", "service", "storage", "testing", "tiering")
 EVERYTHING = (*PRODUCTION, "benchmarks", "tests")
 
-MAX_FILE_LINES = 500
+MAX_FILE_LINES = 800
+MAX_FOLDER_MODULES = 20
 MAX_FUNCTION_LINES = 60
 
 
@@ -55,7 +57,7 @@ def sources_below(folders: tuple[str, ...], *suffixes: str) -> list[Source]:
 HOMES = re.compile(
     r"storage/stratalog/base/(clock|randomness|posix_filesystem)\.py"
     r"|tiering/stratalog/objectstore/s3\.py"
-    r"|storage/stratalog/record/kernels\.py"
+    r"|storage/stratalog/record/native/kernels\.py"
 )
 WORLDLY_MODULES = {
     "asyncio",
@@ -447,8 +449,39 @@ def test_lasting_state_can_check_itself(name: str) -> None:
     assert "check" in {item.name for item in found.body if isinstance(item, ast.FunctionDef)}
 
 
+def crowded_folders(names: list[str]) -> list[str]:
+    """Folders with more than `MAX_FOLDER_MODULES` modules on one level, with their counts."""
+    counts = Counter(str(Path(name).parent) for name in names if Path(name).name != "__init__.py")
+    return [f"{folder}: {count}" for folder, count in sorted(counts.items()) if count > MAX_FOLDER_MODULES]
+
+
+def test_folders_are_rooms_and_not_halls() -> None:
+    assert crowded_folders([source.name for source in sources_below(EVERYTHING, ".py")]) == []
+
+
+def test_crowded_folder_is_found() -> None:
+    names = [f"a/b/m{index}.py" for index in range(MAX_FOLDER_MODULES)]
+
+    assert crowded_folders([*names, "a/b/__init__.py"]) == []
+    assert crowded_folders([*names, "a/b/one_more.py"]) == [f"a/b: {MAX_FOLDER_MODULES + 1}"]
+
+
+def test_unit_tests_mirror_the_packages() -> None:
+    packages = {
+        path.parent.relative_to(REPOSITORY / root / "stratalog").as_posix()
+        for root in PRODUCTION
+        for path in (REPOSITORY / root / "stratalog").rglob("__init__.py")
+    }
+    folders = {
+        path.parent.relative_to(REPOSITORY / "tests" / "unit").as_posix()
+        for path in (REPOSITORY / "tests" / "unit").rglob("test_*.py")
+    }
+
+    assert folders - packages == {"benchmarks"}
+
+
 def test_test_files_have_unique_names() -> None:
-    names = [path.name for path in files_below(("tests",), ".py") if path.name != "conftest.py"]
+    names = [path.name for path in files_below(("tests",), ".py") if path.name.startswith("test_")]
 
     assert sorted(names) == sorted(set(names))
 

@@ -127,7 +127,7 @@ def test_without_a_compiler_the_build_warns_and_the_wheel_works(tmp_path: Path) 
 
     assert "without its native kernels" in said
     assert wheel.name.endswith("-py3-none-any.whl")
-    program = "from stratalog.record.kernels import NATIVE; print(NATIVE)"
+    program = "from stratalog.record.native.kernels import NATIVE; print(NATIVE)"
     assert run(python, "-P", "-c", program).strip() == "False"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.testing.torture.log_torture import THREAD_COUNT, LogTorture
+from tests.support.torture.log_torture import THREAD_COUNT, LogTorture
 
 DURATION_S = float(os.environ.get("STRATALOG_TORTURE_S", "10"))
 SEED = int(os.environ.get("STRATALOG_TORTURE_SEED", "1"))

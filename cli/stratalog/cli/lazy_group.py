@@ -12,7 +12,7 @@ EXIT_INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
-    """Knows commands as `name -> ("module:attribute", short help)`; help texts need no import of these."""
+    """Imports commands when they run: `name -> ("module:attribute", short help)` below `stratalog.cli`."""
 
     def __init__(
         self, *args: Any, commands_by_name: Mapping[str, tuple[str, str]] | None = None, **kwargs: Any
@@ -29,7 +29,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self._commands_by_name:
             return super().get_command(ctx, cmd_name)
         module_name, _, attribute = self._commands_by_name[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module_name), attribute)
+        command = getattr(importlib.import_module(f"stratalog.cli.{module_name}"), attribute)
         assert isinstance(command, click.Command)
         return command
 

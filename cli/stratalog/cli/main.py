@@ -22,20 +22,20 @@ from stratalog.cli.lazy_group import EXIT_INTERRUPTED, LazyGroup
 EXIT_FAILED = 1
 
 COMMANDS = {
-    "server": ("stratalog.cli.server_commands:server", "Run a server."),
-    "topic": ("stratalog.cli.topic_commands:topic", "Create, list, describe and delete topics."),
-    "config": ("stratalog.cli.config_commands:config", "Show and alter configurations of topics and server."),
-    "records": ("stratalog.cli.records_commands:records", "Delete records from the start of a partition."),
-    "produce": ("stratalog.cli.produce_command:produce", "Append records from standard input or a file."),
-    "consume": ("stratalog.cli.consume_command:consume", "Print records."),
-    "log": ("stratalog.cli.log_commands:log", "Look at partitions: offsets, segments, slices."),
-    "tier": ("stratalog.cli.tier_commands:tier", "Look at the object store, and upload now."),
-    "log-dirs": ("stratalog.cli.log_dirs_commands:log_dirs", "Look at log directories; move partitions."),
-    "cleaner": ("stratalog.cli.cleaner_commands:cleaner", "Look at the cleaner of local logs."),
-    "compaction": ("stratalog.cli.compaction_commands:compaction", "Compact tiered data now."),
-    "import": ("stratalog.cli.import_command:import_", "Take topics over from a stopped Kafka broker."),
-    "export": ("stratalog.cli.export_command:export", "Write topics as a Kafka broker's log directory."),
-    "demo": ("stratalog.cli.demo.command:demo", "Replay real data through everything and check it."),
+    "server": ("commands.server_commands:server", "Run a server."),
+    "topic": ("commands.topic_commands:topic", "Create, list, describe and delete topics."),
+    "config": ("commands.config_commands:config", "Show and alter configurations of topics and server."),
+    "records": ("commands.records_commands:records", "Delete records from the start of a partition."),
+    "produce": ("commands.produce_command:produce", "Append records from standard input or a file."),
+    "consume": ("commands.consume_command:consume", "Print records."),
+    "log": ("commands.log_commands:log", "Look at partitions: offsets, segments, slices."),
+    "tier": ("commands.tier_commands:tier", "Look at the object store, and upload now."),
+    "log-dirs": ("commands.log_dirs_commands:log_dirs", "Look at log directories; move partitions."),
+    "cleaner": ("commands.cleaner_commands:cleaner", "Look at the cleaner of local logs."),
+    "compaction": ("commands.compaction_commands:compaction", "Compact tiered data now."),
+    "import": ("commands.import_command:import_", "Take topics over from a stopped Kafka broker."),
+    "export": ("commands.export_command:export", "Write topics as a Kafka broker's log directory."),
+    "demo": ("demo.command:demo", "Replay real data through everything and check it."),
 }
 
 

@@ -23,7 +23,7 @@ from stratalog.client.producer import BatchOutcome, Producer
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy, retrying
 from stratalog.record.builder import encode_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import RecordLike
 from stratalog.v1 import log_pb2, log_pb2_grpc
 

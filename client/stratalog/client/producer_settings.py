@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratalog.base.types import Durability
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 
 KIB = 1 << 10
 

@@ -18,7 +18,7 @@ from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchedRecords
 from stratalog.client.retry import RetryPolicy
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import RecordLike
 from stratalog.v1 import log_pb2
 

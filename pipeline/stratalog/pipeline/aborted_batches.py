@@ -13,9 +13,9 @@ from typing import NamedTuple
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.topic_snapshot import SliceSpan
 from stratalog.record.header import BatchHeader
-from stratalog.remote.deciding_slices import aborted_in
-from stratalog.remote.object_directory import read_slice_index
+from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.store_layout import StoreLayout
+from stratalog.remote.tier.deciding_slices import aborted_in
 
 
 class _Aborted(NamedTuple):

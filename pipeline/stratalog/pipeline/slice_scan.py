@@ -20,10 +20,10 @@ from stratalog.objectstore.protocol import ObjectStore, ReadStream
 from stratalog.pipeline.aborted_batches import AbortedBatches
 from stratalog.pipeline.arrow_rows import ArrowRows
 from stratalog.pipeline.topic_snapshot import SliceSpan
-from stratalog.record import kernels
 from stratalog.record.batch import batches, complete_prefix_size, crc_matches, records_payload
 from stratalog.record.columns import ColumnBuffers
 from stratalog.record.header import BatchHeader, TimestampType
+from stratalog.record.native import kernels
 from stratalog.record.record_runs import payload_spans
 
 ROWS_BYTES = 1 << 20

@@ -24,18 +24,18 @@ from stratalog.base.randomness import SystemIdGenerator, system_random
 from stratalog.base.types import TopicIdPartition
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.catalog import Catalog
-from stratalog.remote.commit import Writer
-from stratalog.remote.deciding_slices import deciding_slices, has_markers
-from stratalog.remote.head_witness import catalog_as_witness
-from stratalog.remote.metadata_log import MetadataLog
-from stratalog.remote.object_directory import read_directory
-from stratalog.remote.object_ref import ObjectRef
-from stratalog.remote.partition_state import LiveSlice, PartitionState
-from stratalog.remote.shard_state import ShardState
-from stratalog.remote.slice_entry import SliceEntry
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.ownership.head_witness import catalog_as_witness
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
+from stratalog.remote.tier.deciding_slices import deciding_slices, has_markers
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,19 +31,19 @@ from stratalog.base.randomness import IdGenerator, SystemIdGenerator
 from stratalog.manager.log_manager import LogManager
 from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.server.admin_servicer import AdminServicer
 from stratalog.server.background_tasks import start_background_tasks
-from stratalog.server.closing import Closing
-from stratalog.server.config_manager import ConfigManager
+from stratalog.server.configuration.config_manager import ConfigManager
+from stratalog.server.configuration.runtime_config import RuntimeConfig
+from stratalog.server.configuration.settings import ServerSettings, listen_address
 from stratalog.server.interpreter_lock import share_interpreter_lock
-from stratalog.server.log_servicer import LogServicer
 from stratalog.server.memory_tuning import keep_freed_memory
 from stratalog.server.metrics import ServerMetrics
 from stratalog.server.metrics_endpoint import MetricsEndpoint
-from stratalog.server.partition_host import PartitionHost
-from stratalog.server.request_memory import RequestMemory
-from stratalog.server.runtime_config import RuntimeConfig
-from stratalog.server.settings import ServerSettings, listen_address
+from stratalog.server.partitions.partition_host import PartitionHost
+from stratalog.server.rpc.admin_servicer import AdminServicer
+from stratalog.server.rpc.closing import Closing
+from stratalog.server.rpc.log_servicer import LogServicer
+from stratalog.server.rpc.request_memory import RequestMemory
 from stratalog.server.storage_engine import StorageEngine, StorageEngineBuilder
 from stratalog.server.thread_scheduler import ThreadScheduler
 from stratalog.server.worker_pools import WorkerPools, closing_threads

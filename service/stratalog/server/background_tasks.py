@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from stratalog.base.errors import FencedError, StoppingError
 from stratalog.base.scheduler import Scheduler
-from stratalog.server.broker_config import BrokerConfig
-from stratalog.server.settings import ServerSettings
+from stratalog.server.configuration.broker_config import BrokerConfig
+from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.storage_engine import StorageEngine
 
 

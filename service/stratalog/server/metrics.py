@@ -14,15 +14,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from stratalog.cleaner.cleaner_stats import CleanerStats
-from stratalog.manager.log_directory import DirectoryState
+from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
-from stratalog.manager.log_move import MoveState
-from stratalog.record.cleaned_batches import NO_HORIZON
-from stratalog.server.local_cleaning import LocalCleaning
-from stratalog.server.partition_registry import PartitionRegistry
-from stratalog.server.runtime_config import RuntimeConfig
+from stratalog.manager.moves.log_move import MoveState
+from stratalog.record.native.cleaned_batches import NO_HORIZON
+from stratalog.server.configuration.runtime_config import RuntimeConfig
+from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.thread_scheduler import ThreadScheduler
-from stratalog.server.tier_manager import TierManager
+from stratalog.server.topics.local_cleaning import LocalCleaning
+from stratalog.server.topics.tier_manager import TierManager
 
 PREFIX = "stratalog_"
 _DIRECTORY = "log_directory"

@@ -6,7 +6,7 @@ from prometheus_client import start_http_server
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from stratalog.base.errors import InvalidConfigError
-from stratalog.server.settings import listen_address
+from stratalog.server.configuration.settings import listen_address
 
 
 class MetricsEndpoint:

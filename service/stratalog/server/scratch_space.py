@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import NO_SPACE, FileSystem
-from stratalog.remote.spool import clear_spool_directory
+from stratalog.remote.objects.spool import clear_spool_directory
 
 logger = logging.getLogger(__name__)
 

@@ -41,43 +41,43 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
 from stratalog.log.disk_error import disk_error
-from stratalog.manager.log_directory import DirectoryState
+from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.stoppable import StoppableObjectStore
-from stratalog.remote.catalog import Catalog
-from stratalog.remote.collector import Collector
-from stratalog.remote.commit import Writer
-from stratalog.remote.head_witness import HeadWitness
-from stratalog.remote.metadata_log import MetadataLog
-from stratalog.remote.object_directory import read_directory
-from stratalog.remote.object_writer import ObjectWriterSettings
-from stratalog.remote.outdated_config import is_config_outdated, unmark_config
-from stratalog.remote.ownership import claim_shard, is_last_owner
-from stratalog.remote.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
-from stratalog.remote.remote_reader import RemoteReader
-from stratalog.remote.retention import RemoteRetention
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.ownership.head_witness import HeadWitness
+from stratalog.remote.metadata.ownership.ownership import claim_shard, is_last_owner
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.objects.object_writer import ObjectWriterSettings
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
+from stratalog.remote.tier.collector import Collector
+from stratalog.remote.tier.outdated_config import is_config_outdated, unmark_config
+from stratalog.remote.tier.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
+from stratalog.remote.tier.remote_reader import RemoteReader
+from stratalog.remote.tier.retention import RemoteRetention
 from stratalog.segment.open_files import max_open_below
-from stratalog.server.confirmed_topics import ConfirmedTopics
-from stratalog.server.held_config import tell_of_held
-from stratalog.server.hosted_shard import HostedShard
-from stratalog.server.local_cleaning import LocalCleaning
-from stratalog.server.log_directory_manager import LogDirectoryManager, cordoned_of
-from stratalog.server.partition_host import PartitionHost
-from stratalog.server.partition_opener import PartitionOpener
-from stratalog.server.partition_registry import PartitionRegistry
-from stratalog.server.runtime_config import RuntimeConfig
+from stratalog.server.configuration.held_config import tell_of_held
+from stratalog.server.configuration.runtime_config import RuntimeConfig
+from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.partitions.hosted_shard import HostedShard
+from stratalog.server.partitions.log_directory_manager import LogDirectoryManager, cordoned_of
+from stratalog.server.partitions.partition_host import PartitionHost
+from stratalog.server.partitions.partition_opener import PartitionOpener
+from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.scratch_space import ScratchSpace
-from stratalog.server.settings import ServerSettings
-from stratalog.server.shard_set import ShardSet
 from stratalog.server.store_wait import tell_of_waiting
-from stratalog.server.tier_manager import ShardTier, TierManager
-from stratalog.server.tier_status import TierStatusReporter
-from stratalog.server.topic_manager import TopicManager
+from stratalog.server.topics.confirmed_topics import ConfirmedTopics
+from stratalog.server.topics.local_cleaning import LocalCleaning
+from stratalog.server.topics.tier_manager import ShardTier, TierManager
+from stratalog.server.topics.tier_status import TierStatusReporter
+from stratalog.server.topics.topic_manager import TopicManager
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from stratalog.base.errors import OverloadedError
-from stratalog.server.settings import ServerSettings
+from stratalog.server.configuration.settings import ServerSettings
 
 _T = TypeVar("_T")
 

@@ -3,7 +3,7 @@
 Every leaf stands for a different thing to do next; two failures with the same remedy share a leaf and differ
 in their fields. The message is one lower-case sentence that says what happened and what to do; the values
 that matter are fields, and are appended to the message as ``name=`value```. The wire's status codes are
-chosen in one table, ``stratalog.server.status``; nothing below the server knows them.
+chosen in one table, ``stratalog.server.rpc.status``; nothing below the server knows them.
 
     LogStoreError
     +-- InvalidRequestError               fix the request

@@ -26,11 +26,11 @@ from typing import NamedTuple
 from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
+from stratalog.cleaner.clean.header_walk import find_horizons
 from stratalog.cleaner.cleaner_checkpoints import CleanerCheckpoints
 from stratalog.cleaner.cleaner_failures import CleanerFailures, CleaningFailure
 from stratalog.cleaner.cleaning_state import IDLE, CleaningAbortedError, CleaningState
 from stratalog.cleaner.failure_kind import FailureKind, kind_of, reason_of
-from stratalog.cleaner.header_walk import find_horizons
 from stratalog.cleaner.log_to_clean import (
     LogToClean,
     dirty_bytes,
@@ -42,9 +42,9 @@ from stratalog.cleaner.log_to_clean import (
 )
 from stratalog.cleaner.throttler import Throttler
 from stratalog.log.config_key import LONG_MAX
-from stratalog.log.retention import newest_ms_on
+from stratalog.log.retention.retention import newest_ms_on
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.cleaned_batches import NO_HORIZON
+from stratalog.record.native.cleaned_batches import NO_HORIZON
 
 logger = logging.getLogger(__name__)
 

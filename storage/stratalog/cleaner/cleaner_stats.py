@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stratalog.cleaner.clean_result import CleanStats
+from stratalog.cleaner.clean.clean_result import CleanStats
 from stratalog.cleaner.cleaner_failures import CleaningFailure
 
 

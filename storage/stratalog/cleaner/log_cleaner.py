@@ -24,7 +24,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError
 from stratalog.base.scheduler import ScheduledTask, Scheduler
 from stratalog.base.types import TopicPartition
-from stratalog.cleaner.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaner_settings import MIN_MAP_BYTES, CleanerSettings
 from stratalog.cleaner.cleaner_stats import CleanerStats, CleanTally, uncleanable_by_directory

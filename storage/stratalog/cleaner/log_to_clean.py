@@ -27,7 +27,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_segments import LogSegments
-from stratalog.log.retention import NewestMs
+from stratalog.log.retention.retention import NewestMs
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.segment.log_segment import LogSegment

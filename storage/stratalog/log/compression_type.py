@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 
 
 class CompressionType(enum.Enum):

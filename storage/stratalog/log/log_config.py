@@ -16,7 +16,7 @@ from stratalog.base.errors import InvalidConfigError
 from stratalog.base.types import Durability
 from stratalog.log.compression_type import CompressionType
 from stratalog.log.config_key import INT_MAX, LONG_MAX, ConfigKey, choice_of, flag_key, number_key, ratio_key
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import TimestampType
 
 DELETE_POLICY = "delete"

@@ -23,8 +23,8 @@ from itertools import accumulate, chain, islice, pairwise
 from operator import attrgetter
 
 from stratalog.record.header import NO_TIMESTAMP
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.log_segment import LogSegment
-from stratalog.segment.transaction_index import AbortedTransaction
 
 _base_offset = attrgetter("base_offset")
 _end_offset = attrgetter("end_offset")

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stratalog.log.completed_transaction import CompletedTransaction
 from stratalog.log.leader_epoch_cache import EpochEntry, LeaderEpochCache
 from stratalog.log.log_segments import LogSegments
-from stratalog.log.producer_batch import ProducerBatch, producer_batches
-from stratalog.log.producer_fold import ProducerFold
-from stratalog.log.producer_snapshot import ProducerSnapshot
-from stratalog.log.producer_state_manager import ProducerStateManager
+from stratalog.log.producers.completed_transaction import CompletedTransaction
+from stratalog.log.producers.producer_batch import ProducerBatch, producer_batches
+from stratalog.log.producers.producer_fold import ProducerFold
+from stratalog.log.producers.producer_snapshot import ProducerSnapshot
+from stratalog.log.producers.producer_state_manager import ProducerStateManager
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.end_transaction_marker import ControlType
 from stratalog.segment.batch_walk import walk
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.log_segment import LogSegment
-from stratalog.segment.transaction_index import AbortedTransaction
 
 
 class LogState:

@@ -29,36 +29,36 @@ from stratalog.base.filesystem import Buffer
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.stepwise_sort import sorted_stepwise
 from stratalog.base.types import Durability, TopicPartition
-from stratalog.log import retention
-from stratalog.log.append_info import AppendInfo
-from stratalog.log.append_request import AppendRequest
+from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.append.append_request import AppendRequest
+from stratalog.log.append.log_appender import LogAppender, only
+from stratalog.log.append.log_flusher import LogFlusher
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.disk_error import disk_error
-from stratalog.log.fetch_data import FetchData
-from stratalog.log.isolation import Isolation
-from stratalog.log.late_removal import unlink_later
+from stratalog.log.exchange.log_copy import Commit, LogCopy
+from stratalog.log.exchange.segment_exchange import SegmentExchange
+from stratalog.log.exchange.state_transfer import StateTransfer
 from stratalog.log.leader_epoch_cache import EpochEnd
-from stratalog.log.log_appender import LogAppender, only
 from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_copy import Commit, LogCopy
-from stratalog.log.log_flusher import LogFlusher
-from stratalog.log.log_loader import LoadedLog
 from stratalog.log.log_offsets import LogOffsets
 from stratalog.log.log_parts import LogParts
-from stratalog.log.log_reader import LogReader
-from stratalog.log.log_retention import LogRetention
 from stratalog.log.log_segments import LogSegments
-from stratalog.log.log_truncation import LogTruncation
-from stratalog.log.producer_state_entry import ProducerStateEntry
-from stratalog.log.segment_exchange import SegmentExchange
-from stratalog.log.segment_info import SegmentInfo, SegmentSource
-from stratalog.log.state_transfer import StateTransfer
+from stratalog.log.producers.producer_state_entry import ProducerStateEntry
+from stratalog.log.read.fetch_data import FetchData
+from stratalog.log.read.isolation import Isolation
+from stratalog.log.read.log_reader import LogReader
+from stratalog.log.read.segment_info import SegmentInfo, SegmentSource
+from stratalog.log.recovery.log_loader import LoadedLog
+from stratalog.log.retention import retention
+from stratalog.log.retention.late_removal import unlink_later
+from stratalog.log.retention.log_retention import LogRetention
+from stratalog.log.retention.log_truncation import LogTruncation
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import BatchHeader
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.timestamp_offset import TimestampOffset
-from stratalog.segment.transaction_index import AbortedTransaction
 
 
 class UnifiedLog:

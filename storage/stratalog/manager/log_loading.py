@@ -24,21 +24,25 @@ from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.disk_error import disk_errors
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_loader import LogLoader
-from stratalog.log.log_recovery import LoadProgress
+from stratalog.log.recovery.log_loader import LogLoader
+from stratalog.log.recovery.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.cut_off_moves import keep_newest
-from stratalog.manager.data_directory import STRAY_REASON
-from stratalog.manager.log_directories import LogDirectories
-from stratalog.manager.log_directory import LogDirectory
+from stratalog.manager.directories.data_directory import STRAY_REASON
+from stratalog.manager.directories.log_directories import LogDirectories
+from stratalog.manager.directories.log_directory import LogDirectory
 from stratalog.manager.log_manager_settings import LogManagerSettings
-from stratalog.manager.lost_partitions import forget_elsewhere, require_not_lost
-from stratalog.manager.partition_metadata import (
+from stratalog.manager.moves.cut_off_moves import keep_newest
+from stratalog.manager.partitions.lost_partitions import forget_elsewhere, require_not_lost
+from stratalog.manager.partitions.partition_metadata import (
     is_of_topic,
     read_partition_metadata,
     write_partition_metadata,
 )
-from stratalog.manager.stray_offsets import note_stray_offsets, remove_stray_offsets, restore_stray_offsets
+from stratalog.manager.partitions.stray_offsets import (
+    note_stray_offsets,
+    remove_stray_offsets,
+    restore_stray_offsets,
+)
 from stratalog.segment.file_names import LOG_SUFFIX, segment_path
 from stratalog.segment.segment_resources import SegmentResources
 

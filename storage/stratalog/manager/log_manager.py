@@ -32,23 +32,23 @@ from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.disk_error import disk_error, disk_errors
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_recovery import LoadProgress
+from stratalog.log.recovery.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.data_directory import DELETE_REASON
-from stratalog.manager.found_partitions import FoundPartitions
-from stratalog.manager.import_mark import read_import_mark
+from stratalog.manager.directories.data_directory import DELETE_REASON
+from stratalog.manager.directories.found_partitions import FoundPartitions
+from stratalog.manager.directories.log_directories import LogDirectories
+from stratalog.manager.directories.log_directory import LogDirectory, LogDirectoryStatus
 from stratalog.manager.log_closing import Threads, close_logs
-from stratalog.manager.log_directories import LogDirectories
-from stratalog.manager.log_directory import LogDirectory, LogDirectoryStatus
 from stratalog.manager.log_loading import LogLoading, WantedLog
 from stratalog.manager.log_manager_settings import LogManagerSettings
-from stratalog.manager.log_move import LogMove
-from stratalog.manager.log_moves import LogMoves
 from stratalog.manager.log_tasks import LogTasks
-from stratalog.manager.lost_partitions import forget_elsewhere
-from stratalog.manager.put_away import PutAway
+from stratalog.manager.moves.log_move import LogMove
+from stratalog.manager.moves.log_moves import LogMoves
+from stratalog.manager.partitions.import_mark import read_import_mark
+from stratalog.manager.partitions.lost_partitions import forget_elsewhere
+from stratalog.manager.partitions.put_away import PutAway
+from stratalog.manager.partitions.stray_partitions import ClaimOf, StrayPartitions
 from stratalog.manager.recovery_progress import RecoveryProgress
-from stratalog.manager.stray_partitions import ClaimOf, StrayPartitions
 from stratalog.segment.segment_resources import SegmentResources
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratalog.segment.index_page_cache import DEFAULT_MAX_BYTES
+from stratalog.segment.indexes.index_page_cache import DEFAULT_MAX_BYTES
 from stratalog.segment.open_files import DEFAULT_MAX_OPEN
 
 

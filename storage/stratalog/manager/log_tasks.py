@@ -16,8 +16,8 @@ from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.disk_error import disk_errors
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.log_directories import LogDirectories
-from stratalog.manager.log_directory import LogDirectory
+from stratalog.manager.directories.log_directories import LogDirectories
+from stratalog.manager.directories.log_directory import LogDirectory
 
 
 class LogTasks:

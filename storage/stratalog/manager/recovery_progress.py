@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from stratalog.log.log_recovery import LoadProgress
+from stratalog.log.recovery.log_recovery import LoadProgress
 
 
 class RecoveryProgress:

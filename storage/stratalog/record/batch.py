@@ -13,8 +13,7 @@ from crc32c import crc32c
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.record import kernels
-from stratalog.record.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec, decompress
+from stratalog.record.codecs.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec, decompress
 from stratalog.record.frame_fault import frame_fault
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
@@ -25,6 +24,7 @@ from stratalog.record.header import (
     BatchHeader,
     parse_header,
 )
+from stratalog.record.native import kernels
 from stratalog.record.record import Record
 from stratalog.record.records_summary import RecordsSummary
 

@@ -12,9 +12,8 @@ from crc32c import crc32c
 
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.filesystem import Buffer
-from stratalog.record import kernels
 from stratalog.record.batch_producer import BatchProducer
-from stratalog.record.compression import Codec, compress
+from stratalog.record.codecs.compression import Codec, compress
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     BATCH_LENGTH_POSITION,
@@ -30,6 +29,7 @@ from stratalog.record.header import (
     TRANSACTIONAL_BIT,
     BatchHeader,
 )
+from stratalog.record.native import kernels
 from stratalog.record.record import Record, RecordLike
 
 NO_LEADER_EPOCH = -1

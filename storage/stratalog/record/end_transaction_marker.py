@@ -20,7 +20,7 @@ from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import decode
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import NO_LEADER_EPOCH, encode_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.control_key import ControlKey
 from stratalog.record.header import BatchHeader
 from stratalog.record.record import Record

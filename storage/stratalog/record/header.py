@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 
 BASE_OFFSET_POSITION = 0
 BATCH_LENGTH_POSITION = BASE_OFFSET_POSITION + 8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.record.kernels import murmur2
+from stratalog.record.native.kernels import murmur2
 
 _POSITIVE_MASK = 0x7FFFFFFF
 

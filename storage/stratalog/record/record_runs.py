@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.record import kernels
 from stratalog.record.batch import (
     DEFAULT_MAX_DECOMPRESSED,
     batches,
@@ -24,6 +23,7 @@ from stratalog.record.batch import (
     require_crc_as_read,
 )
 from stratalog.record.header import BatchHeader, parse_header
+from stratalog.record.native import kernels
 from stratalog.record.record import Record
 
 RUN_COUNT = 16 * 1024

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stratalog.base.filesystem import Buffer
-from stratalog.record import kernels
+from stratalog.record.native import kernels
 from stratalog.record.record import Record
 from stratalog.record.records_summary import RecordsSummary
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.record import kernels
 from stratalog.record.batch import records_payload
-from stratalog.record.compressed_pieces import decompressed_pieces
+from stratalog.record.codecs.compressed_pieces import decompressed_pieces
 from stratalog.record.header import HEADER_SIZE, BatchHeader
+from stratalog.record.native import kernels
 from stratalog.record.record_runs import RUN_BYTES, RUN_COUNT
 from stratalog.record.varint import MAX_VARINT_BYTES, MAX_VARLONG_BYTES, read_varint, read_varlong
 

@@ -23,8 +23,6 @@ from crc32c import crc32c
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
 from stratalog.record.batch import crc_matches
-from stratalog.record.batch_kernels import skip_batches, sound_batches, walk_batches
-from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
@@ -35,6 +33,8 @@ from stratalog.record.header import (
     BatchHeader,
     parse_header,
 )
+from stratalog.record.native.batch_kernels import skip_batches, sound_batches, walk_batches
+from stratalog.record.native.batch_row import BatchRow
 
 _HEADER_CHUNK_BYTES = 16 * 1024
 _BODY_CHUNK_BYTES = 1024 * 1024

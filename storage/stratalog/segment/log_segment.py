@@ -23,23 +23,23 @@ from typing import TypeVar
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import AppendFile, Buffer
-from stratalog.record.batch_row import BatchRow
 from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, NO_TIMESTAMP, parse_header
+from stratalog.record.native.batch_row import BatchRow
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import FIRST_READ_BYTES, BatchRead, ReadBounds, read_batches
 from stratalog.segment.batch_walk import LocatedBatch, damaged_batch
 from stratalog.segment.file_names import DELETED_SUFFIX, INDEX_SUFFIXES, LOG_SUFFIX, segment_path
-from stratalog.segment.index_rebuild import indexes_until, rebuild_indexes, resume_closed
-from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
+from stratalog.segment.indexes.index_rebuild import indexes_until, rebuild_indexes, resume_closed
+from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
+from stratalog.segment.indexes.segment_indexes import SegmentIndexes
+from stratalog.segment.indexes.transaction_index import AbortedInRange, AbortedTransaction
 from stratalog.segment.open_files import LentFile
 from stratalog.segment.proven_batches import ProvenBatches
 from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_files import make_data_file, put_aside, put_indexes_aside, unlink_segment
-from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.segment.segment_search import position_of, position_since, proven_position_of
 from stratalog.segment.timestamp_offset import TimestampOffset
-from stratalog.segment.transaction_index import AbortedInRange, AbortedTransaction
 
 Result = TypeVar("Result")
 

@@ -7,8 +7,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.record.batch_row import BatchRow
-from stratalog.segment.segment_indexes import SegmentIndexes
+from stratalog.record.native.batch_row import BatchRow
+from stratalog.segment.indexes.segment_indexes import SegmentIndexes
 from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset
 
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.record.batch_kernels import walk_batches
-from stratalog.record.batch_row import BatchRow
 from stratalog.record.header import HEADER_SIZE, NO_TIMESTAMP, parse_header
+from stratalog.record.native.batch_kernels import walk_batches
+from stratalog.record.native.batch_row import BatchRow
 from stratalog.segment.file_names import LOG_SUFFIX, SEGMENT_SUFFIXES, segment_path
+from stratalog.segment.indexes.segment_indexes import SegmentIndexes
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.log_segment import LogSegment
-from stratalog.segment.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_resources import SegmentResources
-from stratalog.segment.transaction_index import AbortedTransaction
 
 
 class ProvenRun(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stratalog.base.filesystem import AppendFile
-from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import NO_LEADER_EPOCH
+from stratalog.record.native.batch_row import BatchRow
 from stratalog.segment.batch_walk import LocatedBatch, damaged_batch, seek, valid_rows, walk
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.segment.file_names import SEGMENT_SUFFIXES, segment_path
-from stratalog.segment.index_page_cache import DEFAULT_MAX_BYTES, IndexPageCache
+from stratalog.segment.indexes.index_page_cache import DEFAULT_MAX_BYTES, IndexPageCache
 from stratalog.segment.open_files import DEFAULT_MAX_OPEN, OpenFiles
 from stratalog.segment.preallocation import Preallocation
 

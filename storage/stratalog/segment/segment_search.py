@@ -12,8 +12,8 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile
 from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.segment.batch_walk import damaged_batch
+from stratalog.segment.indexes.segment_indexes import SegmentIndexes
 from stratalog.segment.segment_extent import SegmentExtent
-from stratalog.segment.segment_indexes import SegmentIndexes
 
 
 def position_of(

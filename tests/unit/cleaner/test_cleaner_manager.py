@@ -21,10 +21,10 @@ from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.cleaned_batches import NO_HORIZON
-from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine, Paused
+from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.log_machine import DATA_DIR
+from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine, Paused
+from tests.support.logs.log_machine import DATA_DIR
 
 CHECKPOINT = f"{DATA_DIR}/{CLEANER_OFFSET_FILE}"
 

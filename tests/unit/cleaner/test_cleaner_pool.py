@@ -12,8 +12,8 @@ from queue import SimpleQueue
 import pytest
 
 from stratalog.base.filesystem import AppendFile
-from stratalog.cleaner.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.cleaner import Cleaner
+from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.clean.cleaner import Cleaner
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.cleaner.log_cleaner import LogCleaner
@@ -22,11 +22,11 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
-from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import DATA_DIR
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
+from tests.support.logs.log_ledger import read_local
+from tests.support.logs.log_machine import DATA_DIR
 
 KEY_COUNT = 7
 SEGMENT_COUNT = 16

@@ -7,18 +7,18 @@ import dataclasses
 import pytest
 
 from stratalog.base.types import Durability
-from stratalog.cleaner.cleaner import Cleaner
+from stratalog.cleaner.clean.cleaner import Cleaner
 from stratalog.cleaner.log_to_clean import LogToClean, first_ms_on, log_to_clean
-from stratalog.log.retention import newest_ms_on
+from stratalog.log.retention.retention import newest_ms_on
 from stratalog.record.builder import encode_batch
-from stratalog.record.cleaned_batches import NO_HORIZON
-from stratalog.record.compression import Codec
-from stratalog.record.offset_map import OffsetMap
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.native.cleaned_batches import NO_HORIZON
+from stratalog.record.native.offset_map import OffsetMap
 from stratalog.record.record import Record
-from stratalog.testing.cleaned_log import CONFIG, Cleaned
-from stratalog.testing.cleaning_history import limits
-from stratalog.testing.log_ledger import read_local
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.cleaner.cleaned_log import CONFIG, Cleaned
+from tests.support.cleaner.cleaning_history import limits
+from tests.support.logs.log_ledger import read_local
 
 
 def test_a_tombstone_stays_for_its_time_after_the_first_clean() -> None:
@@ -117,7 +117,7 @@ def test_the_hash_of_each_clean_has_its_own_secret(monkeypatch: pytest.MonkeyPat
         return OffsetMap(secret, slot_count, load_factor)
 
     monkeypatch.setattr(noting_map, "slots_for", OffsetMap.slots_for, raising=False)
-    monkeypatch.setattr("stratalog.cleaner.cleaner.OffsetMap", noting_map)
+    monkeypatch.setattr("stratalog.cleaner.clean.cleaner.OffsetMap", noting_map)
     cleaned = Cleaned()
     cleaner = Cleaner(cleaned.machine.clock, NotingIds())
     cleaned.put((b"a", b"1"))

@@ -11,7 +11,7 @@ from stratalog.cleaner.cleaner_failures import FIRST_DELAY_MS, JITTER, MAX_DELAY
 from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine
+from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
 
 LEAST_WAIT_MS = round(FIRST_DELAY_MS * (1 - JITTER))
 LAG_MS = LEAST_WAIT_MS // 4

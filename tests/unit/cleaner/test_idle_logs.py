@@ -12,29 +12,29 @@ from itertools import pairwise
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.cleaner.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.cleaner import Cleaner
+from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.kept_horizons import MAX_HORIZON_MS, KeptHorizons
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE
 from stratalog.cleaner.cleaner_failures import MAX_DELAY_MS
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.failure_kind import FailureKind
-from stratalog.cleaner.kept_horizons import MAX_HORIZON_MS, KeptHorizons
 from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
-from stratalog.record.cleaned_batches import NO_HORIZON
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.record.record import Record
-from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import DATA_DIR
-from stratalog.testing.overwriting import overwrite
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
+from tests.support.logs.log_ledger import read_local
+from tests.support.logs.log_machine import DATA_DIR
+from tests.support.logs.overwriting import overwrite
 
 RETENTION_MS = 60_000
 LAG_MS = 3_600_000

@@ -12,16 +12,16 @@ import pytest
 
 from stratalog.base.errors import CorruptRecordError, InvalidConfigError
 from stratalog.base.types import TopicPartition
-from stratalog.cleaner.clean_result import CleanLimits, CleanResult, CleanStats
+from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult, CleanStats
 from stratalog.cleaner.cleaner_failures import FIRST_DELAY_MS, MAX_DELAY_MS
 from stratalog.cleaner.cleaner_settings import MIN_MAP_BYTES, CleanerSettings
 from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.cleaned_batches import NO_HORIZON
-from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine
-from stratalog.testing.log_machine import DATA_DIR
+from stratalog.record.native.cleaned_batches import NO_HORIZON
+from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
+from tests.support.logs.log_machine import DATA_DIR
 
 BOTH = replace(COMPACTED, cleanup_policy=frozenset({"compact", "delete"}))
 DEFAULTS = CleanerSettings()

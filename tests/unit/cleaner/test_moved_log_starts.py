@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from stratalog.record.cleaned_batches import NO_HORIZON
-from stratalog.record.compression import Codec
-from stratalog.testing.cleaned_log import CONFIG, Cleaned
-from stratalog.testing.cleaning_history import limits
-from stratalog.testing.compacted_log import CONFIG as COMPACTED
-from stratalog.testing.compacted_log import CompactedLog
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.native.cleaned_batches import NO_HORIZON
+from tests.support.cleaner.cleaned_log import CONFIG, Cleaned
+from tests.support.cleaner.cleaning_history import limits
+from tests.support.cleaner.compacted_log import CONFIG as COMPACTED
+from tests.support.cleaner.compacted_log import CompactedLog
 
 LARGE = dataclasses.replace(CONFIG, segment_bytes=100_000)
 SMALL = dataclasses.replace(COMPACTED, segment_bytes=300)

@@ -9,8 +9,8 @@ import pytest
 
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.throttler import AHEAD_S, Throttler
-from stratalog.testing.cleaner_machine import WaitingClock
 from stratalog.testing.manual_clock import ManualClock
+from tests.support.cleaner.cleaner_machine import WaitingClock
 
 RATE = 1_000_000
 

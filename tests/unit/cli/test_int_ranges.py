@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from stratalog.cli.int_ranges import LEAST_SILENCE_S
 from stratalog.cli.main import stratalog
-from stratalog.server.settings import ServerSettings
+from stratalog.server.configuration.settings import ServerSettings
 
 
 @pytest.mark.parametrize("by_option", [True, False])

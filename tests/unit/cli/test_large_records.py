@@ -10,9 +10,9 @@ from typing import Any
 import click
 import pytest
 
-from stratalog.cli.log_commands import log
+from stratalog.cli.commands.log_commands import log
 from stratalog.record.builder import encode_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
 
 MIB = 1 << 20

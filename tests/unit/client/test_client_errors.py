@@ -18,7 +18,7 @@ from stratalog.base.errors import (
     UnsupportedOperationError,
 )
 from stratalog.client.errors import ERROR_METADATA_KEY, ServerUnavailableError, error_of_call, error_of_info
-from stratalog.server import status
+from stratalog.server.rpc import status
 from stratalog.v1 import log_pb2
 
 

@@ -16,7 +16,7 @@ from stratalog.client.messages import FetchedRecords, fetched_records, fetched_r
 from stratalog.record import record_runs
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import ATTRIBUTES_POSITION
 from stratalog.record.record import Record

@@ -13,7 +13,7 @@ from stratalog.client.sealed_batch import Acknowledged, SealedBatch, halved
 from stratalog.record.batch import decode, verify
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import parse_header
 from stratalog.record.record import Record
 

@@ -6,8 +6,8 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
-from stratalog.compaction.partition_outlook import TRANSACTIONS_REFUSED
-from stratalog.log.isolation import Isolation
+from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
+from stratalog.log.read.isolation import Isolation
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import decode_all
 from stratalog.record.batch_producer import BatchProducer
@@ -17,7 +17,7 @@ from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from stratalog.testing.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_logs import TieredLogs
 
 T0 = TopicPartition("t", 0)
 

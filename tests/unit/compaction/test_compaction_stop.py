@@ -20,8 +20,8 @@ from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from stratalog.testing.stop_at_look import StopAtLook
-from stratalog.testing.tiered_store import TieredStore
+from tests.support.cleaner.stop_at_look import StopAtLook
+from tests.support.tiered.tiered_store import TieredStore
 
 PARTITION_COUNT = 12
 ROUND_COUNT = 3

@@ -15,21 +15,21 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import CONFIG_CHANGED, Compactor
-from stratalog.compaction.partition_outlook import TRANSACTIONS_REFUSED
+from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import TRANSACTIONAL_BIT, parse_header
 from stratalog.record.record import Record
-from stratalog.remote.object_format import crc_of
-from stratalog.remote.slice_entry import LeaderEpoch
+from stratalog.remote.objects.object_format import crc_of
+from stratalog.remote.objects.slice_entry import LeaderEpoch
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Operation
-from stratalog.testing.tiered_store import TieredStore
+from tests.support.tiered.tiered_store import TieredStore
 
 DAY_MS = 24 * 60 * 60 * 1000
 Pairs = Sequence[tuple[str, str | None]]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.compaction.scratch import Scratch, ScratchReader
-from stratalog.remote.spool import clear_spool_directory
+from stratalog.remote.objects.spool import clear_spool_directory
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 

@@ -16,8 +16,8 @@ from stratalog.compaction.verifier import PartsReader
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote.object_format import crc_of
-from stratalog.remote.slice_entry import LastBatch, SliceEntry
+from stratalog.remote.objects.object_format import crc_of
+from stratalog.remote.objects.slice_entry import LastBatch, SliceEntry
 
 
 def some_batches(random: Random) -> list[bytes]:

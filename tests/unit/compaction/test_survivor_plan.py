@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stratalog.compaction.key_run import KeyRun
 from stratalog.compaction.survivor_bits import bits_between, new_bitmap, set_bit
 from stratalog.compaction.survivor_plan import merge_key_runs
-from stratalog.remote.key_stream import KeyBlock
+from stratalog.remote.objects.key_stream import KeyBlock
 
 Entry = tuple[tuple[int, int], int]
 """Hash and ordinal."""

@@ -7,13 +7,13 @@ from uuid import UUID
 import pytest
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.compaction_job import PartitionRun, RunMode
+from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
+from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.compaction.tombstone_rule import MAX_DELETE_HORIZON_MS, TombstoneRule
-from stratalog.compaction.topic_policy import TopicPolicy
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.header import BatchHeader, parse_header
 from stratalog.record.record import Record
-from stratalog.remote.key_stream import KeyHashing
+from stratalog.remote.objects.key_stream import KeyHashing
 
 NOW_MS = 1_000_000
 

@@ -15,14 +15,14 @@ from stratalog.compaction.kept_records import KeptRecords, KeptTally
 from stratalog.compaction.verifier import PartsReader, PlannedSlice, verify_object
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
-from stratalog.remote.key_stream import KeyHashing
-from stratalog.remote.object_format import ObjectHeader, ObjectKind
-from stratalog.remote.object_ref import format_object_name
-from stratalog.remote.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
-from stratalog.remote.slice_builder import SliceEnd
-from stratalog.remote.spool import Parts
+from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
+from stratalog.remote.objects.object_ref import format_object_name
+from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.slice_builder import SliceEnd
+from stratalog.remote.objects.spool import Parts
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 TOPIC_ID = UUID(int=7)

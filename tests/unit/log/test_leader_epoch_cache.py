@@ -19,8 +19,9 @@ from stratalog.log.leader_epoch_cache import (
 )
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.places import GOLDEN
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.1" / "data"
+DATA = GOLDEN / "data"
 PATH = "/log/leader-epoch-checkpoint"
 
 
@@ -111,7 +112,7 @@ def test_an_epoch_that_goes_back_is_refused_and_changes_nothing(epoch: int, offs
     assert entries_of(cache) == [(3, 10), (5, 20)]
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*/leader-epoch-checkpoint")), ids=str)
+@pytest.mark.parametrize("path", sorted(DATA.glob("*/leader-epoch-checkpoint")), ids=str)
 def test_kafkas_file_is_read_and_written_alike(path: Path) -> None:
     data = path.read_bytes()
     entries = parse_epochs(data)

@@ -11,7 +11,7 @@ import pytest
 from stratalog.base.errors import InvalidConfigError, InvalidRequestError
 from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
-from stratalog.record.compression import Codec, require_level
+from stratalog.record.codecs.compression import Codec, require_level
 from stratalog.record.header import TimestampType
 
 # Kafka's documentation of the topic configuration, 4.x; keys that are ours alone are left out.

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.log.log_segments import LogSegments
+from stratalog.segment.indexes.transaction_index import AbortedInRange, AbortedTransaction
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
-from stratalog.segment.transaction_index import AbortedInRange, AbortedTransaction
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 END_OFFSET = 70

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.log.log_config import LogConfig
-from stratalog.record.compression import MAX_SENT_BYTES
+from stratalog.record.codecs.compression import MAX_SENT_BYTES
+from tests.support.places import DOCS
 
-TEXT = (Path(__file__).parents[3] / "docs" / "topic_configuration.md").read_text()
+TEXT = (DOCS / "topic_configuration.md").read_text()
 ROWS: list[tuple[str, str, str]] = re.findall(
     r"^\| `([a-z0-9.]+)` \| `([^`]+)` \| ([^|]+) \|", TEXT, re.MULTILINE
 )

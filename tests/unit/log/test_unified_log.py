@@ -16,10 +16,10 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import Durability
-from stratalog.log.append_info import AppendInfo
-from stratalog.log.fetch_data import FetchData
-from stratalog.log.isolation import Isolation
+from stratalog.log.append.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
+from stratalog.log.read.fetch_data import FetchData
+from stratalog.log.read.isolation import Isolation
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import (
@@ -31,9 +31,9 @@ from stratalog.record.header import (
 )
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import PARTITION_DIR, LogMachine
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.log_ledger import read_local
+from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
 
 SMALL = LogConfig(segment_bytes=1024, index_interval_bytes=100)
 

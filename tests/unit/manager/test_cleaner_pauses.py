@@ -16,7 +16,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
 
 THREE = encode_batch([Record(number, 1000, b"k", b"v") for number in range(3)])
 COMPACTED = LogConfig(

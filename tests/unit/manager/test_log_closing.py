@@ -12,7 +12,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.log_machine import PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
+from tests.support.logs.log_machine import PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
 BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
 CONFIG = LogConfig()

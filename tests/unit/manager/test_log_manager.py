@@ -18,14 +18,14 @@ from stratalog.base.errors import (
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.data_directory import parse_partition_name
+from stratalog.manager.directories.data_directory import parse_partition_name
 from stratalog.manager.log_manager import LogManager
-from stratalog.manager.partition_metadata import format_topic_id
+from stratalog.manager.partitions.partition_metadata import format_topic_id
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
 
 BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
 CONFIG = LogConfig()

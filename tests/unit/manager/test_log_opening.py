@@ -11,14 +11,14 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.log.log_recovery import LoadProgress
+from stratalog.log.recovery.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem
-from stratalog.testing.log_machine import PARTITION, TOPIC_ID, LogMachine
+from tests.support.logs.log_machine import PARTITION, TOPIC_ID, LogMachine
 
 CONFIG = LogConfig(segment_bytes=1024, remote_storage_enable=False, retention_ms=-1)
 SECOND = TopicPartition("orders", 1)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.cleaner.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.log_manager import LogManager
-from stratalog.manager.log_move import MoveState
-from stratalog.testing.log_ledger import read_local
-from stratalog.testing.log_machine import PARTITION
+from stratalog.manager.moves.log_move import MoveState
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
-from stratalog.testing.moving_log import OTHER_PARTITION_DIR, MovingLog
-from stratalog.testing.moving_machine import OTHER_DIR
+from tests.support.logs.log_ledger import read_local
+from tests.support.logs.log_machine import PARTITION
+from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog
+from tests.support.logs.moving_machine import OTHER_DIR
 
 
 def policy(*kinds: str, retention_bytes: int = -1) -> LogConfig:

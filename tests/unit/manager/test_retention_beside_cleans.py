@@ -7,16 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue
 
-from stratalog.cleaner.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.cleaner import Cleaner
+from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.clean.cleaner import Cleaner
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
-from stratalog.testing.cleaner_machine import COMPACTED, CleanerMachine, Paused
-from stratalog.testing.log_ledger import read_local
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine, Paused
+from tests.support.logs.log_ledger import read_local
 
 SEGMENT_COUNT = 12
 CONFIG = replace(COMPACTED, segment_bytes=1024, retention_ms=-1)

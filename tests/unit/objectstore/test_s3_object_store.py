@@ -24,7 +24,7 @@ from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.s3 import S3ObjectStore
 from stratalog.objectstore.s3_settings import is_protected
 from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.scripted_s3 import DATE, DATE_MS, Answer, error_answer, scripted_s3
+from tests.support.tiered.scripted_s3 import DATE, DATE_MS, Answer, error_answer, scripted_s3
 
 RANGE_HEADERS = {"Date": DATE, "ETag": '"etag"', "Content-Range": "bytes 10-29/100"}
 

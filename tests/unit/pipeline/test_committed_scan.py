@@ -24,9 +24,9 @@ from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from stratalog.testing.tiered_logs import TieredLogs
-from stratalog.testing.tiered_store import TieredStore
-from stratalog.testing.unstable_uploads import unstable_uploads
+from tests.support.tiered.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_store import TieredStore
+from tests.support.tiered.unstable_uploads import unstable_uploads
 
 T0 = TopicPartition("t", 0)
 PLAIN = -1

@@ -15,7 +15,7 @@ from stratalog.pipeline.schema import COLUMNS, arrow_schema
 from stratalog.pipeline.slice_scan import ROWS_COUNT, scan
 from stratalog.pipeline.topic_snapshot import SliceSpan
 from stratalog.record.builder import encode_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import ATTRIBUTES_POSITION, CONTROL_BIT, TRANSACTIONAL_BIT
 from stratalog.record.record import Record
 from stratalog.record.record_runs import RUN_COUNT

@@ -10,7 +10,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.record.batch import decode, decode_all, verify
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch, rebuild_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.control_key import ControlKey
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import ATTRIBUTES_POSITION, parse_header

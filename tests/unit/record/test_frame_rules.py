@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.record import pure_kernels, pure_key_kernels
 from stratalog.record.columns import ColumnBuffers
-from stratalog.record.key_entries import KeyEntries, KeyWindow
+from stratalog.record.native import pure_kernels, pure_key_kernels
+from stratalog.record.native.key_entries import KeyEntries, KeyWindow
 from stratalog.record.varint import append_varint, read_varint, read_varlong, varint_size
 
 KERNELS: list[Any] = [(pure_kernels, pure_key_kernels)]
 try:
-    NATIVE = importlib.import_module("stratalog.record._kernels")
+    NATIVE = importlib.import_module("stratalog.record.native._kernels")
     KERNELS.append((NATIVE, NATIVE))
 except ImportError:
     pass

@@ -5,19 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from stratalog.record.batch import batches, complete_prefix_size, crc_matches, decode, decode_all, verify
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch, rebuild_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import HEADER_SIZE, BatchHeader, TimestampType
 from stratalog.record.record import Record
-
-GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.1"
+from tests.support.places import GOLDEN
 
 NAMES = ["appendtime", "codecs", "compacted", "recompressed", "txn"]
 each_log = pytest.mark.parametrize("name", NAMES)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from stratalog.base.errors import InvalidRequestError
-from stratalog.record import kernels
 from stratalog.record.batch import decode, records_payload, verify
 from stratalog.record.builder import encode_batch, rebuild_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import BatchHeader, parse_header
+from stratalog.record.native import kernels
 from stratalog.record.record import Record
 
 RECORDS = [

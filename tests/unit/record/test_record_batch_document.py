@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from stratalog.record import header
 from stratalog.record.batch import decode, verify
 from stratalog.record.builder import encode_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
+from tests.support.places import DOCS
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "formats" / "record_batch.md").read_text()
+DOCUMENT = (DOCS / "formats" / "record_batch.md").read_text()
 RECORDS = [
     Record(42, 1_700_000_000_000, b"k1", b"v1", (("h", b"x"),)),
     Record(43, 1_700_000_000_001, b"k1", None),

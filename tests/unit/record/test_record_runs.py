@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.record import kernels
 from stratalog.record.batch import batches, decode_all, stamp
 from stratalog.record.builder import encode_batch, rebuild_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import BatchHeader, parse_header
+from stratalog.record.native import kernels
 from stratalog.record.record import Record
 from stratalog.record.record_runs import (
     RUN_BYTES,

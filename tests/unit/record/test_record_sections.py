@@ -9,9 +9,9 @@ import pytest
 from stratalog.base.errors import CorruptRecordError
 from stratalog.record import record_sections
 from stratalog.record.builder import encode_batch, rebuild_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import parse_header
-from stratalog.record.kernels import decode_records, encode_records
+from stratalog.record.native.kernels import decode_records, encode_records
 from stratalog.record.record import Record
 from stratalog.record.record_sections import RecordSections
 

@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.remote.claims import Claims, ClaimsFile
-from stratalog.remote.head_witness import HeadWitness
+from stratalog.remote.metadata.ownership.claims import Claims, ClaimsFile
+from stratalog.remote.metadata.ownership.head_witness import HeadWitness
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 DIRS = ("/a", "/b", "/c")

@@ -13,22 +13,22 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import format_checkpoint
-from stratalog.log.isolation import Isolation
 from stratalog.log.leader_epoch_cache import EpochEntry, format_epochs, parse_epochs
-from stratalog.log.log_recovery import RecoveryReport
-from stratalog.manager.import_staging import MAX_IMPORTED_EPOCH
-from stratalog.manager.partition_metadata import write_partition_metadata
+from stratalog.log.read.isolation import Isolation
+from stratalog.log.recovery.log_recovery import RecoveryReport
+from stratalog.manager.partitions.partition_metadata import write_partition_metadata
+from stratalog.migration.import_staging import MAX_IMPORTED_EPOCH
+from stratalog.migration.topic_importer import ImportReport, ImportSettings, TopicImporter
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import batches, decode
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote.topic_importer import ImportReport, ImportSettings, TopicImporter
 from stratalog.segment.file_names import segment_path
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from stratalog.testing.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_logs import TieredLogs
 
 NAME = TopicPartition("orders", 0)
 SOURCE = f"/kafka/{NAME}"

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile, Buffer
 from stratalog.record.batch_producer import BatchProducer
-from stratalog.record.batch_row import BatchRow
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import HEADER_SIZE, LAST_OFFSET_DELTA_POSITION, RECORDS_COUNT_POSITION
+from stratalog.record.native.batch_row import BatchRow
 from stratalog.record.record import Record
 from stratalog.segment.batch_walk import seek, valid_rows, walk, whole_batches
 from stratalog.testing.memory_filesystem import MemoryFileSystem

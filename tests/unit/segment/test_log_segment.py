@@ -16,15 +16,15 @@ from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.record.record import Record
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
+from stratalog.segment.indexes.offset_index import OffsetIndex
+from stratalog.segment.indexes.time_index import TimeIndex
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.log_segment import LogSegment
-from stratalog.segment.offset_index import OffsetIndex
 from stratalog.segment.segment_resources import SegmentResources
-from stratalog.segment.time_index import TimeIndex
-from stratalog.segment.transaction_index import AbortedTransaction
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
-from stratalog.testing.overwriting import overwrite
+from tests.support.logs.overwriting import overwrite
 
 NO_LIMIT = 2**62
 

@@ -7,9 +7,9 @@ import pytest
 from stratalog.log.log_config import LogConfig
 from stratalog.segment.own_file import own_file
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
-from stratalog.testing.log_ledger import LogLedger
-from stratalog.testing.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from tests.support.logs.log_ledger import LogLedger
+from tests.support.logs.log_machine import DATA_DIR, PARTITION_DIR, LogMachine
 
 CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100)
 BROKER = "/broker"

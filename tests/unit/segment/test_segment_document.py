@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -12,29 +11,37 @@ from crc32c import crc32c
 from stratalog.base.types import TopicPartition
 from stratalog.log.checkpoint import format_checkpoint
 from stratalog.log.leader_epoch_cache import EpochEntry, format_epochs
-from stratalog.log.producer_snapshot import ProducerSnapshot
-from stratalog.log.producer_state_entry import BatchMetadata, ProducerStateEntry
-from stratalog.manager.import_mark import parse_import_mark, write_import_mark
-from stratalog.manager.move_mark import (
+from stratalog.log.producers.producer_snapshot import ProducerSnapshot
+from stratalog.log.producers.producer_state_entry import BatchMetadata, ProducerStateEntry
+from stratalog.manager.moves.move_mark import (
     MoveMark,
     read_move_mark,
     read_move_voids,
     write_move_mark,
     write_move_void,
 )
-from stratalog.manager.partition_metadata import format_partition_metadata, parse_partition_metadata
-from stratalog.record.cleaned_batches import NO_HORIZON
-from stratalog.remote.claims import ClaimsFile
-from stratalog.remote.outdated_config import mark_config_outdated
-from stratalog.segment.offset_index import OffsetIndex
-from stratalog.segment.time_index import TimeIndex
+from stratalog.manager.partitions.import_mark import parse_import_mark, write_import_mark
+from stratalog.manager.partitions.partition_metadata import (
+    format_partition_metadata,
+    parse_partition_metadata,
+)
+from stratalog.record.native.cleaned_batches import NO_HORIZON
+from stratalog.remote.metadata.ownership.claims import ClaimsFile
+from stratalog.remote.tier.outdated_config import mark_config_outdated
+from stratalog.segment.indexes.offset_index import OffsetIndex
+from stratalog.segment.indexes.time_index import TimeIndex
+from stratalog.segment.indexes.transaction_checksum import checksum_line
+from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.segment.timestamp_offset import TimestampOffset
-from stratalog.segment.transaction_checksum import checksum_line
-from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
-from stratalog.server.broker_config_file import StoredConfig, format_broker_config, parse_broker_config
+from stratalog.server.configuration.broker_config_file import (
+    StoredConfig,
+    format_broker_config,
+    parse_broker_config,
+)
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.places import DOCS
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "formats" / "segment.md").read_text()
+DOCUMENT = (DOCS / "formats" / "segment.md").read_text()
 
 MOVE = UUID("7f1c2d60-a1f9-4e0b-9d1f-2f6f7b3f5a11")
 

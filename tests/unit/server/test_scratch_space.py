@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.compaction.scratch import Scratch
-from stratalog.remote.spool import Spool
+from stratalog.remote.objects.spool import Spool
 from stratalog.server.scratch_space import ScratchSpace
 from stratalog.testing.full_filesystem import FullFileSystem
 

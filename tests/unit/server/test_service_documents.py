@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import click
 
-from stratalog.cli.server_commands import start
+from stratalog.cli.commands.server_commands import start
 from stratalog.server.background_tasks import start_background_tasks
-from stratalog.server.broker_config import BrokerConfig
-from stratalog.server.settings import ServerSettings
-from stratalog.server.status import INTERNAL_CODE, STATUS_BY_ERROR
-
-DOCS = Path(__file__).parents[3] / "docs"
+from stratalog.server.configuration.broker_config import BrokerConfig
+from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.rpc.status import INTERNAL_CODE, STATUS_BY_ERROR
+from tests.support.places import DOCS
 
 
 def test_the_table_of_errors_is_the_table_of_the_server() -> None:

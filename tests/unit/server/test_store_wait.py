@@ -12,9 +12,9 @@ import pytest
 from stratalog.base.errors import StoreUnavailableError
 from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.server.partition_host import PartitionHost
-from stratalog.server.runtime_config import RuntimeConfig
-from stratalog.server.settings import ServerSettings
+from stratalog.server.configuration.runtime_config import RuntimeConfig
+from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.partitions.partition_host import PartitionHost
 from stratalog.server.storage_engine import StorageEngineBuilder
 from stratalog.server.store_wait import tell_of_waiting
 from stratalog.testing.faulty_object_store import FaultyObjectStore

@@ -39,20 +39,20 @@ from stratalog.base.errors import (
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.compaction_job import CompactionJob, Refusal, RunMode
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.job_run import JobClock, JobResult, JobRun
-from stratalog.compaction.planner import plan
-from stratalog.compaction.topic_policy import TopicPolicy, topic_policies
+from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
+from stratalog.compaction.plan.planner import plan
+from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.catalog import Catalog
-from stratalog.remote.metadata_log import MetadataLog
-from stratalog.remote.spool import clear_spool_directory
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.objects.spool import clear_spool_directory
 from stratalog.remote.store_clock import MAX_CLOCK_SKEW_MS, clock_skew_ms
-from stratalog.remote.topic_entry import TopicEntry
 
 CONFIG_CHANGED = (
     "a topic was deleted or configured anew while the job ran; it is planned again with the new settings"

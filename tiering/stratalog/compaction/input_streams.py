@@ -24,11 +24,11 @@ from stratalog.base.filesystem import Buffer
 from stratalog.compaction.scratch import Scratch, ScratchReader
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.objectstore.protocol import ObjectStore, ReadStream
-from stratalog.remote.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
-from stratalog.remote.object_format import crc_of
-from stratalog.remote.object_ref import ObjectRef
-from stratalog.remote.slice_entry import KeyStreamRef, SliceEntry
-from stratalog.remote.slice_index import decode_slice_index
+from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
+from stratalog.remote.objects.object_format import crc_of
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
+from stratalog.remote.objects.slice_index import decode_slice_index
 
 
 class InputStreams:

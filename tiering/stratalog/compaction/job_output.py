@@ -15,10 +15,10 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.verifier import PlannedSlice, verify_object
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.object_format import ObjectHeader
-from stratalog.remote.object_ref import ObjectRef
-from stratalog.remote.object_writer import ObjectWriter, ObjectWriterSettings
-from stratalog.remote.slice_entry import SliceEntry
+from stratalog.remote.objects.object_format import ObjectHeader
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_layout import StoreLayout
 
 

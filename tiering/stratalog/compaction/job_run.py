@@ -18,20 +18,20 @@ from uuid import UUID
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.job_output import JobOutput, StoredObject
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
+from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.compaction.scratch import Scratch
 from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PlannedSlice
 from stratalog.objectstore.counting import CountingObjectStore
-from stratalog.remote.metadata_log import MetadataLog
-from stratalog.remote.object_format import ObjectHeader, ObjectKind
-from stratalog.remote.object_writer import ObjectWriterSettings
-from stratalog.remote.slice_entry import SliceEntry
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
+from stratalog.remote.objects.object_writer import ObjectWriterSettings
+from stratalog.remote.objects.slice_entry import SliceEntry
 
 _MAX_BUFFERED_INPUT_BYTES = 8 << 20
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import records_payload
-from stratalog.record.batch_filter import FilteredBatches
 from stratalog.record.header import BatchHeader
-from stratalog.record.kernels import scan_records
-from stratalog.record.scanned_batches import ScannedBatches
-from stratalog.remote.object_format import crc_of
+from stratalog.record.native.batch_filter import FilteredBatches
+from stratalog.record.native.kernels import scan_records
+from stratalog.record.native.scanned_batches import ScannedBatches
+from stratalog.remote.objects.object_format import crc_of
 
 _BATCH_MARK = struct.Struct("<qIi")
 

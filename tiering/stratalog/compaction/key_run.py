@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stratalog.record.key_entries import HashPair, KeyWindow
-from stratalog.remote.key_stream import KeyBlock
+from stratalog.record.native.key_entries import HashPair, KeyWindow
+from stratalog.remote.objects.key_stream import KeyBlock
 
 
 class KeyRun:

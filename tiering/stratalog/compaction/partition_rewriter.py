@@ -19,26 +19,26 @@ from typing import NamedTuple
 
 from stratalog.base.errors import StoreCorruptError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.kept_records import KeptRecords, KeptTally
-from stratalog.compaction.partition_outlook import TRANSACTIONS_REFUSED
+from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
+from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
 from stratalog.compaction.scratch import ScratchReader
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.survivor_bits import bits_between
 from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.batch import records_payload
-from stratalog.record.batch_filter import BatchFilter, FilteredBatches
-from stratalog.record.batch_kernels import filter_batches
 from stratalog.record.builder import rebuild_batch
-from stratalog.record.copied_records import CopiedRecords
 from stratalog.record.header import DELETE_HORIZON_BIT, BatchHeader, parse_header
-from stratalog.record.kernels import copy_records
-from stratalog.remote.object_writer import ObjectWriter
-from stratalog.remote.partition_state import LiveSlice
-from stratalog.remote.slice_builder import SliceEnd
-from stratalog.remote.slice_entry import SliceEntry, joined_epochs
+from stratalog.record.native.batch_filter import BatchFilter, FilteredBatches
+from stratalog.record.native.batch_kernels import filter_batches
+from stratalog.record.native.copied_records import CopiedRecords
+from stratalog.record.native.kernels import copy_records
+from stratalog.remote.metadata.shard.partition_state import LiveSlice
+from stratalog.remote.objects.object_writer import ObjectWriter
+from stratalog.remote.objects.slice_builder import SliceEnd
+from stratalog.remote.objects.slice_entry import SliceEntry, joined_epochs
 
 _GATHERED_BYTES = 64 << 10
 """What is kept goes to the writer in pieces of at least this size, but for the last of a run."""

@@ -13,7 +13,7 @@ from types import TracebackType
 from uuid import UUID
 
 from stratalog.base.filesystem import AppendFile, Buffer, FileSystem
-from stratalog.remote.spool import SCRATCH_SUFFIX
+from stratalog.remote.objects.spool import SCRATCH_SUFFIX
 
 
 class Scratch:

@@ -22,9 +22,9 @@ from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.survivor_bits import set_bit
 from stratalog.record.batch import batches, records_payload
 from stratalog.record.header import BatchHeader
-from stratalog.record.kernels import KeyEntries, hash_keys, sort_key_entries
-from stratalog.remote.key_stream import KeyBlock, KeyHashing, encode_key_stream, read_key_stream
-from stratalog.remote.slice_entry import KeyStreamRef
+from stratalog.record.native.kernels import KeyEntries, hash_keys, sort_key_entries
+from stratalog.remote.objects.key_stream import KeyBlock, KeyHashing, encode_key_stream, read_key_stream
+from stratalog.remote.objects.slice_entry import KeyStreamRef
 
 
 class SliceHasher:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
-from stratalog.record.batch_kernels import whole_batches
 from stratalog.record.header import HEADER_SIZE, parse_header
-from stratalog.remote.object_format import crc_of
-from stratalog.remote.slice_entry import SliceEntry
+from stratalog.record.native.batch_kernels import whole_batches
+from stratalog.remote.objects.object_format import crc_of
+from stratalog.remote.objects.slice_entry import SliceEntry
 
 
 class SliceReader:

@@ -15,15 +15,15 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.compaction_job import PartitionRun
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.key_run import KeyRun
+from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.compaction.scratch import Scratch
 from stratalog.compaction.slice_hasher import SliceHasher
 from stratalog.compaction.survivor_bits import new_bitmap
-from stratalog.record.batch_kernels import merge_key_streams
-from stratalog.record.kernels import merge_windows
+from stratalog.record.native.batch_kernels import merge_key_streams
+from stratalog.record.native.kernels import merge_windows
 
 
 class SurvivorPlan:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stratalog.compaction.compaction_job import PartitionRun
-from stratalog.record.batch_filter import BatchFilter
+from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.record.header import BatchHeader
-from stratalog.remote.partition_state import LiveSlice
+from stratalog.record.native.batch_filter import BatchFilter
+from stratalog.remote.metadata.shard.partition_state import LiveSlice
 
 MAX_DELETE_HORIZON_MS = 1 << 62
 """Later than anybody will wait, and far enough from the end of the numbers that timestamp deltas can be taken

@@ -18,14 +18,14 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.kept_records import KeptRecords, KeptTally
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.record.batch import verify
-from stratalog.record.batch_kernels import scan_batches
 from stratalog.record.header import parse_header
-from stratalog.remote.key_stream import verify_key_stream
-from stratalog.remote.object_directory import parse_directory
-from stratalog.remote.object_format import FOOTER, decode_footer
-from stratalog.remote.object_ref import ObjectRef
-from stratalog.remote.object_writer import FinishedObject
-from stratalog.remote.slice_entry import SliceEntry
+from stratalog.record.native.batch_kernels import scan_batches
+from stratalog.remote.objects.key_stream import verify_key_stream
+from stratalog.remote.objects.object_directory import parse_directory
+from stratalog.remote.objects.object_format import FOOTER, decode_footer
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.object_writer import FinishedObject
+from stratalog.remote.objects.slice_entry import SliceEntry
 
 
 class PlannedSlice(NamedTuple):

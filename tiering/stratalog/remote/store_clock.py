@@ -8,7 +8,7 @@ and expires nothing.
 from __future__ import annotations
 
 from stratalog.base.clock import Clock
-from stratalog.remote.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 
 MAX_CLOCK_SKEW_MS = 5 * 60 * 1000
 

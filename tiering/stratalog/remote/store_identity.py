@@ -23,8 +23,8 @@ from stratalog.base.errors import (
 )
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.format_version import FORMAT_VERSION, require_readable
-from stratalog.remote.json_document import decode_document, encode_document
+from stratalog.remote.metadata.head.format_version import FORMAT_VERSION, require_readable
+from stratalog.remote.metadata.head.json_document import decode_document, encode_document
 from stratalog.remote.store_layout import IDENTITY_KEY, MAX_SHARD_COUNT
 
 _FORMAT = "stratalog-store"

@@ -28,7 +28,7 @@ from stratalog.cli.demo.spark_readback import read_with_spark
 from stratalog.cli.output import counted
 from stratalog.client.client import Client
 from stratalog.client.producer_settings import ProducerSettings
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.v1 import admin_pb2
 
 KEYED_TOPIC = "flights"

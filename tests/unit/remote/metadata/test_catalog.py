@@ -17,12 +17,12 @@ from stratalog.base.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.remote.commit_settings import CommitSettings
-from stratalog.remote.json_document import decode_document, encode_document
-from stratalog.remote.topic_entry import require_topic_name
+from stratalog.remote.metadata.catalog.topic_entry import require_topic_name
+from stratalog.remote.metadata.head.commit_settings import CommitSettings
+from stratalog.remote.metadata.head.json_document import decode_document, encode_document
 from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.metadata_harness import MetadataHarness
 from stratalog.testing.store_faults import Fault, FaultOn
+from tests.support.tiered.metadata_harness import MetadataHarness
 
 HEAD = "catalog/head"
 THIRTY_DAYS_MS = 30 * 24 * 3600 * 1000

@@ -16,11 +16,11 @@ from stratalog.base.errors import (
     StoreUnavailableError,
 )
 from stratalog.objectstore.protocol import Buffer, StoredObject
-from stratalog.remote.commit_settings import CommitSettings
+from stratalog.remote.metadata.head.commit_settings import CommitSettings
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.metadata_harness import A0, A1, MetadataHarness, ranges_of
 from stratalog.testing.store_faults import Fault, FaultOn, FaultPlan, FaultsAt, Operation, no_faults
+from tests.support.tiered.metadata_harness import A0, A1, MetadataHarness, ranges_of
 
 HEAD = "shards/0000/head"
 

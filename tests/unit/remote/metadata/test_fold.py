@@ -10,19 +10,24 @@ import pytest
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.objectstore.protocol import Buffer
-from stratalog.remote.actions import SHARD_ACTIONS
-from stratalog.remote.checkpoint import CheckpointRoot, read_root
-from stratalog.remote.checkpoint_page import PageRef, digest_of
-from stratalog.remote.commit_settings import CommitSettings
-from stratalog.remote.document_ref import DocumentRef, FileKind
-from stratalog.remote.fold import BuiltFold, judge_fold
-from stratalog.remote.history import find_in_history
-from stratalog.remote.json_document import JsonFields, decode_document, encode_document, format_json
-from stratalog.remote.metadata_log import MetadataLog
+from stratalog.remote.metadata.head.checkpoint import CheckpointRoot, read_root
+from stratalog.remote.metadata.head.checkpoint_page import PageRef, digest_of
+from stratalog.remote.metadata.head.commit_settings import CommitSettings
+from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
+from stratalog.remote.metadata.head.fold import BuiltFold, judge_fold
+from stratalog.remote.metadata.head.history import find_in_history
+from stratalog.remote.metadata.head.json_document import (
+    JsonFields,
+    decode_document,
+    encode_document,
+    format_json,
+)
+from stratalog.remote.metadata.shard.actions import SHARD_ACTIONS
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.store_layout import format_checkpoint_name, format_history_name
 from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
 from stratalog.testing.store_faults import Fault, FaultOn
+from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
 
 SMALL_PAGES = CommitSettings(fold_by_itself=False, page_rows=3)
 

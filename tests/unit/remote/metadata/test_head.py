@@ -19,13 +19,13 @@ from stratalog.base.errors import (
     StoreUnavailableError,
 )
 from stratalog.objectstore.protocol import StoredObject
-from stratalog.remote.actions import SHARD_ACTIONS
-from stratalog.remote.head import Head
-from stratalog.remote.json_document import decode_document, encode_document, format_json
+from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.head.json_document import decode_document, encode_document, format_json
+from stratalog.remote.metadata.shard.actions import SHARD_ACTIONS
 from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.metadata_harness import A0, B0, MetadataHarness
-from stratalog.testing.simulation.mock_objects import MockObject, MockSlice
 from stratalog.testing.store_faults import Fault, FaultOn, Operation
+from tests.support.simulation.mock_objects import MockObject, MockSlice
+from tests.support.tiered.metadata_harness import A0, B0, MetadataHarness
 
 HEAD = "shards/0000/head"
 JsonDict = dict[str, object]

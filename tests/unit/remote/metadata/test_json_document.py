@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import StoreCorruptError
-from stratalog.remote.json_document import (
+from stratalog.remote.metadata.head.json_document import (
     COMPRESSED_ABOVE_BYTES,
     JsonFields,
     decode_document,

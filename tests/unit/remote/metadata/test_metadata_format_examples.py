@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import zstandard
 
-from stratalog.remote.actions import SHARD_ACTIONS
-from stratalog.remote.catalog_actions import CATALOG_ACTIONS
-from stratalog.remote.checkpoint import read_checkpoint
-from stratalog.remote.head import Head
-from stratalog.remote.json_document import COMPRESSED_ABOVE_BYTES, format_json
-from stratalog.remote.shard_checkpoint import shard_from_parts
+from stratalog.remote.metadata.catalog.catalog_actions import CATALOG_ACTIONS
+from stratalog.remote.metadata.head.checkpoint import read_checkpoint
+from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.head.json_document import COMPRESSED_ABOVE_BYTES, format_json
+from stratalog.remote.metadata.shard.actions import SHARD_ACTIONS
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts
 from stratalog.remote.store_identity import StoreIdentity
-from stratalog.testing.metadata_example import example_store
+from tests.support.places import DOCS
+from tests.support.tiered.metadata_example import example_store
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "formats" / "metadata.md"
+DOCUMENT = DOCS / "formats" / "metadata.md"
 EXAMPLES = dict(
     re.findall(r"^`([^`\n]+)`:\n\n```json\n(.*?)\n```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.remote.persistent_map import PersistentMap
+from stratalog.remote.metadata.head.persistent_map import PersistentMap
 
 # Integers hash to themselves: keys that differ by the number of buckets share one.
 KEYS = st.sampled_from([0, 1, 2, 1024, 1025, 2048])

@@ -8,13 +8,19 @@ import pytest
 
 from stratalog.base.errors import InvalidRequestError, PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.actions import PartitionOffset
-from stratalog.remote.metadata_log import MetadataLog, ReplaceOutcome
-from stratalog.remote.partition_state import LiveSlice
-from stratalog.remote.replace_judge import MAX_INPUTS
-from stratalog.remote.shard_judge import INPUTS_CHANGED, KNOWN_ALREADY, NOT_FROM_FIRST_SLICE, TOPIC_DELETED
-from stratalog.remote.slice_entry import LastBatch
-from stratalog.testing.metadata_harness import (
+from stratalog.remote.metadata.shard.actions import PartitionOffset
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ReplaceOutcome
+from stratalog.remote.metadata.shard.partition_state import LiveSlice
+from stratalog.remote.metadata.shard.replace_judge import MAX_INPUTS
+from stratalog.remote.metadata.shard.shard_judge import (
+    INPUTS_CHANGED,
+    KNOWN_ALREADY,
+    NOT_FROM_FIRST_SLICE,
+    TOPIC_DELETED,
+)
+from stratalog.remote.objects.slice_entry import LastBatch
+from tests.support.simulation.mock_objects import MockObject
+from tests.support.tiered.metadata_harness import (
     A0,
     A1,
     B0,
@@ -24,7 +30,6 @@ from stratalog.testing.metadata_harness import (
     ranges_of,
     slices_of,
 )
-from stratalog.testing.simulation.mock_objects import MockObject
 
 Inputs = dict[TopicIdPartition, Sequence[LiveSlice]]
 

@@ -8,11 +8,17 @@ from uuid import UUID
 import pytest
 
 from stratalog.base.errors import FencedError, InvalidRequestError, PreconditionFailedError, StoreCorruptError
-from stratalog.remote.actions import AdvanceLogStart, Claim, DropPartitions, Forget, PartitionOffset
-from stratalog.remote.commit import Commit, Writer
-from stratalog.remote.metadata_log import AddOutcome, MetadataLog
-from stratalog.remote.shard_builder import apply_commit
-from stratalog.remote.shard_judge import (
+from stratalog.remote.metadata.head.commit import Commit, Writer
+from stratalog.remote.metadata.shard.actions import (
+    AdvanceLogStart,
+    Claim,
+    DropPartitions,
+    Forget,
+    PartitionOffset,
+)
+from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
+from stratalog.remote.metadata.shard.shard_builder import apply_commit
+from stratalog.remote.metadata.shard.shard_judge import (
     ABOVE_TIERED_END,
     BORN_BEFORE_HORIZON,
     KNOWN_ALREADY,
@@ -21,8 +27,9 @@ from stratalog.remote.shard_judge import (
     Refusal,
     judge_add,
 )
-from stratalog.remote.slice_entry import LastBatch
-from stratalog.testing.metadata_harness import (
+from stratalog.remote.objects.slice_entry import LastBatch
+from tests.support.simulation.mock_objects import MockObject
+from tests.support.tiered.metadata_harness import (
     A0,
     A1,
     B0,
@@ -32,7 +39,6 @@ from stratalog.testing.metadata_harness import (
     ranges_of,
     slices_of,
 )
-from stratalog.testing.simulation.mock_objects import MockObject
 
 THIRTY_DAYS_MS = 30 * 24 * 3600 * 1000
 

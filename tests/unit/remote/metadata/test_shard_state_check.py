@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.remote.document_ref import DroppedObject
-from stratalog.remote.partition_state import PartitionState
-from stratalog.remote.persistent_map import PersistentMap
-from stratalog.remote.shard_state import DroppedTopic, LiveObject, ShardState
-from stratalog.testing.metadata_harness import A0, A1, TOPIC_A, MetadataHarness
+from stratalog.remote.metadata.head.document_ref import DroppedObject
+from stratalog.remote.metadata.head.persistent_map import PersistentMap
+from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardState
+from tests.support.tiered.metadata_harness import A0, A1, TOPIC_A, MetadataHarness
 
 
 @pytest.fixture

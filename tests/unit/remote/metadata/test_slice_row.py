@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.remote.checkpoint import read_checkpoint
-from stratalog.remote.json_document import JsonFields, format_json
-from stratalog.remote.partition_state import LiveSlice
-from stratalog.remote.shard_checkpoint import shard_from_parts
-from stratalog.remote.slice_row import SLICE_COLUMNS, format_slice, parse_slice
-from stratalog.testing.metadata_example import example_store
+from stratalog.remote.metadata.head.checkpoint import read_checkpoint
+from stratalog.remote.metadata.head.json_document import JsonFields, format_json
+from stratalog.remote.metadata.shard.partition_state import LiveSlice
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts
+from stratalog.remote.metadata.shard.slice_row import SLICE_COLUMNS, format_slice, parse_slice
+from tests.support.tiered.metadata_example import example_store
 
 
 def some_slice() -> LiveSlice:

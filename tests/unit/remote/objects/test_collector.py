@@ -11,14 +11,14 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
-from stratalog.remote.collector import Collector, CollectorSettings, CollectReport
-from stratalog.remote.commit_settings import CommitSettings
+from stratalog.remote.metadata.head.commit_settings import CommitSettings
+from stratalog.remote.tier.collector import Collector, CollectorSettings, CollectReport
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Fault, FaultOn
-from stratalog.testing.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_logs import TieredLogs
 
 DAY_MS = 24 * 3_600_000
 

@@ -11,22 +11,22 @@ from typing import NamedTuple
 import pytest
 
 from stratalog.base.types import TopicIdPartition, TopicPartition
-from stratalog.log.isolation import Isolation
-from stratalog.log.producer_snapshot import ProducerSnapshot
+from stratalog.log.producers.producer_snapshot import ProducerSnapshot
+from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
-from stratalog.remote.object_directory import read_slice_index
-from stratalog.remote.slice_index import SliceIndex
-from stratalog.segment.transaction_index import AbortedTransaction, TransactionIndex
-from stratalog.testing.golden_records import golden_records
-from stratalog.testing.log_consumer import committed_records
+from stratalog.remote.objects.object_directory import read_slice_index
+from stratalog.remote.objects.slice_index import SliceIndex
+from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from stratalog.testing.tiered_logs import TieredLogs
+from tests.support.logs.golden_records import golden_records
+from tests.support.logs.log_consumer import committed_records
+from tests.support.places import GOLDEN
+from tests.support.tiered.tiered_logs import TieredLogs
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "kafka-4.1.1"
 ISOLATIONS = {"read_uncommitted": Isolation.HIGH_WATERMARK, "read_committed": Isolation.TXN_COMMITTED}
 TOPICS = ["txn", "compacted", "codecs"]
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import re
 import struct
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from stratalog.log.producer_snapshot import ProducerSnapshot
+from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote import directory_codec, key_stream, object_format, slice_index
-from stratalog.remote.directory_codec import decode_directory
-from stratalog.remote.fixed_layout import FixedLayout
-from stratalog.remote.key_stream import KeyHashing
-from stratalog.remote.object_format import ObjectHeader, ObjectKind, decode_footer, decode_header
-from stratalog.remote.object_writer import ObjectWriter, ObjectWriterSettings
-from stratalog.remote.slice_builder import SliceEnd
+from stratalog.remote.objects import directory_codec, key_stream, object_format, slice_index
+from stratalog.remote.objects.directory_codec import decode_directory
+from stratalog.remote.objects.fixed_layout import FixedLayout
+from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind, decode_footer, decode_header
+from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.places import DOCS
 
-DOCUMENT = (Path(__file__).parents[4] / "docs" / "formats" / "object_file.md").read_text()
+DOCUMENT = (DOCS / "formats" / "object_file.md").read_text()
 NAME = "00000000000000000007-aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee"
 LAYOUTS: dict[str, FixedLayout] = {
     "HEADER": object_format.HEADER,

@@ -11,17 +11,17 @@ import pytest
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
-from stratalog.remote.key_stream import KeyHashing
-from stratalog.remote.object_directory import read_directory, read_footer
-from stratalog.remote.object_format import FOOTER, ObjectHeader, ObjectKind
-from stratalog.remote.object_ref import ObjectRef, format_object_name
-from stratalog.remote.object_verifier import verify_object
-from stratalog.remote.object_writer import ObjectWriter, ObjectWriterSettings
-from stratalog.remote.slice_builder import SliceEnd
+from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.objects.object_directory import read_directory, read_footer
+from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, ObjectKind
+from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
+from stratalog.remote.objects.object_verifier import verify_object
+from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.store_layout import StoreLayout
-from stratalog.segment.transaction_index import AbortedTransaction
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 

@@ -13,7 +13,7 @@ from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import batches, decode, decode_all
 from stratalog.record.builder import encode_batch, rebuild_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     CONTROL_BIT,
@@ -22,16 +22,16 @@ from stratalog.record.header import (
     TRANSACTIONAL_BIT,
     parse_header,
 )
-from stratalog.record.kernels import encode_records, siphash128
+from stratalog.record.native.kernels import encode_records, siphash128
 from stratalog.record.record import Record
-from stratalog.remote.key_stream import KeyHashing, key_blocks
-from stratalog.remote.object_directory import describe_object, read_slice_index
-from stratalog.remote.object_format import ObjectHeader, ObjectKind, crc_of
-from stratalog.remote.object_ref import format_object_name
-from stratalog.remote.object_verifier import verify_object
-from stratalog.remote.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
-from stratalog.remote.slice_builder import SliceEnd
-from stratalog.remote.slice_entry import KeyStrategy, LeaderEpoch, OpenTransaction, SliceEntry
+from stratalog.remote.objects.key_stream import KeyHashing, key_blocks
+from stratalog.remote.objects.object_directory import describe_object, read_slice_index
+from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind, crc_of
+from stratalog.remote.objects.object_ref import format_object_name
+from stratalog.remote.objects.object_verifier import verify_object
+from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.slice_builder import SliceEnd
+from stratalog.remote.objects.slice_entry import KeyStrategy, LeaderEpoch, OpenTransaction, SliceEntry
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem

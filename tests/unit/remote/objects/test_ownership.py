@@ -15,14 +15,14 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote.claims import Claims, ClaimsFile
-from stratalog.remote.ownership import ReconciledLog
-from stratalog.remote.topic_entry import TopicEntry
+from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
+from stratalog.remote.metadata.ownership.claims import Claims, ClaimsFile
+from stratalog.remote.metadata.ownership.ownership import ReconciledLog
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
-from stratalog.testing.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_logs import TieredLogs
 
 NAME = TopicPartition("t", 0)
 DIRECTORY = "/data/t-0"

@@ -15,15 +15,15 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
-from stratalog.remote.object_verifier import verify_object
-from stratalog.remote.upload_report import UploadReport
+from stratalog.remote.objects.object_verifier import verify_object
+from stratalog.remote.tier.upload_report import UploadReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation
-from stratalog.testing.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_logs import TieredLogs
 
 Contents = dict[TopicPartition, list[Record]]
 

@@ -13,28 +13,28 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import OffsetOutOfRangeError, StoreCorruptError, UnsupportedOperationError
 from stratalog.base.types import TopicIdPartition
-from stratalog.log.fetch_data import FetchData
-from stratalog.log.isolation import Isolation
+from stratalog.log.read.fetch_data import FetchData
+from stratalog.log.read.isolation import Isolation
 from stratalog.objectstore.counting import CountingObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import decode_all, records_payload
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch, rebuild_batch
-from stratalog.record.compression import Codec
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import parse_header
-from stratalog.record.kernels import copy_records
+from stratalog.record.native.kernels import copy_records
 from stratalog.record.record import Record
-from stratalog.remote.object_format import ObjectHeader, ObjectKind
-from stratalog.remote.object_writer import ObjectWriter, ObjectWriterSettings
-from stratalog.remote.remote_reader import RemoteReader
-from stratalog.remote.remote_reader_settings import RemoteReaderSettings
-from stratalog.remote.slice_builder import SliceEnd
+from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
+from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.slice_builder import SliceEnd
+from stratalog.remote.tier.remote_reader import RemoteReader
+from stratalog.remote.tier.remote_reader_settings import RemoteReaderSettings
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from stratalog.testing.tiered_logs import TieredLogs
-from stratalog.testing.tiered_store import TieredStore
+from tests.support.tiered.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_store import TieredStore
 
 SMALL = RemoteReaderSettings(read_ahead_bytes=64, data_cache_bytes=512, index_cache_bytes=4096)
 ROOMY = RemoteReaderSettings()

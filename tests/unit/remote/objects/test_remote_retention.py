@@ -18,12 +18,12 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
-from stratalog.log.segment_info import SegmentInfo
+from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.header import MAX_TIMESTAMP_POSITION
 from stratalog.record.record import Record
-from stratalog.remote.retention import (
+from stratalog.remote.tier.retention import (
     RemoteRetention,
     RetentionReport,
     RetentionUnit,
@@ -34,7 +34,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Fault, Operation
-from stratalog.testing.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_logs import TieredLogs
 
 NOW_MS = 10_000
 HOUR_MS = 3_600_000

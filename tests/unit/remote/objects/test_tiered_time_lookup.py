@@ -13,15 +13,15 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
-from stratalog.remote.partition_state import LiveSlice, PartitionState
-from stratalog.remote.remote_reader_settings import RemoteReaderSettings
-from stratalog.remote.slice_index import SliceIndex
-from stratalog.remote.slice_source import SliceSource
-from stratalog.remote.tiered_time_lookup import TieredTimeLookup
+from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
+from stratalog.remote.objects.slice_index import SliceIndex
+from stratalog.remote.tier.remote_reader_settings import RemoteReaderSettings
+from stratalog.remote.tier.slice_source import SliceSource
+from stratalog.remote.tier.tiered_time_lookup import TieredTimeLookup
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from stratalog.testing.tiered_store import TieredStore
+from tests.support.tiered.tiered_store import TieredStore
 
 NEWEST_MS = 20
 

@@ -13,8 +13,8 @@ from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from stratalog.testing.stop_at_look import StopAtLook
-from stratalog.testing.tiered_logs import TieredLogs
+from tests.support.cleaner.stop_at_look import StopAtLook
+from tests.support.tiered.tiered_logs import TieredLogs
 
 PARTITION_COUNT = 3
 BATCH_COUNT = 6

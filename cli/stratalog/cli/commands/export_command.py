@@ -1,0 +1,255 @@
+"""`stratalog export kafka`: topics of a server, from all tiers, as a log directory that a broker opens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import click
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.errors import CorruptRecordError, LogStoreError, OffsetOutOfRangeError
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.randomness import SystemIdGenerator
+from stratalog.base.types import TopicPartition
+from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.interrupts import interrupted_by_signals
+from stratalog.cli.output import Cell, counted, print_json, print_table
+from stratalog.client.client import Client
+from stratalog.client.errors import ServerUnavailableError, error_of_info
+from stratalog.log.log_config import LogConfig
+from stratalog.manager.partitions.partition_metadata import format_topic_id, parse_topic_id
+from stratalog.record.header import parse_header
+from stratalog.v1 import admin_pb2, log_pb2
+
+if TYPE_CHECKING:
+    from stratalog.migration.log_export import ExportedLog, LogExport, PartitionExport
+
+_FETCH_BYTES = 8 << 20
+_MAX_BEGINNINGS = 5
+"""Of one partition whose first records are deleted while it is read."""
+_RESERVED_IDS = frozenset({0, 1})
+"""No topic, and the topic of Kafka's own metadata."""
+
+
+def _parse_id(_context: click.Context, _parameter: click.Parameter, value: str | None) -> UUID | None:
+    if value is None:
+        return None
+    try:
+        topic_id = UUID(value) if len(value) > 22 else parse_topic_id(value)
+    except ValueError:
+        raise click.BadParameter(
+            "use the id as `kafka-topics.sh --describe` shows it, or a UUID in hexadecimal"
+        ) from None
+    if topic_id.int in _RESERVED_IDS:
+        raise click.BadParameter(
+            "no topic has this id, which Kafka uses itself, and a broker would not start on it; use the one"
+            " that `kafka-topics.sh --describe` shows"
+        )
+    return topic_id
+
+
+@click.group()
+def export() -> None:
+    """Write topics for somewhere else."""
+
+
+@export.command()
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("log_dir", type=click.Path())
+@click.option(
+    "--topic-id",
+    callback=_parse_id,
+    metavar="UUID",
+    help="The id that the broker has given to the (one) topic. Default: that of the topic here.",
+)
+@click.option(
+    "--keep-producer-ids",
+    "keeps_producer_ids",
+    is_flag=True,
+    help="For the cluster that the producers are of, and for that alone. Default: ids are raised by 2^48,"
+    " because another cluster hands out the same ones again, and would take its own producers for the old.",
+)
+@json_option
+@server_option
+def kafka(
+    topics: tuple[str, ...],
+    log_dir: str,
+    topic_id: UUID | None,
+    keeps_producer_ids: bool,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Write TOPIC... as the new directory LOG_DIR, in the format of a Kafka broker's log directory.
+
+    Every record is there, whichever tier it lies in, with its offset, up to the end of now. Batches get the
+    leader epoch of a new topic, 0, and producer ids that no producer of a new cluster has. A broker knows
+    topics by id, so create the topic there, give its id with --topic-id, stop the broker, and put the
+    partition directories in place of the topic's own.
+    """
+    if topic_id is not None and len(topics) > 1:
+        raise click.UsageError("--topic-id goes with one topic")
+    from stratalog.migration.log_export import LogExport
+    from stratalog.server.thread_scheduler import ThreadScheduler
+
+    scheduler = ThreadScheduler(1)
+    try:
+        with (
+            interrupted_by_signals(),
+            LogExport(
+                PosixFileSystem(),
+                SystemClock(),
+                scheduler,
+                SystemIdGenerator(),
+                os.path.abspath(log_dir),
+                keeps_producer_ids=keeps_producer_ids,
+            ) as target,
+        ):
+            failures = with_client(server, lambda client: _export(client, topics, topic_id, target))
+            for failure in failures:
+                click.echo(f"left out: {failure}", err=True)
+            if len(failures) == len(set(topics)):
+                raise _left_out(failures)
+            exported = target.publish()
+    finally:
+        scheduler.close()
+    if as_json:
+        print_json([_document(log) for log in exported])
+    else:
+        _print(exported, log_dir)
+    if failures:
+        raise _left_out(failures)
+
+
+def _left_out(failures: Sequence[LogStoreError]) -> LogStoreError:
+    return LogStoreError(
+        "topics were left out for what is said of them above; see to that, and export them again",
+        topics=",".join(str(failure.fields["topic"]) for failure in failures),
+    )
+
+
+async def _export(
+    client: Client, topics: Sequence[str], topic_id: UUID | None, target: LogExport
+) -> list[LogStoreError]:
+    """What was wrong with topics; these are left out."""
+    from stratalog.migration.log_export import ExportTargetError
+
+    failures: list[LogStoreError] = []
+    gone: ServerUnavailableError | None = None
+    for topic in await client.admin.describe_topics(list(dict.fromkeys(topics))):
+        partition = 0
+        try:
+            if gone is not None:
+                # Each question more would wait for it in vain.
+                raise gone
+            for partition in range(topic.partition_count):
+                named = TopicPartition(topic.name, partition)
+                target.end(await _export_partition(client, topic, topic_id, named, target))
+        except ExportTargetError:
+            raise
+        except LogStoreError as failure:
+            gone = failure if isinstance(failure, ServerUnavailableError) else None
+            fields = {"topic": topic.name, "partition": partition, **failure.fields}
+            failures.append(LogStoreError(failure.message, **fields))
+            target.leave_out(topic.name)
+    return failures
+
+
+async def _export_partition(
+    client: Client,
+    topic: admin_pb2.Topic,
+    topic_id: UUID | None,
+    partition: TopicPartition,
+    target: LogExport,
+) -> PartitionExport:
+    """Where records are deleted that were not read yet, it begins anew behind them."""
+    for _ in range(_MAX_BEGINNINGS - 1):
+        try:
+            return await _export_range(client, topic, topic_id, partition, target)
+        except OffsetOutOfRangeError:
+            continue
+    return await _export_range(client, topic, topic_id, partition, target)
+
+
+async def _export_range(
+    client: Client,
+    topic: admin_pb2.Topic,
+    topic_id: UUID | None,
+    partition: TopicPartition,
+    target: LogExport,
+) -> PartitionExport:
+    [start_offset] = (await client.offsets([partition], log_pb2.OFFSET_SPEC_EARLIEST)).values()
+    [end_offset] = (await client.offsets([partition], log_pb2.OFFSET_SPEC_LATEST)).values()
+    offset = start_offset
+    writer: PartitionExport | None = None
+    while offset < end_offset or writer is None:
+        [answer] = await client.fetch({partition: offset}, max_bytes=_FETCH_BYTES)
+        if answer.HasField("error"):
+            raise error_of_info(answer.error)
+        if writer is None:
+            # The first batch may begin below the log start, and with it the log.
+            begins = parse_header(answer.batches).base_offset if answer.batches else start_offset
+            writer = target.begin(
+                partition,
+                topic_id or UUID(topic.topic_id),
+                LogConfig.from_overrides(dict(topic.config_overrides)),
+                base_offset=min(begins, start_offset),
+                log_start_offset=start_offset,
+                log_end_offset=end_offset,
+            )
+        writer.append(answer.batches)
+        if answer.next_fetch_offset <= offset < end_offset:
+            raise CorruptRecordError(
+                "the server has nothing where there must be records; look at its log",
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=offset,
+            )
+        offset = answer.next_fetch_offset
+    return writer
+
+
+def _print(exported: Sequence[ExportedLog], log_dir: str) -> None:
+    rows: list[tuple[Cell, ...]] = [
+        (
+            str(log.topic_partition),
+            log.log_start_offset,
+            log.log_end_offset,
+            log.size_bytes,
+            format_topic_id(log.topic_id),
+        )
+        for log in exported
+    ]
+    print_table(("PARTITION", "START", "END", "BYTES", "TOPIC ID"), rows)
+    for log in exported:
+        if log.open_transaction_count:
+            click.echo(
+                f"note: {log.topic_partition} has {counted(log.open_transaction_count, 'open transaction')},"
+                " of which a broker knows nothing; end them with `kafka-transactions.sh abort`"
+            )
+    if any(log.has_raised_producer_ids for log in exported):
+        click.echo(
+            "note: producer ids were raised by 2^48, because another cluster hands out the same ones again;"
+            " for the cluster that they are of, export with --keep-producer-ids"
+        )
+    if any(log.log_start_offset for log in exported):
+        click.echo(
+            "note: where records were deleted, take the line of log-start-offset-checkpoint along as well,"
+            " or the broker begins with the first batch that is there"
+        )
+    click.echo(f"exported {counted(len(exported), 'partition')} to {log_dir}")
+
+
+def _document(log: ExportedLog) -> dict[str, object]:
+    return {
+        "topic": log.topic_partition.topic,
+        "partition": log.topic_partition.partition,
+        "topic_id": str(log.topic_id),
+        "log_start_offset": log.log_start_offset,
+        "log_end_offset": log.log_end_offset,
+        "size_bytes": log.size_bytes,
+        "open_transactions": log.open_transaction_count,
+        "raised_producer_ids": log.has_raised_producer_ids,
+    }

@@ -1,0 +1,191 @@
+"""`stratalog produce`: records from lines of text or JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from io import BufferedReader, BytesIO
+from typing import BinaryIO
+
+import click
+
+from stratalog.base.errors import InvalidRequestError, LogStoreError
+from stratalog.base.types import Durability
+from stratalog.cli.connection import json_option, server_option, with_client
+from stratalog.cli.int_ranges import PARTITION
+from stratalog.cli.output import counted, print_json
+from stratalog.cli.record_json import InputRecord, parse_line
+from stratalog.client.client import Client
+from stratalog.client.errors import ServerUnavailableError
+from stratalog.client.producer import BatchOutcome
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.record.codecs.compression import Codec
+
+CHUNK_BYTES = 1 << 18
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option(
+    "--format",
+    "line_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="What a line holds: a value, or a JSON object with key, value, timestamp, headers.",
+)
+@click.option("--key-separator", help="With --format text: a line is KEY, this, VALUE.")
+@click.option("--partition", type=PARTITION, help="The partition for all records. Default: by key.")
+@click.option(
+    "--acks",
+    type=click.Choice(["os", "disk", "object"]),
+    help="What must hold before records count as "
+    "stored: in the page cache, fsynced, or in the object store (not supported yet). Default: as the "
+    "topic says.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice([codec.name.lower() for codec in Codec]),
+    default="none",
+    show_default=True,
+)
+@json_option
+@server_option
+def produce(
+    topic: str,
+    file: BinaryIO,
+    line_format: str,
+    key_separator: str | None,
+    partition: int | None,
+    acks: str | None,
+    compression: str,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Append the lines of FILE, or of standard input, to TOPIC."""
+    if key_separator is not None and line_format != "text":
+        raise click.UsageError("--key-separator goes with --format text; JSON lines have a key of their own")
+    parse = parse_line if line_format == "json" else _text_parser(key_separator)
+    settings = ProducerSettings(
+        acks=Durability[acks.upper()] if acks else None, codec=Codec[compression.upper()]
+    )
+    tally = _Tally()
+    try:
+        with_client(
+            server, lambda client: _produce(client, topic, _records(file, parse), partition, settings, tally)
+        )
+    except LogStoreError as error:
+        error.message += tally.what_is_stored()
+        raise
+    count = tally.by_partition.total()
+    if as_json:
+        print_json({"topic": topic, "records": count, "partitions": dict(sorted(tally.by_partition.items()))})
+    else:
+        click.echo(f"{counted(count, 'record')} appended to {topic}", err=True)
+
+
+class _Tally:
+    """What became of the lines so far. Not thread-safe: belongs to the command."""
+
+    def __init__(self) -> None:
+        self.by_partition: Counter[int] = Counter()
+        self.failure: LogStoreError | None = None
+        """Of the first line that is not stored."""
+        self._first_failed_line = 0
+
+    def add(self, outcome: BatchOutcome) -> None:
+        """Count what was acknowledged, and remember the failure of the first line that was not."""
+        if outcome.error is None:
+            self.by_partition[outcome.topic_partition.partition] += outcome.record_count
+        elif self.failure is None or outcome.first_tag < self._first_failed_line:
+            self.failure, self._first_failed_line = outcome.error, outcome.first_tag
+
+    def what_is_stored(self) -> str:
+        """For a failure's message. Partitions go side by side: lines behind a failed one may be stored."""
+        count = self.by_partition.total()
+        verb = "is" if count == 1 else "are"
+        if self.failure is None:
+            return f" (the {counted(count, 'record')} before it {verb} stored)" if count else ""
+        is_not = "may not be" if isinstance(self.failure, ServerUnavailableError) else "is not"
+        return (
+            f" ({counted(count, 'record')} {verb} stored,"
+            f" line {self._first_failed_line} is the first that {is_not})"
+        )
+
+
+def _text_parser(key_separator: str | None) -> Callable[[str], InputRecord]:
+    def parse(line: str) -> InputRecord:
+        if key_separator is None:
+            return InputRecord(None, _encoded(line))
+        key, separator, value = line.partition(key_separator)
+        if not separator:
+            raise InvalidRequestError("the line has no key separator; tombstones need --format json")
+        return InputRecord(_encoded(key), _encoded(value))
+
+    return parse
+
+
+def _encoded(text: str) -> bytes:
+    # Bytes of the input that are not UTF-8 went through `surrogateescape` and come out as they were.
+    return text.encode("utf-8", "surrogateescape")
+
+
+async def _records(
+    file: BinaryIO, parse: Callable[[str], InputRecord]
+) -> AsyncIterator[tuple[int, InputRecord]]:
+    """Line numbers and records as they arrive: what a pipe or a terminal has at hand is sent without waiting
+    for more. A bad line is raised when it is its turn.
+    """
+    assert isinstance(file, BufferedReader | BytesIO)
+    number, rest = 0, b""
+    while chunk := await asyncio.to_thread(file.read1, CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            number += 1
+            yield number, _parsed(line, number, parse)
+    if rest:
+        yield number + 1, _parsed(rest, number + 1, parse)
+
+
+def _parsed(line: bytes, number: int, parse: Callable[[str], InputRecord]) -> InputRecord:
+    try:
+        return parse(line.decode("utf-8", "surrogateescape").removesuffix("\r"))
+    except InvalidRequestError as error:
+        error.message = f"line {number}: {error.message}"
+        raise
+
+
+async def _produce(
+    client: Client,
+    topic: str,
+    records: AsyncIterator[tuple[int, InputRecord]],
+    partition: int | None,
+    settings: ProducerSettings,
+    tally: _Tally,
+) -> None:
+    """Send everything. The first failure ends it."""
+    # Whoever types the lines learns now, not behind the first one, that the topic's name is wrong.
+    await client.partitions(topic)
+    producer = client.producer(settings, on_outcome=tally.add)
+    try:
+        async for number, record in records:
+            await producer.post(
+                topic,
+                record.key,
+                record.value,
+                partition=partition if record.partition is None else record.partition,
+                timestamp_ms=record.timestamp_ms,
+                headers=record.headers,
+                tag=number,
+            )
+            if tally.failure is not None:
+                break
+    finally:
+        # What was read before a bad line is stored and counted, so that one knows where to go on.
+        with suppress(LogStoreError):
+            await producer.flush()
+        if tally.failure is not None:
+            raise tally.failure

@@ -1,0 +1,179 @@
+"""`stratalog server`: run a server in the foreground."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from stratalog.cli.config_option import config_option
+from stratalog.cli.int_ranges import (
+    LEAST_SILENCE_S,
+    MEMORY_MIB,
+    SECONDS,
+    SECONDS_OR_NEVER,
+    silence_seconds,
+)
+from stratalog.cli.place_options import data_dir_option, require_unicode_each, store_option
+
+if TYPE_CHECKING:
+    from stratalog.server.app import Server
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+@click.group()
+def server() -> None:
+    """Run a server."""
+
+
+@server.command()
+@data_dir_option
+@click.option(
+    "--log-dir",
+    "log_dirs",
+    envvar="STRATALOG_LOG_DIRS",
+    show_envvar=True,
+    multiple=True,
+    callback=require_unicode_each,
+    metavar="DIR",
+    help="One more directory of local logs, on a disk of its own; may be repeated.",
+)
+@click.option(
+    "--listen",
+    envvar="STRATALOG_LISTEN",
+    show_envvar=True,
+    default="127.0.0.1:9190",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Port 0 takes a free one and prints it.",
+)
+@click.option(
+    "--metrics-listen",
+    envvar="STRATALOG_METRICS_LISTEN",
+    show_envvar=True,
+    default="",
+    metavar="HOST:PORT",
+    help="Serve metrics for Prometheus there, over HTTP; off by default.",
+)
+@store_option
+@click.option(
+    "--compaction-interval",
+    "compaction_s",
+    envvar="STRATALOG_COMPACTION_INTERVAL",
+    show_envvar=True,
+    type=SECONDS_OR_NEVER,
+    default=0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Compact tiered data every so often; 0: only by `compaction run`.",
+)
+@click.option(
+    "--upload-interval",
+    "upload_s",
+    envvar="STRATALOG_UPLOAD_INTERVAL",
+    show_envvar=True,
+    type=SECONDS,
+    default=5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between passes that upload rolled segments.",
+)
+@click.option(
+    "--max-silence",
+    "max_silence_s",
+    envvar="STRATALOG_MAX_SILENCE",
+    show_envvar=True,
+    type=SECONDS_OR_NEVER,
+    callback=silence_seconds,
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="Refuse appends at `disk` once the store has not answered for so long, at least"
+    f" {LEAST_SILENCE_S}; 0: never.",
+)
+@click.option(
+    "--max-request-memory",
+    "max_request_memory_mib",
+    envvar="STRATALOG_MAX_REQUEST_MEMORY",
+    show_envvar=True,
+    type=MEMORY_MIB,
+    default=512,
+    show_default=True,
+    metavar="MIB",
+    help="For records of requests under way: half for appends (one more is refused, and clients send it"
+    " again), half for answers of fetches (which get smaller). The process takes about twice as much.",
+)
+@click.option(
+    "--config-file",
+    envvar="STRATALOG_CONFIG_FILE",
+    show_envvar=True,
+    default="",
+    metavar="FILE",
+    help="Lines of KEY=VALUE, with Kafka's names, for example log.retention.hours=48.",
+)
+@config_option(
+    text="Of the server, with Kafka's names, for example log.cleaner.threads=2; may be repeated. Stronger"
+    " than the file; what `stratalog config alter --broker` sets is stronger still.",
+    envvar="STRATALOG_CONFIG",
+)
+@click.option(
+    "--log-level",
+    envvar="STRATALOG_LOG_LEVEL",
+    show_envvar=True,
+    default="info",
+    show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"]),
+)
+def start(
+    data_dir: str,
+    log_dirs: tuple[str, ...],
+    listen: str,
+    metrics_listen: str,
+    store_url: str,
+    compaction_s: int,
+    upload_s: int,
+    max_silence_s: int,
+    max_request_memory_mib: int,
+    config_file: str,
+    config: dict[str, str],
+    log_level: str,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C, then stop cleanly. There is no authentication yet: listen on a private
+    address.
+    """
+    from stratalog.server.app import serve
+    from stratalog.server.configuration.properties_file import read_properties
+    from stratalog.server.configuration.settings import ServerSettings
+
+    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    if log_level == "info":
+        # It tells where it found credentials, again and again: of interest to whoever asks for `debug`.
+        logging.getLogger("botocore").setLevel(logging.WARNING)
+    settings = ServerSettings(
+        data_dir=data_dir,
+        log_dirs=log_dirs,
+        listen=listen,
+        metrics_listen=metrics_listen,
+        store_url=store_url,
+        compaction_ms=compaction_s * 1000,
+        upload_ms=upload_s * 1000,
+        max_silence_ms=max_silence_s * 1000,
+        max_request_memory_bytes=max_request_memory_mib << 20,
+        config={**read_properties(config_file), **config} if config_file else config,
+    )
+    logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
+    serve(settings, _announce)
+
+
+def _announce(server: Server) -> None:
+    """One line on standard output once requests are answered: scripts wait for it, and port 0 is known from
+    it.
+    """
+    host = server.settings.listen.rpartition(":")[0]
+    click.echo(
+        f"stratalog serves {host}:{server.port} from {server.settings.data_dir} and {server.engine.store_url}"
+    )

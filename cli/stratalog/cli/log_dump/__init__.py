@@ -1,0 +1,1 @@
+"""`stratalog log dump`: prints the files of a log."""

@@ -1,0 +1,1 @@
+"""Migration of topics: import of a stopped Kafka broker's log directories, and export to one."""

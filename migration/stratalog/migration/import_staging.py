@@ -1,0 +1,331 @@
+"""Takes partitions of a broker's log directories into a data directory: a crash leaves them out or in.
+
+Four steps, for all partitions of an import together:
+
+1. `stage`: in `DATA_DIR/import.UUID-staging`, put the broker's files into a data directory of their own, with
+   its checkpoints and its marker of a clean shutdown: `closed`; or `killed`, without the marker, for those of
+   a directory that had none. Files that nobody writes any more are shared with the broker's directory
+   (another name for the same file), all others are copied: a server appends to the last segment, and cuts
+   what lies above the recovery point.
+2. `open`: let a log manager of each of these load them, which recovers what the broker did not close,
+   and close them again. Leader epochs that are newer than those in their file are learnt from the batches
+   then: a directory may have been copied one file after the other. What cannot be opened is found here, and
+   not by a server that does not start.
+3. `place`: write their recovery points and starts into the data directory's checkpoints, mark each directory
+   as imported, give it its name in the data directory.
+4. The caller makes the topics known. Until then nobody looks at these directories, and `remove_leftovers` of
+   the next import removes them.
+
+Before 3, a failure or an interrupt removes the staging directory. A crash in 1 or 2 leaves it: a server that
+starts says so, and the next import removes it; one in 3 leaves lines in checkpoints, of which no new log
+believes anything, and directories with the mark.
+
+The files that are shared are never written here: whatever changes one makes it its own before (`own_file`).
+Who starts the broker again on its own directory must know that it may truncate them; `shares_files=False` is
+for that.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, UnsupportedOperationError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.scheduler import Scheduler
+from stratalog.base.types import TopicPartition
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
+from stratalog.log.config_key import LONG_MAX
+from stratalog.log.leader_epoch_cache import LeaderEpochCache
+from stratalog.log.log_config import LogConfig
+from stratalog.log.recovery.log_recovery import RecoveryReport
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.data_directory import DataDirectory, parse_partition_name
+from stratalog.manager.directories.start_checkpoint import StartCheckpoint
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
+from stratalog.manager.partitions.import_mark import write_import_mark
+from stratalog.manager.partitions.partition_metadata import write_partition_metadata
+from stratalog.migration.kafka_log_directory import SourcePartition, SourceTopic
+
+MAX_IMPORTED_EPOCH = 2**31 - 1 - 1_000_000
+"""Each start of a server takes a higher epoch, for good and for all of a store."""
+
+
+class _Staged(NamedTuple):
+    """A partition that is to be opened as one of that topic."""
+
+    source: SourcePartition
+    topic_id: UUID
+
+
+class StagedLog(NamedTuple):
+    """A log that was opened, recovered where needed, and closed."""
+
+    log_start_offset: int
+    log_end_offset: int
+    latest_epoch: int
+    """Of its batches; -1 where there is none."""
+    recovery: RecoveryReport
+    """Files that it kept have the names that they get in the data directory."""
+    holes_before: tuple[int, ...] = ()
+    """Where segments begin, of which the offset just below is no batch's."""
+    open_transactions: tuple[int, ...] = ()
+    """Where those begin that nobody has ended, oldest first. May be below the log start."""
+
+
+class ImportStaging:
+    """Belongs to one thread, which has the data directory's lock."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        clock: Clock,
+        scheduler: Scheduler,
+        ids: IdGenerator,
+        directory: DataDirectory,
+        *,
+        shares_files: bool = True,
+    ) -> None:
+        self._filesystem = filesystem
+        self._clock = clock
+        self._scheduler = scheduler
+        self._ids = ids
+        self._directory = directory
+        self._path = directory.staging_path(ids.uuid())
+        self._shares_files = shares_files
+        self._homes: dict[str, list[_Staged]] = {}
+        self._is_placing = False
+
+    def stage(self, topics: Sequence[SourceTopic]) -> None:
+        """Link and copy the files. Every topic has its id. Durable when it returns. Raises OSError."""
+        self.remove_unfinished()
+        self._filesystem.make_directories(self._path)
+        for topic in topics:
+            assert topic.topic_id is not None
+            for source in topic.partitions:
+                home = f"{self._path}/{'closed' if source.was_clean else 'killed'}"
+                self._homes.setdefault(home, []).append(_Staged(source, topic.topic_id))
+        for home, staged in self._homes.items():
+            self._stage_in(home, staged)
+
+    def _stage_in(self, home: str, staged: Sequence[_Staged]) -> None:
+        recovery_points: dict[TopicPartition, int] = {}
+        start_offsets: dict[TopicPartition, int] = {}
+        for source, topic_id in staged:
+            target = f"{home}/{source.topic_partition}"
+            self._filesystem.make_directories(target)
+            for file in source.files:
+                self._take(f"{source.path}/{file.name}", f"{target}/{file.name}", share=file.is_settled)
+            write_partition_metadata(self._filesystem, target, topic_id)
+            recovery_points[source.topic_partition] = source.recovery_point
+            if source.log_start_offset:
+                start_offsets[source.topic_partition] = source.log_start_offset
+        recovery_checkpoint, start_checkpoint = self._checkpoints(home)
+        recovery_checkpoint.write(recovery_points)
+        start_checkpoint.write(start_offsets)
+        if staged[0].source.was_clean:
+            directory = DataDirectory(self._filesystem, home, self._ids.uuid())
+            directory.mark_clean_shutdown()
+            directory.release()
+
+    def _take(self, source: str, target: str, *, share: bool) -> None:
+        if share and self._shares_files:
+            try:
+                self._filesystem.link(source, target)
+            except OSError:
+                # Another device, or a file of somebody else. What is wrong besides, copying finds as well.
+                pass
+            else:
+                return
+        self._filesystem.copy_file(source, target)
+        file = self._filesystem.open_append(target)
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    def open(
+        self, config: LogConfig, on_opened: Callable[[TopicPartition], None] = lambda _: None
+    ) -> dict[TopicPartition, StagedLog]:
+        """Load all staged logs as a server would, and close them. Raises DataDirectoryError for the
+        partition of the broker that cannot be opened, or gone on with, UnsupportedOperationError for one that
+        has messages of an older format, OSError.
+        """
+        described: dict[TopicPartition, StagedLog] = {}
+        for home, staged in self._homes.items():
+            described |= self._open_in(home, staged, config, on_opened)
+        for partition, log in described.items():
+            if log.latest_epoch > MAX_IMPORTED_EPOCH:
+                raise DataDirectoryError(
+                    "the leader epochs of this partition leave no room for those of a server, which go above"
+                    " them; let a client copy the topic in Kafka, and import the copy",
+                    partition=str(partition),
+                    leader_epoch=log.latest_epoch,
+                    max_epoch=MAX_IMPORTED_EPOCH,
+                )
+        return described
+
+    def _open_in(
+        self,
+        home: str,
+        staged: Sequence[_Staged],
+        config: LogConfig,
+        on_opened: Callable[[TopicPartition], None],
+    ) -> dict[TopicPartition, StagedLog]:
+        manager = LogManager.open(
+            self._filesystem,
+            self._clock,
+            self._scheduler,
+            self._ids,
+            # Old producers are a part of what is imported: the server forgets them by its own setting.
+            LogManagerSettings(data_dirs=(home,), producer_id_expiration_ms=LONG_MAX, written_by_broker=True),
+        )
+        logs: list[tuple[UnifiedLog, tuple[int, ...], tuple[int, ...]]] = []
+        try:
+            for source, topic_id in staged:
+                try:
+                    log = manager.open_log(source.topic_partition, topic_id, config)
+                except (DataDirectoryError, CorruptRecordError) as failure:
+                    if isinstance(failure.__cause__, OSError):
+                        # It is the disk, and not what is in the broker's files.
+                        raise failure.__cause__ from None
+                    raise _refused(source, failure) from failure
+                except UnsupportedOperationError as failure:
+                    raise _of_source(source, failure) from failure
+                logs.append((log, _holes_before(log), _open_transactions(log)))
+                on_opened(source.topic_partition)
+        finally:
+            manager.close()
+        return {
+            log.topic_partition: self._described(log, holes)._replace(open_transactions=begun)
+            for log, holes, begun in logs
+        }
+
+    def _described(self, log: UnifiedLog, holes_before: tuple[int, ...]) -> StagedLog:
+        # Closed, so that the file has them all.
+        epochs = LeaderEpochCache.load(self._filesystem, log.directory)
+        path = self._directory.partition_path(log.topic_partition)
+        remains = tuple(f"{path}/{posixpath.basename(kept)}" for kept in log.recovery_report.remains)
+        return StagedLog(
+            # Of what lies below the first segment nobody has anything.
+            log.local_log_start_offset,
+            log.log_end_offset,
+            -1 if epochs.latest_epoch is None else epochs.latest_epoch,
+            log.recovery_report._replace(remains=remains),
+            holes_before,
+        )
+
+    def remove_leftovers(self, partitions: Collection[TopicPartition]) -> None:
+        """Remove what an import that was cut off has left of these; the caller knows that they belong to no
+        topic. Raises OSError."""
+        for partition in partitions:
+            self._filesystem.remove_tree(self._directory.partition_path(partition))
+        if partitions:
+            self._filesystem.sync_directory(self._directory.path)
+
+    def remove_unfinished(self) -> None:
+        """Remove what imports that were cut off have staged. Raises OSError."""
+        for path in self._directory.staged():
+            self._filesystem.remove_tree(path)
+
+    def discard(self) -> None:
+        """Remove what was staged, as far as possible: the next import removes the rest. Nothing once a part
+        of it may be in its place."""
+        if self._is_placing:
+            return
+        try:
+            self._filesystem.remove_tree(self._path)
+        except OSError:
+            pass
+
+    def place(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """Move the staged logs into the data directory, all of them; `epochs`: under which each is imported.
+        Durable when it returns. Raises DataDirectoryError where something is left, which stays, OSError.
+        """
+        homes = {staged.source.topic_partition: home for home in self._homes for staged in self._homes[home]}
+        assert epochs.keys() == homes.keys(), "what was staged is what is placed"
+        recovery_checkpoint, _ = self._checkpoints(self._directory.path)
+        # Some may be known, and lost: the marker, if there is one, says which.
+        has_other_logs = bool(
+            self._directory.partitions() or recovery_checkpoint.read().keys() - epochs.keys()
+        )
+        self._is_placing = True
+        both = zip(self._checkpoints(self._directory.path), *map(self._checkpoints, self._homes), strict=True)
+        for checkpoint, *staged_checkpoints in both:
+            # What an older log of that name has left is not to be believed of this one.
+            offsets = {key: offset for key, offset in checkpoint.read().items() if key not in epochs}
+            for staged_checkpoint in staged_checkpoints:
+                offsets |= staged_checkpoint.read()
+            checkpoint.write(offsets)
+        for partition, epoch in epochs.items():
+            staged = f"{homes[partition]}/{partition}"
+            write_import_mark(self._filesystem, staged, epoch)
+            self._filesystem.rename(staged, self._directory.partition_path(partition))
+        self._filesystem.sync_directory(self._directory.path)
+        self._require_nothing_left()
+        self._filesystem.remove_tree(self._path)
+        if not has_other_logs:
+            # All logs that are here were closed, by `open`.
+            self._directory.mark_clean_shutdown()
+
+    def _require_nothing_left(self) -> None:
+        """What was staged and not placed is not removed as if it had been."""
+        left = [
+            f"{home}/{name}"
+            for home in self._homes
+            for name in self._filesystem.list_directory(home)
+            if parse_partition_name(name) is not None
+        ]
+        if left:
+            raise DataDirectoryError(
+                "a partition that was staged has not got its place, and stays where it is; import again, and"
+                " report this",
+                path=left[0],
+                left_count=len(left),
+            )
+
+    def _checkpoints(self, directory: str) -> tuple[OffsetCheckpoint | StartCheckpoint, ...]:
+        return (
+            OffsetCheckpoint(self._filesystem, f"{directory}/{RECOVERY_POINT_FILE}"),
+            StartCheckpoint(self._filesystem, directory),
+        )
+
+
+def _holes_before(log: UnifiedLog) -> tuple[int, ...]:
+    """Raises DataDirectoryError."""
+    found: list[int] = []
+    for segment in log.segments()[1:]:
+        try:
+            header = log.header_at(segment.base_offset - 1)
+        except CorruptRecordError:
+            # Whoever reads the batch is told.
+            continue
+        if header is None or header.base_offset >= segment.base_offset:
+            found.append(segment.base_offset)
+    return tuple(found)
+
+
+def _open_transactions(log: UnifiedLog) -> tuple[int, ...]:
+    begun = (entry.current_txn_first_offset for entry in log.producers())
+    return tuple(sorted(offset for offset in begun if offset is not None))
+
+
+def _refused(source: SourcePartition, failure: DataDirectoryError | CorruptRecordError) -> DataDirectoryError:
+    """The same of the broker's directory: nobody knows the staged one."""
+    fields = {**failure.fields, "path": source.path}
+    return DataDirectoryError(
+        f"this partition of the broker cannot be opened: {failure.message}; whatever you change, change it in"
+        " a copy of the log directory",
+        **fields,
+    )
+
+
+def _of_source(source: SourcePartition, failure: UnsupportedOperationError) -> UnsupportedOperationError:
+    """The same of the broker's file."""
+    name = posixpath.basename(str(failure.fields["path"]))
+    return UnsupportedOperationError(failure.message, **{**failure.fields, "path": f"{source.path}/{name}"})

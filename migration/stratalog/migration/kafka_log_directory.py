@@ -1,0 +1,291 @@
+"""The log directory of a stopped broker, as an import finds it. Nothing in it is changed, not even created.
+
+Each partition that the broker hosts has a directory `TOPIC-N`; these files lie beside them, and are read::
+
+    .lock                               held by a broker that runs
+    .kafka_cleanshutdown                there if the broker has closed every log
+    meta.properties                     whose directory it is
+    recovery-point-offset-checkpoint    below it everything is fsynced
+    log-start-offset-checkpoint         below it records are deleted; no line: nothing is
+    replication-offset-checkpoint       high watermarks
+
+What else a broker leaves is no partition of a topic and is passed over, with a reason: `TOPIC-N.ID-delete`
+(deleted), `-stray` (of a topic that the broker does not host), `-future` (a copy on its way from another
+directory).
+
+A broker makes all three checkpoints when it first has a directory, empty, and writes a line for each of its
+logs into the first one, every minute and when it stops. So a partition without a line there was brought here
+from somewhere else, or is younger than that minute; and where it was brought without the line that says which
+of its records were deleted, these would be back, and nothing in its files would tell.
+
+A broker that was killed before its first minute was over has written neither of the first two, but perhaps
+the third, which gets its lines every five seconds. One of the two that is empty alone has lost what was in
+it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, DataDirectoryInUseError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.log.checkpoint import (
+    HIGH_WATERMARK_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    parse_broker_checkpoint,
+)
+from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
+from stratalog.log.producers.producer_snapshot import parse_snapshot_name
+from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE, LOCK_FILE, parse_partition_name
+from stratalog.manager.directories.meta_properties import META_FILE, STORE_ID, parse_meta_properties
+from stratalog.segment.file_names import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, parse_segment_name
+from stratalog.segment.old_messages import require_no_old_message
+
+logger = logging.getLogger(__name__)
+
+INTERNAL_TOPICS = frozenset(
+    {"__cluster_metadata", "__consumer_offsets", "__remote_log_metadata", "__share_group_state"}
+    | {"__transaction_state"}
+)
+"""Kafka's own: what they hold means something to Kafka alone."""
+
+_NO_PARTITION = re.compile(r".+\.[0-9a-zA-Z_-]+-(delete|stray|future)")
+_WHY_NO_PARTITION = {
+    "delete": "the broker has deleted it",
+    "stray": "the broker does not know whose it is",
+    "future": "it is a copy that was not finished",
+}
+
+
+class SourceFile(NamedTuple):
+    """A file of a partition that an import takes over."""
+
+    name: str
+    size_bytes: int
+    is_settled: bool
+    """Nobody writes it any more: a segment's batches, below the recovery point, behind which there is
+    another segment."""
+
+
+class SourcePartition(NamedTuple):
+    """A partition's directory."""
+
+    topic_partition: TopicPartition
+    path: str
+    files: tuple[SourceFile, ...]
+    log_start_offset: int
+    recovery_point: int
+    """0 where the broker did not say."""
+    high_watermark: int | None
+    was_clean: bool
+    """The broker has closed the log."""
+    lacks_checkpoints: bool
+    """The checkpoints beside it do not know it: whether records were deleted nobody can tell."""
+
+    @property
+    def segment_count(self) -> int:
+        return sum(file.name.endswith(LOG_SUFFIX) for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def linked_bytes(self) -> int:
+        """What an import need not copy."""
+        return sum(file.size_bytes for file in self.files if file.is_settled)
+
+
+class SourceTopic(NamedTuple):
+    """A topic with all its partitions, in order."""
+
+    name: str
+    topic_id: UUID | None
+    """None where a broker older than topic ids made it."""
+    partitions: tuple[SourcePartition, ...]
+
+
+class PassedOver(NamedTuple):
+    """A directory that is not imported."""
+
+    name: str
+    reason: str
+    log_dir: str
+    """Where it is."""
+
+
+class KafkaLogDirectory:
+    """Keeps a broker from starting on it until it is released. Belongs to one thread."""
+
+    def __init__(self, filesystem: FileSystem, path: str) -> None:
+        """Raises DataDirectoryInUseError where a broker runs on it, DataDirectoryError where it is not a log
+        directory, or a server's data directory, OSError.
+        """
+        self.path = path
+        self._filesystem = filesystem
+        if not filesystem.is_directory(path):
+            raise DataDirectoryError("there is no such log directory; correct the path", path=path)
+        self._lock = None
+        if filesystem.exists(f"{path}/{LOCK_FILE}"):
+            self._lock = filesystem.try_lock_shared(f"{path}/{LOCK_FILE}")
+            if self._lock is None:
+                raise DataDirectoryInUseError("a broker runs on this log directory; stop it first", path=path)
+        try:
+            self._refuse_data_directory()
+            self.was_clean = filesystem.exists(f"{path}/{CLEAN_SHUTDOWN_FILE}")
+            is_young = not self.was_clean and all(
+                map(self._is_empty, (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE))
+            )
+            self._start_offsets = self._start_offsets_of_deletions(is_young=is_young)
+            self._recovery_points = self._offsets(RECOVERY_POINT_FILE)
+            self._high_watermarks = self._offsets(HIGH_WATERMARK_FILE) or {}
+            # The partitions that it has written down; None where it had not come to that.
+            self._known = self._known_when_young() if is_young else (self._recovery_points or {}).keys()
+            self.partitions, self.passed_over = self._find()
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _refuse_data_directory(self) -> None:
+        """What a server has tiered is not in its data directory any more."""
+        if is_of_server(self._filesystem, self.path):
+            raise DataDirectoryError(
+                "this is the data directory of a stratalog server, not a broker's log directory; export its"
+                " topics, and import these",
+                path=self.path,
+            )
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int] | None:
+        """None where there is no such file, or a damaged one."""
+        path = f"{self.path}/{name}"
+        try:
+            return parse_broker_checkpoint(self._filesystem.read_file(path).decode())
+        except FileNotFoundError:
+            return None
+        except ValueError as failure:
+            logger.warning("a checkpoint of the broker is damaged, path=`%s` reason=`%s`", path, failure)
+            return None
+
+    def _start_offsets_of_deletions(self, *, is_young: bool) -> dict[TopicPartition, int] | None:
+        """Without these, records that were deleted would be back: so a damaged file is no empty one; nor is
+        one that has lost its lines, which is as if it were missing: None."""
+        path = f"{self.path}/{LOG_START_OFFSET_FILE}"
+        # Where nothing was deleted, a broker writes that there are no lines.
+        if not is_young and self._is_empty(LOG_START_OFFSET_FILE):
+            return None
+        try:
+            return parse_broker_checkpoint(self._filesystem.read_file(path).decode())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise DataDirectoryError(
+                "the file that says which records were deleted is damaged, and a broker that starts on it"
+                " forgets them, too; put it right in a copy of the log directory, and import that",
+                path=path,
+            ) from None
+
+    def _is_empty(self, name: str) -> bool:
+        """The broker has made the file, and not written it yet."""
+        path = f"{self.path}/{name}"
+        return self._filesystem.exists(path) and self._filesystem.file_size(path) == 0
+
+    def _known_when_young(self) -> Collection[TopicPartition] | None:
+        """When the broker was killed in its first minute."""
+        path = f"{self.path}/{HIGH_WATERMARK_FILE}"
+        is_written = self._filesystem.exists(path) and not self._is_empty(HIGH_WATERMARK_FILE)
+        return self._high_watermarks.keys() if is_written else None
+
+    def _find(self) -> tuple[tuple[TopicPartition, ...], tuple[PassedOver, ...]]:
+        partitions: list[TopicPartition] = []
+        passed_over: list[PassedOver] = []
+        for name in self._filesystem.list_directory(self.path):
+            if not self._filesystem.is_directory(f"{self.path}/{name}"):
+                continue
+            partition = parse_partition_name(name)
+            if partition is not None:
+                partitions.append(partition)
+                continue
+            match = _NO_PARTITION.fullmatch(name)
+            reason = "it is not a partition's" if match is None else _WHY_NO_PARTITION[match[1]]
+            passed_over.append(PassedOver(name, reason, self.path))
+        return tuple(partitions), tuple(passed_over)
+
+    def _lacks_checkpoints(self, partition: TopicPartition) -> bool:
+        if self._start_offsets is None:
+            return True
+        return self._known is not None and partition not in self._known
+
+    def partition(self, topic_partition: TopicPartition) -> SourcePartition:
+        """One of `partitions`, with what an import has to know. Raises UnsupportedOperationError where it is
+        older than batches of version 2, OSError.
+        """
+        path = f"{self.path}/{topic_partition}"
+        names = self._filesystem.list_directory(path)
+        base_offsets = _base_offsets(names)
+        recovery_point = (self._recovery_points or {}).get(topic_partition, 0)
+        # A segment ends where the next one begins.
+        settled = {base for base, end_offset in pairwise(base_offsets) if end_offset <= recovery_point}
+        files: list[SourceFile] = []
+        for name in names:
+            segment = parse_segment_name(name.removesuffix(_unfinished_suffix(name)))
+            if segment is None and parse_snapshot_name(name) is None and name != LEADER_EPOCH_FILE:
+                continue
+            size_bytes = self._filesystem.file_size(f"{path}/{name}")
+            if segment is not None and segment[1] == LOG_SUFFIX:
+                self._require_format(f"{path}/{name}", segment[0], size_bytes)
+            is_settled = segment is not None and name.endswith(LOG_SUFFIX) and segment[0] in settled
+            files.append(SourceFile(name, size_bytes, is_settled))
+        return SourcePartition(
+            topic_partition,
+            path,
+            tuple(files),
+            # A broker that was killed may not have written down yet that retention dropped segments.
+            max(
+                (self._start_offsets or {}).get(topic_partition, 0), *_base_offsets(names, SWAP_SUFFIX)[:1], 0
+            ),
+            recovery_point,
+            self._high_watermarks.get(topic_partition),
+            self.was_clean,
+            self._lacks_checkpoints(topic_partition),
+        )
+
+    def _require_format(self, path: str, base_offset: int, size_bytes: int) -> None:
+        """A look at the first batch tells at once of most logs; each batch is looked at when it is opened."""
+        file = self._filesystem.open_read(path)
+        try:
+            require_no_old_message(file, 0, size_bytes, base_offset)
+        finally:
+            file.close()
+
+
+def is_of_server(filesystem: FileSystem, path: str) -> bool:
+    """Whether the directory is one of ours, bound to a store. Raises OSError."""
+    try:
+        return STORE_ID in parse_meta_properties(filesystem.read_file(f"{path}/{META_FILE}").decode())
+    except (FileNotFoundError, UnicodeDecodeError, CorruptRecordError):
+        # Directories that were put together by hand have none; a damaged one says nothing of the logs.
+        return False
+
+
+def _unfinished_suffix(name: str) -> str:
+    """Of a file that was to replace a segment's: whether it does is for whoever opens the log to settle."""
+    return next((suffix for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX) if name.endswith(suffix)), "")
+
+
+def _base_offsets(names: Sequence[str], *suffixes: str) -> list[int]:
+    """Where segments begin, in order: those that have their names, and those with one of these suffixes."""
+    logs = {name.removesuffix(suffix) for name in names for suffix in ("", *suffixes)}
+    parsed = (parse_segment_name(name) for name in logs)
+    return sorted(found[0] for found in parsed if found is not None and found[1] == LOG_SUFFIX)

@@ -1,0 +1,433 @@
+"""Makes topics of a stopped broker's log directories topics of a store and of a data directory.
+
+No server may run on the data directory: its lock is taken. In this order:
+
+1. Lock the broker's directories, plan, lock the data directory. What is refused is refused here or in 2, with
+   nothing changed: a data directory that was made for it goes again.
+2. Stage the logs and open them, see `import_staging`. Then open the store, which is made where it is missing.
+3. Claim the shards concerned, with epochs above all that the broker gave. As with the start of a server, a
+   former owner is fenced from here on, and that others were it is noted, see `outdated_config`.
+4. Place the logs, marked with the epoch.
+5. Move log starts in the shards to where the logs begin: a partition that a shard does not know begins at
+   0.
+6. Create the topics in the catalog, with their own ids. This is the commit: before it, nobody knows the
+   topic.
+
+A crash before 6 leaves what the next import removes, and in the shards log starts of topics that nobody
+knows; one in the middle of 6 leaves the first topics whole and the others out. The same import again passes
+over the former, see `import_plan`, and brings the latter. What fails, or is interrupted, before 4 leaves no
+copies.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import random
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import (
+    DataDirectoryError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+    TopicAlreadyExistsError,
+)
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.scheduler import Scheduler
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.manager.directories.data_directory import DataDirectory, parse_partition_name, sibling_paths
+from stratalog.manager.partitions.import_mark import read_import_mark
+from stratalog.manager.partitions.partition_metadata import read_partition_metadata
+from stratalog.migration.import_plan import ImportPlan, ImportTarget, PresentPartition, plan_import
+from stratalog.migration.import_staging import ImportStaging, StagedLog
+from stratalog.migration.kafka_log_directories import KafkaLogDirectories
+from stratalog.migration.kafka_log_directory import SourceTopic
+from stratalog.objectstore.probe import require_conditional_writes
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.catalog.catalog_state import CatalogState
+from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.ownership.head_witness import HeadWitness, catalog_as_witness
+from stratalog.remote.metadata.ownership.ownership import claim_shard, is_last_owner
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import IDENTITY_KEY, StoreLayout, shard_of
+from stratalog.remote.tier.outdated_config import mark_config_outdated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportSettings:
+    """Immutable. Paths are absolute."""
+
+    log_dirs: tuple[str, ...]
+    """All of one broker, that the topics are in."""
+    data_dir: str
+    topics: tuple[str, ...] = ()
+    """None: all that are there, but Kafka's own."""
+    config: Mapping[str, str]
+    """Of each topic that is imported; a broker's log directory has none."""
+    allows_missing_checkpoints: bool = False
+    """Partitions are taken over, too, that the checkpoints beside them do not know: of these, records that
+    were deleted may be back."""
+    shares_files: bool = True
+    """Files that nobody writes any more get a second name instead of a copy."""
+    owner: str
+    """Whom the store's metadata name as the one who did it."""
+
+
+class ImportedPartition(NamedTuple):
+    """What became of a partition."""
+
+    topic_partition: TopicPartition
+    log: StagedLog
+    high_watermark: int | None
+    """The broker's."""
+
+    @property
+    def uncertain_count(self) -> int:
+        """Offsets that the broker had not shown to anybody yet, other brokers may not have had them."""
+        return 0 if self.high_watermark is None else max(0, self.log.log_end_offset - self.high_watermark)
+
+    @property
+    def missing_count(self) -> int:
+        """Offsets that the broker had shown to everybody, and that are not in its files any more."""
+        return 0 if self.high_watermark is None else max(0, self.high_watermark - self.log.log_end_offset)
+
+
+class ImportedTopic(NamedTuple):
+    """What became of a topic."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[ImportedPartition, ...]
+
+
+class ImportReport(NamedTuple):
+    """What was imported."""
+
+    plan: ImportPlan
+    topics: tuple[ImportedTopic, ...]
+
+
+class TopicImporter:
+    """One use; belongs to one thread."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        store: ObjectStore,
+        clock: Clock,
+        scheduler: Scheduler,
+        ids: IdGenerator,
+        random_source: random.Random,
+        settings: ImportSettings,
+    ) -> None:
+        """Raises InvalidRequestError where one directory lies in the other."""
+        for log_dir in settings.log_dirs:
+            _require_apart(log_dir, settings.data_dir)
+        self._filesystem = filesystem
+        self._store = store
+        self._clock = clock
+        self._scheduler = scheduler
+        self._ids = ids
+        self._random = random_source
+        self._settings = settings
+        self._writer = Writer("import", settings.owner)
+
+    def plan(self) -> ImportPlan:
+        """What `run` would do. Changes nothing, creates nothing, and locks only the broker's directories.
+
+        Raises what `plan_import` does, DataDirectoryInUseError where the broker runs, StoreError.
+        """
+        with self._disk_errors(), ExitStack() as undo:
+            source = self._lock_source(undo)
+            return self._plan(source, self._read_target())
+
+    def run(self, on_opened: Callable[[TopicPartition], None] = lambda _: None) -> ImportReport:
+        """Import; `on_opened` is told of each partition whose log has been opened and found good.
+
+        Raises what `plan` does with nothing imported, DataDirectoryError (FencedError, StoreError) where it
+        could not be finished: repeat it then.
+        """
+        settings = self._settings
+        with self._disk_errors(), ExitStack() as undo:
+            source = self._lock_source(undo)
+            # What is refused without a look into the logs is refused before anything is made.
+            self._plan(source, self._read_target())
+            made = self._missing_directories()
+            directory = DataDirectory(self._filesystem, settings.data_dir, self._ids.uuid())
+            undo.callback(directory.release)
+            staging = ImportStaging(
+                self._filesystem,
+                self._clock,
+                self._scheduler,
+                self._ids,
+                directory,
+                shares_files=settings.shares_files,
+            )
+            # Whatever ends the import: copies take much space. Once they are being placed they stay.
+            undo.callback(staging.discard)
+            try:
+                self._require_store(directory)
+                plan = self._plan(source, self._read_target())
+                if not plan.topics:
+                    # An earlier import has brought them all; one that was cut off may have begun to.
+                    staging.remove_unfinished()
+                    return ImportReport(plan, ())
+                topics = [_with_id(topic, self._ids) for topic in plan.topics]
+                staging.stage(topics)
+                staged = staging.open(LogConfig.from_overrides(plan.config), on_opened)
+                catalog, shards = self._open_store(directory)
+            except BaseException:
+                self._discard_directories(made)
+                raise
+            staging.remove_leftovers(plan.leftovers)
+            self._commit(plan, topics, staged, staging, catalog, shards)
+            return ImportReport(plan, tuple(_imported(topic, staged) for topic in topics))
+
+    def _require_store(self, directory: DataDirectory) -> None:
+        """The store is the data directory's, and fit; none is made yet."""
+        identity = StoreIdentity.find(self._store)
+        if directory.bound_store_id is not None:
+            directory.bind_store("none yet" if identity is None else str(identity.store_id))
+        if identity is not None:
+            require_conditional_writes(self._store, self._ids)
+
+    def _open_store(self, directory: DataDirectory) -> tuple[Catalog, list[MetadataLog]]:
+        """Everything that an import writes to, made where it is missing."""
+        identity = StoreIdentity.open_or_create(self._store, self._ids)
+        require_conditional_writes(self._store, self._ids)
+        directory.bind_store(str(identity.store_id))
+        witness = HeadWitness(self._filesystem, (self._settings.data_dir,))
+        catalog = self._open_catalog(identity, witness.of_catalog)
+        shards = [
+            self._open_shard(identity, shard, witness.of_shard(shard, catalog))
+            for shard in range(identity.shard_count)
+        ]
+        return catalog, shards
+
+    def _lock_source(self, undo: ExitStack) -> KafkaLogDirectories:
+        source = KafkaLogDirectories(
+            self._filesystem,
+            self._settings.log_dirs,
+            allows_missing_checkpoints=self._settings.allows_missing_checkpoints,
+        )
+        undo.callback(source.release)
+        return source
+
+    def _missing_directories(self) -> list[str]:
+        """The data directory and those above it, as far as they will be made for this; innermost first."""
+        missing, path = list[str](), self._settings.data_dir
+        while not self._filesystem.exists(path):
+            missing.append(path)
+            path = posixpath.dirname(path)
+        return missing
+
+    def _discard_directories(self, made: Sequence[str]) -> None:
+        """These were made for this. The data directory's lock is held; of the others only what is empty by
+        now is ours alone."""
+        try:
+            for path in made:
+                if path == self._settings.data_dir or not self._filesystem.list_directory(path):
+                    self._filesystem.remove_tree(path)
+        except OSError:
+            pass
+
+    @contextmanager
+    def _disk_errors(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as failure:
+            raise DataDirectoryError(
+                "a file cannot be read or written; see to the disk and import again",
+                path=failure.filename2 or failure.filename or self._settings.data_dir,
+                reason=failure.strerror or str(failure),
+            ) from failure
+
+    def _commit(
+        self,
+        plan: ImportPlan,
+        topics: list[SourceTopic],
+        staged: Mapping[TopicPartition, StagedLog],
+        staging: ImportStaging,
+        catalog: Catalog,
+        shards: list[MetadataLog],
+    ) -> None:
+        logs_by_shard: dict[int, dict[TopicIdPartition, StagedLog]] = {}
+        epochs: dict[TopicPartition, int] = {}
+        names: dict[TopicIdPartition, TopicPartition] = {}
+        for topic in topics:
+            for tip, name in _partitions(topic):
+                assert tip not in names, "the plan has refused topics of one id"
+                names[tip] = name
+                logs_by_shard.setdefault(shard_of(tip, len(shards)), {})[tip] = staged[name]
+        claimed: dict[int, int] = {}
+        for shard, logs in sorted(logs_by_shard.items()):
+            claimed[shard] = self._claim(
+                shards[shard], shard, at_least=1 + max(log.latest_epoch for log in logs.values())
+            )
+            epochs |= {names[tip]: claimed[shard] for tip in logs}
+        staging.place(epochs)
+        if LogConfig.from_overrides(plan.config).remote_storage_enable:
+            for shard, logs in sorted(logs_by_shard.items()):
+                starts = {tip: log.log_start_offset for tip, log in logs.items()}
+                shards[shard].advance_log_start(starts, epoch=claimed[shard], catalog_seq=None)
+                _require_starts(shards[shard].state(), starts)
+        for topic in topics:
+            self._create(catalog, topic, plan.config)
+
+    def _claim(self, metadata: MetadataLog, shard: int, *, at_least: int) -> int:
+        """The epoch. Whether others have owned the shard since is noted before nobody can tell any more."""
+        path, state = self._settings.data_dir, metadata.state()
+        note = partial(mark_config_outdated, self._filesystem, path)
+        if not is_last_owner(self._filesystem, state, (path,), shard=shard):
+            note()
+        return claim_shard(
+            self._filesystem,
+            self._ids,
+            metadata,
+            (path,),
+            shard=shard,
+            owner=self._settings.owner,
+            at_least=at_least,
+            behind=state.epoch,
+            before_other=note,
+        ).epoch
+
+    def _create(self, catalog: Catalog, topic: SourceTopic, config: Mapping[str, str]) -> None:
+        """The id makes it safe to try again after an unknown outcome."""
+        create = partial(catalog.create, topic.name, len(topic.partitions), config, topic_id=topic.topic_id)
+        try:
+            create()
+        except StoreUnavailableError:
+            create()
+
+    def _plan(self, source: KafkaLogDirectories, target: ImportTarget) -> ImportPlan:
+        return plan_import(source, self._settings.topics, self._settings.config, target)
+
+    def _read_target(self) -> ImportTarget:
+        """Without creating anything, for a plan."""
+        try:
+            self._store.get(IDENTITY_KEY)
+        except ObjectNotFoundError:
+            return ImportTarget(CatalogState(), [ShardState()], self._present())
+        identity = StoreIdentity.open(self._store)
+        catalog = self._open_catalog(identity, "", read_only=True)
+        witness = catalog_as_witness(catalog)
+        shards = [
+            self._open_shard(identity, shard, witness, read_only=True).state()
+            for shard in range(identity.shard_count)
+        ]
+        return ImportTarget(catalog.state(), shards, self._present())
+
+    def _present(self) -> list[PresentPartition]:
+        path = self._settings.data_dir
+        if not self._filesystem.exists(path):
+            return []
+        found = self._present_in(path)
+        for other_path in sibling_paths(self._filesystem, path):
+            # An import leaves nothing there, so it removes nothing there either.
+            found += [present._replace(is_imported=False) for present in self._present_in(other_path)]
+        return found
+
+    def _present_in(self, path: str) -> list[PresentPartition]:
+        found: list[PresentPartition] = []
+        for name in self._filesystem.list_directory(path):
+            partition = parse_partition_name(name)
+            if partition is not None and self._filesystem.is_directory(f"{path}/{name}"):
+                found.append(
+                    PresentPartition(
+                        partition,
+                        f"{path}/{name}",
+                        read_partition_metadata(self._filesystem, f"{path}/{name}"),
+                        read_import_mark(self._filesystem, f"{path}/{name}") is not None,
+                    )
+                )
+        return found
+
+    def _open_catalog(self, identity: StoreIdentity, witness: str, *, read_only: bool = False) -> Catalog:
+        return Catalog.open(
+            self._store,
+            self._clock,
+            self._random,
+            self._ids,
+            identity,
+            self._writer,
+            read_only=read_only,
+            witness=witness,
+        )
+
+    def _open_shard(
+        self, identity: StoreIdentity, shard: int, witness: str, *, read_only: bool = False
+    ) -> MetadataLog:
+        return MetadataLog.open(
+            self._store,
+            self._clock,
+            self._random,
+            self._ids,
+            identity,
+            shard,
+            self._writer,
+            partial(read_directory, self._store, StoreLayout(shard)),
+            read_only=read_only,
+            witness=witness,
+        )
+
+
+def _require_apart(log_dir: str, data_dir: str) -> None:
+    if posixpath.commonpath([log_dir, data_dir]) in (log_dir, data_dir):
+        raise InvalidRequestError(
+            "the log directory and the data directory must not lie in each other; choose another data"
+            " directory",
+            log_dir=log_dir,
+            data_dir=data_dir,
+        )
+
+
+def _require_starts(state: ShardState, starts: Mapping[TopicIdPartition, int]) -> None:
+    """Invariant: nobody else has moved them, because nobody knows the topic yet."""
+    for tip, offset in starts.items():
+        known = state.partition(tip)
+        if known.log_start_offset != offset or known.tiered_end_offset != offset:
+            raise TopicAlreadyExistsError(
+                "the store has another beginning of this partition, from an import of other files; leave the"
+                " topic out",
+                topic_id=tip.topic_id,
+                partition=tip.partition,
+                log_start_offset=offset,
+                store_log_start_offset=known.log_start_offset,
+            )
+
+
+def _with_id(topic: SourceTopic, ids: IdGenerator) -> SourceTopic:
+    return topic if topic.topic_id is not None else topic._replace(topic_id=ids.uuid())
+
+
+def _partitions(topic: SourceTopic) -> list[tuple[TopicIdPartition, TopicPartition]]:
+    assert topic.topic_id is not None
+    names = [partition.topic_partition for partition in topic.partitions]
+    return [(TopicIdPartition(topic.topic_id, name.partition), name) for name in names]
+
+
+def _imported(topic: SourceTopic, staged: Mapping[TopicPartition, StagedLog]) -> ImportedTopic:
+    assert topic.topic_id is not None
+    return ImportedTopic(
+        topic.name,
+        topic.topic_id,
+        tuple(
+            ImportedPartition(
+                partition.topic_partition, staged[partition.topic_partition], partition.high_watermark
+            )
+            for partition in topic.partitions
+        ),
+    )

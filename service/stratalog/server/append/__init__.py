@@ -1,0 +1,1 @@
+"""The append path: decoding, ordering and one writer for each partition."""

@@ -1,0 +1,127 @@
+"""One AppendStream: many requests under way, applied and answered in order, nothing applied behind a failure.
+
+A reader task takes requests off the wire and submits them; the handler awaits their results in the same
+order. Within one partition the writer keeps the order and stops at the first failure (``AppendSession``).
+When the stream turns to another partition, the reader first waits for what is under way: the other
+partition's writer would not know of a failure here in time.
+
+The number of requests and of bytes under way is bounded: beyond it the next request is not taken off the
+wire, and the transport's flow control holds the client back. These bounds are one stream's. Where the
+requests of all connections have taken half of the memory there is, a stream has one request under way at a
+time; so a crowd of streams is slowed down before any of them is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import NamedTuple
+
+from stratalog.server.append.append_decoding import DecodedAppend
+from stratalog.server.append.partition_writer import PartitionWriter
+from stratalog.server.append.pending_append import Appended, AppendSession, PendingAppend
+from stratalog.server.rpc.request_memory import RequestMemory
+
+MAX_IN_FLIGHT_COUNT = 256
+MAX_IN_FLIGHT_BYTES = 32 << 20
+"""The request that reaches it is the last one under way."""
+
+
+class Submission(NamedTuple):
+    """A request that was checked and may be written."""
+
+    writer: PartitionWriter
+    append: PendingAppend
+    size_bytes: int
+
+
+class AppendPipeline:
+    """Belongs to the event loop. `prepare` turns a request into a submission, or raises LogStoreError."""
+
+    def __init__(
+        self,
+        requests: AsyncIterator[DecodedAppend],
+        prepare: Callable[[DecodedAppend, AppendSession], Submission],
+        memory: RequestMemory,
+    ) -> None:
+        """`memory` is where `prepare` takes a request's bytes from."""
+        self._memory = memory
+        self._requests = requests
+        self._prepare = prepare
+        self._session = AppendSession()
+        self._in_flight: asyncio.Queue[Submission | None] = asyncio.Queue()
+        """In order; None at the end."""
+        self._in_flight_count = 0
+        self._in_flight_bytes = 0
+        self._answered = asyncio.Event()
+        self._failure: Exception | None = None
+
+    async def results(self) -> AsyncGenerator[Appended, None]:
+        """The results in the order of the requests; raises the first failure, behind which nothing is
+        applied.
+        """
+        reader = asyncio.create_task(self._read())
+        try:
+            while (submission := await self._in_flight.get()) is not None:
+                appended = await submission.append.future
+                self._in_flight_count -= 1
+                self._in_flight_bytes -= submission.size_bytes
+                self._answered.set()
+                yield appended
+            if self._failure is not None:
+                raise self._failure
+        finally:
+            reader.cancel()
+            self._abandon()
+
+    async def _read(self) -> None:
+        current: PartitionWriter | None = None
+        try:
+            async for request in self._requests:
+                submission = self._prepare(request, self._session)
+                if current is not None and current is not submission.writer:
+                    await self._turn(submission)
+                current = submission.writer
+                self._in_flight_count += 1
+                self._in_flight_bytes += submission.size_bytes
+                self._in_flight.put_nowait(submission)
+                submission.writer.submit(submission.append)
+                while not self._has_room():
+                    await self._next_answer()
+        except Exception as error:  # noqa: BLE001 - raised by `results`, in its place in the order
+            # The requests before this one are answered first; then the stream ends with this.
+            self._failure = error
+        finally:
+            self._in_flight.put_nowait(None)
+
+    async def _turn(self, submission: Submission) -> None:
+        """Wait for what is under way, before `submission` goes to another partition."""
+        try:
+            while self._in_flight_count > 0:
+                await self._next_answer()
+        except asyncio.CancelledError:
+            # No writer will ever answer it.
+            submission.append.give_back_memory()
+            raise
+
+    async def _next_answer(self) -> None:
+        self._answered.clear()
+        await self._answered.wait()
+
+    def _has_room(self) -> bool:
+        """Whether to read on. Always, where nothing is under way: nobody else would wake this stream."""
+        if self._in_flight_count == 0:
+            return True
+        within_bytes = self._in_flight_bytes < MAX_IN_FLIGHT_BYTES
+        return within_bytes and self._in_flight_count < MAX_IN_FLIGHT_COUNT and not self._memory.is_scarce
+
+    def _abandon(self) -> None:
+        """Nobody waits any more for what is still under way. It may be applied, as far as the session is not
+        broken.
+        """
+        while not self._in_flight.empty():
+            submission = self._in_flight.get_nowait()
+            if submission is not None and not submission.append.future.cancel():
+                # Done already: look at the result, or asyncio complains about an exception that nobody
+                # retrieved.
+                submission.append.future.exception()

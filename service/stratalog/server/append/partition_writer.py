@@ -1,0 +1,222 @@
+"""One writer per partition: appends that arrive together are written together and, where asked for, fsynced
+together.
+
+Requests queue up while the writer is busy; a run takes the whole queue, writes it as one group (one
+``writev``), acknowledges those that asked for ``os``, then calls ``flush`` once for all those that asked for
+``disk``. Whatever arrives during the flush is the next group: under load one fsync carries as many requests
+as arrive in its time, and an idle partition acknowledges after one fsync of its own.
+
+Appends of one session go into separate groups, in order, because a group judges its members one by one and a
+session must stop at its first failure. They still share the flush of the run.
+
+Threads: `submit` is called on the event loop; runs take place on the append pool, one at a time for a
+partition (the flag ``_is_running``), and give the thread back after each run, so that busy partitions take
+turns. Results return to the loop in one hop a group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Protocol
+
+from stratalog.base.errors import DataDirectoryError, LogStoreError
+from stratalog.base.filesystem import Buffer
+from stratalog.base.types import Durability
+from stratalog.log.append.append_info import AppendInfo
+from stratalog.server.append.pending_append import Appended, PendingAppend, SessionBrokenError
+from stratalog.server.append.transaction_refusal import refuse_transaction
+
+logger = logging.getLogger(__name__)
+
+_Outcome = tuple[PendingAppend, Appended | Exception]
+
+
+class AppendableLog(Protocol):
+    """What a writer needs of a `UnifiedLog`."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def min_durability(self) -> Durability: ...
+
+    def append_group(
+        self, requests: Sequence[Buffer], leader_epoch: int
+    ) -> Sequence[AppendInfo | LogStoreError]: ...
+
+    def flush(self) -> int: ...
+
+
+class PartitionWriter:
+    """Thread-safe: `_lock` guards the queue and the running flag; the log is written by one run at a time."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+        log: AppendableLog,
+        leader_epoch: Callable[[], int],
+        ensure_heard: Callable[[], None] | None,
+        on_advance: Callable[[], None],
+    ) -> None:
+        """`leader_epoch` returns the epoch to stamp or raises FencedError; `ensure_heard` raises where `disk`
+        may not be acknowledged now (None: it always may); `on_advance` is told of every step ahead.
+        """
+        self._loop = loop
+        self._executor = executor
+        self._log = log
+        self._leader_epoch = leader_epoch
+        self._ensure_heard = ensure_heard
+        self._on_advance = on_advance
+        self._lock = threading.Lock()
+        self._queue: list[PendingAppend] = []
+        self._is_running = False
+
+    def submit(self, append: PendingAppend) -> None:
+        """Queue `append` behind all earlier ones; its future is resolved on the event loop."""
+        with self._lock:
+            self._queue.append(append)
+            if self._is_running:
+                return
+            self._is_running = True
+        self._executor.submit(self._run)
+
+    def _run(self) -> None:
+        with self._lock:
+            pending, self._queue = self._queue, []
+        assert self._is_running, "one run at a time"
+        assert pending, "a run begins only where something waits"
+        try:
+            self._write(pending)
+        except BaseException as error:
+            # Nothing that waits may wait for ever, whatever went wrong here.
+            logger.exception("the writer failed unexpectedly")
+            self._deliver([(append, _as_engine_error(error)) for append in pending])
+        with self._lock:
+            if not self._queue:
+                self._is_running = False
+                return
+        self._executor.submit(self._run)
+
+    def _write(self, pending: list[PendingAppend]) -> None:
+        to_flush: list[tuple[PendingAppend, Appended]] = []
+        for group in _groups(pending):
+            finished: list[_Outcome] = []
+            for append, outcome in self._append(group):
+                if isinstance(outcome, Exception):
+                    if append.session is not None:
+                        append.session.is_broken = True
+                    finished.append((append, outcome))
+                elif outcome.durability is Durability.OS:
+                    finished.append((append, outcome))
+                else:
+                    to_flush.append((append, outcome))
+            self._on_advance()
+            self._deliver(finished)
+        if to_flush:
+            self._flush(to_flush)
+
+    def _append(self, group: list[PendingAppend]) -> list[_Outcome]:
+        """Append the group's members in order; an outcome for each."""
+        outcomes: list[_Outcome] = []
+        writable: list[PendingAppend] = []
+        buffers: list[Buffer] = []
+        for append in group:
+            try:
+                if append.session is not None and append.session.is_broken:
+                    raise SessionBrokenError
+                if append.durability is not Durability.OS and self._ensure_heard is not None:
+                    self._ensure_heard()
+                batches = append.take_batches()
+                refuse_transaction(batches)
+                buffers.append(batches)
+                writable.append(append)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
+                outcomes.append((append, _as_engine_error(error)))
+        if not writable:
+            return outcomes
+        try:
+            results = self._log.append_group(buffers, self._leader_epoch())
+        except Exception as error:  # noqa: BLE001 - it is the group's answer
+            refusal = _as_engine_error(error)
+            return outcomes + [(append, refusal) for append in writable]
+        assert len(results) == len(writable)
+        # Read behind the append: a topic that has become stronger since it was asked needs the flush, too, or
+        # nobody would see the records.
+        min_durability = self._log.min_durability
+        log_start_offset = self._log.log_start_offset
+        for append, result in zip(writable, results, strict=True):
+            if isinstance(result, LogStoreError):
+                outcomes.append((append, result))
+            else:
+                level = max(append.durability, min_durability)
+                base_offset, last_offset, _, is_duplicate = result
+                appended = Appended(base_offset, last_offset, log_start_offset, level, is_duplicate)
+                outcomes.append((append, appended))
+        return outcomes
+
+    def _flush(self, waiting: list[tuple[PendingAppend, Appended]]) -> None:
+        """One flush for all of them. A failure is theirs too: what was not fsynced is not acknowledged as
+        `disk`.
+        """
+        try:
+            recovery_point = self._log.flush()
+            self._on_advance()
+            # Again, because a process that was stopped in between may have been replaced meanwhile.
+            if self._ensure_heard is not None:
+                self._ensure_heard()
+        except Exception as error:  # noqa: BLE001 - it is the answer of all that wait for the flush
+            refusal = _as_engine_error(error)
+            for append, _ in waiting:
+                if append.session is not None:
+                    append.session.is_broken = True
+            self._deliver([(append, refusal) for append, _ in waiting])
+            return
+        assert all(appended.last_offset < recovery_point for _, appended in waiting)
+        self._deliver(list(waiting))
+
+    def _deliver(self, outcomes: Sequence[_Outcome]) -> None:
+        if outcomes:
+            self._loop.call_soon_threadsafe(_resolve, outcomes)
+
+
+def _groups(pending: list[PendingAppend]) -> list[list[PendingAppend]]:
+    """Split into runs in which no session appears twice, keeping the order."""
+    groups: list[list[PendingAppend]] = [[]]
+    sessions: set[int] = set()
+    for append in pending:
+        if append.session is not None:
+            if id(append.session) in sessions:
+                groups.append([])
+                sessions.clear()
+            sessions.add(id(append.session))
+        groups[-1].append(append)
+    return groups
+
+
+def _resolve(outcomes: Sequence[_Outcome]) -> None:
+    for append, outcome in outcomes:
+        append.give_back_memory()
+        # A caller that has gone away has cancelled its future; its append stands all the same.
+        if append.future.done():
+            continue
+        if isinstance(outcome, Exception):
+            append.future.set_exception(outcome)
+        else:
+            append.future.set_result(outcome)
+
+
+def _as_engine_error(error: BaseException) -> Exception:
+    """The operating system's refusals (disk full, read-only, input/output error) as an error that says what
+    to do.
+    """
+    if isinstance(error, OSError):
+        return DataDirectoryError(
+            "the local disk refused a write, look at its space and health: " + (error.strerror or str(error)),
+            path=error.filename or "",
+        )
+    return error if isinstance(error, Exception) else RuntimeError(str(error))

@@ -1,0 +1,1 @@
+"""Configuration of the server and of its topics."""

@@ -1,0 +1,210 @@
+"""Where a fetch stands in one partition: what was read and not yet sent, and what to read next.
+
+A cursor moves forward only. Reads go to the local log, or to the object store below the local log start; the
+two meet without a gap because local segments are deleted only after their data is committed in the object
+store. That deletion can happen between the look at the local log start and the read: the read then fails, and
+the cursor looks again.
+
+A reader of committed records ends at the last stable offset, and is told of aborted transactions by both
+tiers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError
+from stratalog.base.types import TopicPartition
+from stratalog.log.read.fetch_data import FetchData
+from stratalog.log.read.isolation import Isolation
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from stratalog.server.fetch.partition_signal import PartitionSignal
+
+
+class Watermarks(NamedTuple):
+    """The offsets that go out with every answer."""
+
+    log_start_offset: int
+    local_log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+
+    def end_offset(self, isolation: Isolation) -> int:
+        """Where a fetch of that isolation ends."""
+        return self.last_stable_offset if isolation is Isolation.TXN_COMMITTED else self.high_watermark
+
+
+class ReadablePartition(Protocol):
+    """What a cursor needs of a partition."""
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def signal(self) -> PartitionSignal: ...
+
+    def ensure_served(self) -> None:
+        """Raises LogStoreError once the partition is not this server's any more."""
+        ...
+
+    def watermarks(self) -> Watermarks: ...
+
+    def read_local(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData: ...
+
+    def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData: ...
+
+
+class Collected(NamedTuple):
+    """What a cursor has for an answer."""
+
+    chunks: list[bytes]
+    size_bytes: int
+    """Of all chunks together."""
+    aborted_transactions: tuple[AbortedTransaction, ...]
+
+
+class FetchCursor:
+    """One partition of a fetch. Not thread-safe: one read at a time, between reads it belongs to the event
+    loop.
+    """
+
+    __slots__ = (
+        "aborted_transactions",
+        "chunks",
+        "error",
+        "is_full",
+        "isolation",
+        "max_bytes",
+        "partition",
+        "position",
+        "size_bytes",
+        "start",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        partition: ReadablePartition | LogStoreError,
+        fetch_offset: int,
+        max_bytes: int,
+        isolation: Isolation = Isolation.HIGH_WATERMARK,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.partition = None if isinstance(partition, LogStoreError) else partition
+        self.error: LogStoreError | None = partition if isinstance(partition, LogStoreError) else None
+        self.start = fetch_offset
+        """Where the answer that is being collected begins."""
+        self.position = fetch_offset
+        self.max_bytes = max_bytes
+        self.isolation = isolation
+        self.chunks: list[bytes] = []
+        self.size_bytes = 0
+        self.aborted_transactions: dict[AbortedTransaction, None] = {}
+        """Those of what was read, each once, in the order in which they were met."""
+        self.is_full = False
+        """Data was there that did not fit any more; whoever makes room says so."""
+
+    @property
+    def has_news(self) -> bool:
+        """Something is worth sending: data, a step over a hole, or an error."""
+        return self.position != self.start or self.error is not None
+
+    def locate(self) -> bool | None:
+        """Where the next read goes: True local, False tiered, None nowhere (nothing there, no room, or
+        failed).
+
+        An offset outside the partition becomes this cursor's error.
+        """
+        if self.partition is None or self.error is not None or self.is_full:
+            return None
+        try:
+            self.partition.ensure_served()
+        except LogStoreError as error:
+            self.error = error
+            return None
+        marks = self.partition.watermarks()
+        if not marks.log_start_offset <= self.position <= self.partition.log_end_offset:
+            self.error = OffsetOutOfRangeError(
+                "the fetch offset lies outside the partition, go on from an offset inside its range",
+                offset=self.position,
+                log_start_offset=marks.log_start_offset,
+                log_end_offset=self.partition.log_end_offset,
+            )
+            return None
+        if self.position >= marks.end_offset(self.isolation):
+            return None
+        return self.position >= marks.local_log_start_offset
+
+    def read(self, budget_bytes: int, *, is_first: bool) -> int:
+        """Read once, on a thread that may block; returns the bytes read. `is_first`: one batch even if it is
+        larger.
+
+        Failures become this cursor's error, unless something was read before: that is sent first, and the
+        next read meets the failure again.
+        """
+        try:
+            return self._read(budget_bytes, is_first)
+        except LogStoreError as error:
+            self.refuse(error)
+            return 0
+
+    def refuse(self, error: LogStoreError) -> None:
+        """Take `error` as this cursor's, or forget it for now where there are news to send first."""
+        if self.has_news:
+            self.is_full = True
+        else:
+            self.error = error
+
+    def _read(self, budget_bytes: int, is_first: bool) -> int:
+        assert self.partition is not None
+        is_local = self.locate()
+        if is_local is None:
+            return 0
+        max_bytes = min(budget_bytes, self.max_bytes - self.size_bytes)
+        if max_bytes <= 0 and not is_first:
+            self.is_full = True
+            return 0
+        if is_local:
+            try:
+                data = self.partition.read_local(
+                    self.position, max_bytes, self.isolation, min_one_message=is_first
+                )
+            except OffsetOutOfRangeError:
+                # The local log start moved past the position meanwhile. If not, the failure is what it says.
+                if self.locate() is not False:
+                    raise
+                data = self.partition.read_tiered(self.position, max_bytes, self.isolation)
+        else:
+            data = self.partition.read_tiered(self.position, max_bytes, self.isolation)
+        assert data.next_offset >= self.position, "a read never goes back"
+        if data.next_offset == self.position:
+            self.is_full = True
+            return 0
+        if data.batches:
+            self.chunks.append(data.batches)
+            self.size_bytes += len(data.batches)
+            self.aborted_transactions |= dict.fromkeys(data.aborted_transactions)
+        self.position = data.next_offset
+        return len(data.batches)
+
+    def take(self) -> Collected:
+        """What was collected since the last call; the next answer begins where this one ends."""
+        taken = Collected(self.chunks, self.size_bytes, tuple(self.aborted_transactions))
+        self.chunks = []
+        self.size_bytes = 0
+        self.aborted_transactions = {}
+        self.start = self.position
+        return taken
+
+
+def negative_offset(topic_partition: TopicPartition, offset: int) -> OffsetOutOfRangeError:
+    """A fetch offset below zero means nothing here; names of offsets are resolved by ListOffsets."""
+    return OffsetOutOfRangeError(
+        "a fetch offset is not negative, ask ListOffsets for the earliest or latest one",
+        offset=offset,
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
+    )

@@ -1,0 +1,82 @@
+"""Fetch responses as bytes, with the record batches copied once.
+
+A protobuf message copies a bytes field when it is set, again when its message is put into another, and again
+when all is serialised; for answers of megabytes that is most of what a fetch costs. So the small fields are
+serialised by protobuf, and the batches are put behind them by hand:
+
+    FetchResponse    = { 0x0a varint(size) FetchedPartition }      field 1, length-delimited, repeated
+    FetchedPartition = the other fields, by protobuf
+                     | 0x1a varint(size) batches                   field 3, length-delimited
+
+The order of fields is free in protobuf's wire format, so every parser reads this as the message that
+log.proto says; a test compares it with protobuf's own encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from stratalog.server.fetch.fetch_cursor import FetchCursor
+from stratalog.server.rpc.status import error_info
+from stratalog.v1 import log_pb2
+
+_LENGTH_DELIMITED = 2
+
+
+def _tag(message: str, field: str) -> bytes:
+    number = log_pb2.DESCRIPTOR.message_types_by_name[message].fields_by_name[field].number
+    assert number < 16, "the tag is one byte"
+    return bytes([number << 3 | _LENGTH_DELIMITED])
+
+
+_PARTITIONS_TAG = _tag("FetchResponse", "partitions")
+_BATCHES_TAG = _tag("FetchedPartition", "batches")
+
+
+def encode_fetch_response(cursors: Iterable[FetchCursor]) -> bytes:
+    """A serialised `FetchResponse` with what the cursors have collected; they go on from there."""
+    parts: list[bytes] = []
+    for cursor in cursors:
+        chunks, size_bytes, aborted_transactions = cursor.take()
+        head = _without_batches(cursor, aborted_transactions).SerializeToString()
+        if size_bytes:
+            head += _BATCHES_TAG + varint(size_bytes)
+        parts += (_PARTITIONS_TAG, varint(len(head) + size_bytes), head, *chunks)
+    return b"".join(parts)
+
+
+def varint(number: int) -> bytes:
+    """Protobuf's base-128 form of a number that is not negative."""
+    assert number >= 0
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _without_batches(
+    cursor: FetchCursor, aborted_transactions: Iterable[AbortedTransaction]
+) -> log_pb2.FetchedPartition:
+    answer = log_pb2.FetchedPartition(
+        topic=cursor.topic_partition.topic,
+        partition=cursor.topic_partition.partition,
+        next_fetch_offset=cursor.position,
+    )
+    for aborted in aborted_transactions:
+        answer.aborted_transactions.add(
+            producer_id=aborted.producer_id,
+            first_offset=aborted.first_offset,
+            last_offset=aborted.last_offset,
+        )
+    if cursor.partition is not None:
+        marks = cursor.partition.watermarks()
+        answer.log_start_offset = marks.log_start_offset
+        answer.local_log_start_offset = marks.local_log_start_offset
+        answer.high_watermark = marks.high_watermark
+        answer.last_stable_offset = marks.last_stable_offset
+    if cursor.error is not None:
+        answer.error.CopyFrom(error_info(cursor.error))
+    return answer

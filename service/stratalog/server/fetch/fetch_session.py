@@ -1,0 +1,233 @@
+"""Reads many partitions to one byte budget, and waits for more where too little is there.
+
+A fill reads all local partitions in one job on the read pool, in turn, and tiered ones in parallel on the
+cold pool, each with its share of what is left of the budget. The tier of the first partition comes first.
+What was read stays with its cursor: a wake-up reads on from there, never again from the start.
+
+Nothing polls. A session enters the signals of all its partitions, looks, and waits for one of them or for the
+deadline.
+
+After each answer those partitions which the budget did not reach come first the next time, and the others
+rotate.
+
+An answer is bounded twice: by the session's budget, and by the memory that all fetches share. A read takes
+its bytes from that memory beforehand and gives back what it did not use. Where little is left answers are
+smaller, down to one batch, and where it is scarce a stream does not collect ahead; no fetch ever waits for
+memory. Cold reads are bounded as well: a fetch starts as many as the pool lets one call have, and leaves the
+other partitions for its next answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
+
+from stratalog.base.errors import LogStoreError
+from stratalog.server.fetch.fetch_cursor import FetchCursor
+from stratalog.server.fetch.partition_signal import waiting_for
+from stratalog.server.rpc.closing import Closing
+from stratalog.server.rpc.request_memory import LEAST_FETCH_BYTES, RequestMemory
+from stratalog.server.worker_pools import WorkerPools
+
+_Answer = TypeVar("_Answer")
+
+MAX_READS_PER_FILL = 64
+"""Local reads of one cursor within a fill; a read may end at a segment's end, and tiny segments must not
+starve others.
+"""
+
+MIN_TIERED_SHARE_BYTES = 64 << 10
+"""A tiered read returns one batch at least, so no more of them start at once than the budget has such shares.
+"""
+
+
+class _Answered(NamedTuple, Generic[_Answer]):
+    """An answer, and what it holds of the memory until it is sent."""
+
+    answer: _Answer
+    size_bytes: int
+
+
+class FetchSession:
+    """The cursors of one Fetch or FetchStream call. Belongs to the event loop; only `_read_local` and `_read`
+    run on threads. Whoever makes it closes it.
+    """
+
+    def __init__(
+        self,
+        cursors: Sequence[FetchCursor],
+        pools: WorkerPools,
+        closing: Closing,
+        memory: RequestMemory,
+        max_bytes: int,
+    ) -> None:
+        self.cursors = list(cursors)
+        self._pools = pools
+        self._closing = closing
+        self._memory = memory
+        self._lease = memory.lease()
+        self._max_bytes = max_bytes
+
+    def close(self) -> None:
+        """The last answer has left, or nobody waits for it any more: give back the memory. Reads that still
+        wait for a thread will not take place.
+        """
+        self._lease.close()
+
+    @property
+    def size_bytes(self) -> int:
+        """Collected and not yet taken."""
+        return sum(cursor.size_bytes for cursor in self.cursors)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is anything to send."""
+        return any(cursor.has_news for cursor in self.cursors)
+
+    async def collect(self, min_bytes: int, max_wait_s: float | None) -> None:
+        """Fill until `min_bytes` are there, nothing more fits, a partition failed, or the wait is over.
+
+        The wait is over after `max_wait_s` (None: with the first news, a step over a hole included), and when
+        the server closes.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = None if max_wait_s is None else loop.time() + max_wait_s
+        signals = [cursor.partition.signal for cursor in self.cursors if cursor.partition is not None]
+        with waiting_for([*signals, self._closing.signal]) as changed:
+            while True:
+                changed.clear()
+                if not self.has_news:
+                    # None of them has anything to send first: who had no room then may have it now.
+                    for cursor in self.cursors:
+                        cursor.is_full = False
+                await self._fill()
+                if self._is_satisfied(min_bytes) or self._closing.is_set:
+                    return
+                if max_wait_s is None and self.has_news:
+                    return
+                try:
+                    async with asyncio.timeout_at(deadline_s):
+                        await changed.wait()
+                except TimeoutError:
+                    return
+
+    async def stream(
+        self, min_bytes: int, max_wait_s: float, take: Callable[[list[FetchCursor]], _Answer]
+    ) -> AsyncGenerator[_Answer, None]:
+        """What `take` makes of each batch of news, until the server closes or no partition is left.
+
+        The next answer is collected while the transport sends the last one, so a stream holds two at most;
+        one where memory is scarce. A partition that failed is reported once and leaves the session.
+        """
+        upcoming: asyncio.Task[_Answered[_Answer] | None] | None = None
+        try:
+            while True:
+                answered = await (upcoming or self._next(min_bytes, max_wait_s, take))
+                if answered is None:
+                    return
+                upcoming = None
+                if not self._memory.is_scarce:
+                    upcoming = asyncio.create_task(self._next(min_bytes, max_wait_s, take))
+                yield answered.answer
+                self._lease.settle(answered.size_bytes, 0)
+        finally:
+            if upcoming is not None:
+                upcoming.cancel()
+
+    async def _next(
+        self, min_bytes: int, max_wait_s: float, take: Callable[[list[FetchCursor]], _Answer]
+    ) -> _Answered[_Answer] | None:
+        if not self.cursors:
+            return None
+        while not self.has_news:
+            await self.collect(1, None)
+            if self._closing.is_set:
+                return None
+        if max_wait_s > 0 and self.size_bytes < min_bytes:
+            await self.collect(min_bytes, max_wait_s)
+        size_bytes = self.size_bytes
+        unreached: list[FetchCursor] = []
+        reached: list[FetchCursor] = []
+        for cursor in self.cursors:
+            (unreached if cursor.is_full and not cursor.has_news else reached).append(cursor)
+        answer = take([cursor for cursor in reached if cursor.has_news])
+        reached = [cursor for cursor in reached if cursor.error is None]
+        self.cursors = unreached + reached[1:] + reached[:1]
+        for cursor in self.cursors:
+            # There is room again, also for those that the budget did not reach.
+            cursor.is_full = False
+        return _Answered(answer, size_bytes)
+
+    def _is_satisfied(self, min_bytes: int) -> bool:
+        if self.size_bytes >= min(min_bytes, self._max_bytes):
+            return True
+        # One that is full and has nothing makes no answer: whoever collected again at once would never end.
+        return self.has_news and any(cursor.error is not None or cursor.is_full for cursor in self.cursors)
+
+    async def _fill(self) -> None:
+        """Read what is there, within the budget. Failures of partitions end up in their cursors."""
+        tiers: dict[bool, list[FetchCursor]] = {}
+        for cursor in self.cursors:
+            is_local = cursor.locate()
+            if is_local is not None:
+                tiers.setdefault(is_local, []).append(cursor)
+        # In the order of their first cursors: a busy tier must not use up every answer's budget.
+        for is_local, cursors in tiers.items():
+            if is_local:
+                await self._pools.read(partial(self._read_local, cursors))
+            else:
+                await self._read_tiered(cursors)
+
+    def _read_local(self, cursors: Sequence[FetchCursor]) -> None:
+        for cursor in cursors:
+            for _ in range(MAX_READS_PER_FILL):
+                before = cursor.position
+                size_bytes = self.size_bytes
+                is_first = size_bytes == 0
+                self._read(cursor, self._max_bytes - size_bytes, is_first=is_first, is_owed=is_first)
+                # On a segment's end there may be more to read; where the rest is tiered the cold pool must
+                # read it.
+                if cursor.position == before or not cursor.locate():
+                    break
+
+    async def _read_tiered(self, cursors: Sequence[FetchCursor]) -> None:
+        size_bytes = self.size_bytes
+        budget_bytes = self._max_bytes - size_bytes
+        least_count = 0 if size_bytes else 1
+        most_count = min(budget_bytes // MIN_TIERED_SHARE_BYTES, self._pools.cold_share_count)
+        count = min(len(cursors), max(most_count, least_count))
+        for cursor in cursors[count:]:
+            cursor.is_full = True
+        if count:
+            share_bytes = max(budget_bytes // count, 1)
+            await asyncio.gather(
+                *(
+                    self._read_one_tiered(cursor, share_bytes, is_owed=size_bytes == 0 and index == 0)
+                    for index, cursor in enumerate(cursors[:count])
+                )
+            )
+
+    async def _read_one_tiered(self, cursor: FetchCursor, share_bytes: int, *, is_owed: bool) -> None:
+        try:
+            await self._pools.cold(lambda: self._read(cursor, share_bytes, is_first=True, is_owed=is_owed))
+        except LogStoreError as error:
+            # The cold pool had no room. What was read before goes out first.
+            cursor.refuse(error)
+
+    def _read(self, cursor: FetchCursor, budget_bytes: int, *, is_first: bool, is_owed: bool) -> None:
+        """Read once, on a thread, as much as the memory of all fetches has room for; where there is none only
+        what the answer owes to those who wait for it.
+        """
+        wish_bytes = min(budget_bytes, cursor.max_bytes - cursor.size_bytes)
+        least_bytes = min(wish_bytes, LEAST_FETCH_BYTES) if is_owed else 0
+        granted_bytes = self._lease.take_up_to(wish_bytes, least_bytes)
+        if not granted_bytes:
+            cursor.is_full = True
+            return
+        used_bytes = 0
+        try:
+            used_bytes = cursor.read(granted_bytes, is_first=is_first)
+        finally:
+            self._lease.settle(granted_bytes, used_bytes)

@@ -1,0 +1,206 @@
+"""One partition as the server sees it: the local log, what lies in the object store, its writer and its
+signal.
+
+This is where the two tiers meet. For a tiered partition the global log start is the metadata's, because it
+survives the local disk; the local log only follows. Everything else is the local log's own.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, UnsupportedOperationError
+from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
+from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.log_config import LogConfig
+from stratalog.log.read.fetch_data import FetchData
+from stratalog.log.read.isolation import Isolation
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.remote.tier.remote_reader import RemoteReader
+from stratalog.segment.timestamp_offset import TimestampOffset
+from stratalog.server.append.partition_writer import PartitionWriter
+from stratalog.server.fetch.fetch_cursor import Watermarks
+from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.partitions.hosted_shard import HostedShard
+from stratalog.server.partitions.offline_partition import OfflinePartition
+from stratalog.server.rpc.unknown_topic import unknown_topic
+
+logger = logging.getLogger(__name__)
+
+
+class HostedPartition:
+    """Thread-safe: its parts are, none is ever replaced, the flag only goes from False to True, and of two
+    threads that find the local log damaged either may be remembered: the other's reader finds it again.
+    """
+
+    def __init__(
+        self,
+        log: UnifiedLog,
+        shard: HostedShard,
+        reader: RemoteReader,
+        writer: PartitionWriter,
+        signal: PartitionSignal,
+    ) -> None:
+        self.log = log
+        self.shard = shard
+        self.writer = writer
+        self.signal = signal
+        self._reader = reader
+        self._is_withdrawn = False
+        # Below it the local log turned out to be damaged.
+        self._intact_from_offset = 0
+        self.topic_partition: TopicPartition = log.topic_partition
+        self.topic_id_partition = TopicIdPartition(log.topic_id, log.topic_partition.partition)
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether the topic's data goes to the object store."""
+        return self.log.config.remote_storage_enable
+
+    def tier_state(self) -> PartitionState | None:
+        """What is committed in the object store; None where the topic is not tiered or nothing was committed
+        yet.
+        """
+        return self.shard.metadata.state().partitions.get(self.topic_id_partition) if self.is_tiered else None
+
+    @property
+    def log_start_offset(self) -> int:
+        """First readable offset in any tier."""
+        state = self.tier_state()
+        return self.log.log_start_offset if state is None else state.log_start_offset
+
+    @property
+    def tiered_end_offset(self) -> int:
+        state = self.tier_state()
+        return 0 if state is None else state.tiered_end_offset
+
+    @property
+    def compacted_upto(self) -> int:
+        """Below it a reader meets at most one record a key.
+
+        The metadata speaks of the tiered data; where the range is still on local disk it is served from
+        there, uncompacted, so the local log start caps it.
+        """
+        state = self.tier_state()
+        return 0 if state is None else min(state.compacted_upto, self.log.local_log_start_offset)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    def ensure_served(self) -> None:
+        """Raises UnknownTopicOrPartitionError once the topic is deleted, FencedError once another server has
+        taken over: what lies here may not be what it serves.
+        """
+        if self._is_withdrawn:
+            raise unknown_topic(self.topic_partition.topic)
+        self.shard.leader_epoch()
+
+    def offline(self) -> OfflinePartition | None:
+        """The partition as operators are to see it where the disk of its log directory has failed; None while
+        that works."""
+        try:
+            self.log.require_disk()
+        except DataDirectoryError as failure:
+            return OfflinePartition(
+                self.topic_partition, self.topic_id_partition, self.shard, self.log.directory, failure
+            )
+        return None
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """The topic was altered. Raises DataDirectoryError, and the former configuration holds then."""
+        self.log.reconfigure(config)
+        # A weaker `min.durability` lets readers see more.
+        self.signal.notify()
+
+    def withdraw(self) -> None:
+        """The topic is deleted: whoever waits here is woken and told so."""
+        self._is_withdrawn = True
+        self.signal.notify()
+
+    def watermarks(self) -> Watermarks:
+        # The local start is read first: it may move up to the tiered end meanwhile, never back, and the data
+        # that it leaves behind is committed. A global start read later may be the larger one: take it for
+        # both.
+        local_log_start_offset = max(self.log.local_log_start_offset, self._intact_from_offset)
+        log_start_offset = self.log_start_offset
+        # Each of these is read before the one that it may not exceed.
+        last_stable_offset = self.log.last_stable_offset
+        return Watermarks(
+            log_start_offset=log_start_offset,
+            local_log_start_offset=max(local_log_start_offset, log_start_offset),
+            high_watermark=self.log.high_watermark,
+            last_stable_offset=last_stable_offset,
+        )
+
+    def read_local(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData:
+        """From the local log; where that is damaged and the object store has the offset, from there, as all
+        that is tiered by then from now on.
+        """
+        try:
+            return self.log.read(offset, max_bytes, isolation, min_one_message=min_one_message)
+        except CorruptRecordError as damage:
+            tiered_end_offset = self.tiered_end_offset
+            if offset >= tiered_end_offset:
+                raise
+            logger.error(
+                "the local log of %s is damaged, what is below offset %d is served from the object store: %s",
+                self.topic_partition,
+                tiered_end_offset,
+                damage,
+            )
+            self._intact_from_offset = max(self._intact_from_offset, tiered_end_offset)
+            return self.read_tiered(offset, max_bytes, isolation)
+
+    def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
+        if isolation is not Isolation.TXN_COMMITTED:
+            return self._reader.read(self.topic_id_partition, offset, max_bytes)
+        # Of a transaction that is open at the tiered end and decided since, the marker is in the local log,
+        # which is asked first: where it lets go of the marker meanwhile, the object store has it by then.
+        decided_end_offset = min(self.tiered_end_offset, self.log.last_stable_offset)
+        aborted = self.log.aborted_transactions(offset, decided_end_offset)
+        data = self._reader.read(
+            self.topic_id_partition, offset, max_bytes, isolation, decided_end_offset=decided_end_offset
+        )
+        also_aborted = tuple(one for one in aborted if one.first_offset < data.next_offset)
+        return data._replace(aborted_transactions=data.aborted_transactions + also_aborted)
+
+    def tiered_offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        return self._reader.offset_for_timestamp(self.topic_id_partition, timestamp_ms)
+
+    def tiered_max_timestamp(self, end_offset: int) -> TimestampOffset | None:
+        return self._reader.max_timestamp(self.topic_id_partition, end_offset)
+
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, committed: bool
+    ) -> AppendInfo:
+        """End the producer's transaction here, for its coordinator, and wake who waits for that. As durable
+        as the topic's records when it returns. Touches the disk: call it on a pool.
+
+        Raises FencedError, ProducerFencedError, CoordinatorFencedError, DataDirectoryError.
+        """
+        marker = self.log.append_end_transaction_marker(
+            producer_id,
+            producer_epoch,
+            coordinator_epoch,
+            committed=committed,
+            leader_epoch=self.shard.leader_epoch(),
+        )
+        if self.log.min_durability is not Durability.OS:
+            self.log.flush()
+        self.signal.notify()
+        return marker
+
+    def effective_durability(self, requested: Durability | None) -> Durability:
+        """The stronger of the request's level and the topic's. Raises UnsupportedOperationError."""
+        level = max(requested or Durability.OS, self.log.config.min_durability)
+        if level is Durability.OBJECT:
+            raise UnsupportedOperationError(
+                "acknowledging once committed in the object store is not supported yet, ask for disk",
+                acks=level.config_value,
+                topic=self.topic_partition.topic,
+            )
+        return level

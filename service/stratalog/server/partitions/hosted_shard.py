@@ -1,0 +1,107 @@
+"""A shard that this process owns: its metadata log, the epoch that was claimed, and whether it is still ours.
+
+Once another owner has claimed the shard there is no way back within this process: every append, fetch, upload
+and change is refused with FencedError until the server is started again, which claims the shard anew.
+
+An owner that cannot read the head cannot notice a claim. Where that lasts longer than a bound, it stops
+acknowledging `disk`: whoever took over meanwhile would set those records aside. Unlike a claim this passes,
+with the next answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import FencedError, StoreUnavailableError
+from stratalog.remote.metadata.ownership.ownership import ClaimedShard
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.shard_state import ShardClaim
+
+logger = logging.getLogger(__name__)
+
+
+class HostedShard:
+    """Thread-safe: the claim never changes, the flag only from False to True, and of two looks at the head
+    that run at once either may be remembered.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        metadata: MetadataLog,
+        claimed: ClaimedShard,
+        on_fenced: Callable[[], None],
+        max_silence_ms: int,
+    ) -> None:
+        """Right after the claim. `max_silence_ms` 0: no silence of the store is too long."""
+        self._clock = clock
+        self.metadata = metadata
+        self.claimed = claimed
+        self._on_fenced = on_fenced
+        self._max_silence_ms = max_silence_ms
+        self._is_fenced = False
+        self._last_look_s = clock.monotonic_s()
+        """When the newest question that the store has answered was asked; what it says may be as old."""
+
+    @property
+    def is_fenced(self) -> bool:
+        return self._is_fenced
+
+    @property
+    def takeover(self) -> ShardClaim | None:
+        """The claim that ended ours; None as long as nobody has noticed any."""
+        if not self._is_fenced:
+            return None
+        return next(claim for claim in self.metadata.state().claims if claim.epoch > self.claimed.epoch)
+
+    def leader_epoch(self) -> int:
+        """The epoch to stamp into batches and to sign commits with. Raises FencedError."""
+        if self._is_fenced:
+            raise FencedError(
+                "another server has taken over this store, go on there; a restart of this one takes it back",
+                epoch=self.claimed.epoch,
+                current_epoch=self.metadata.state().epoch,
+            )
+        return self.claimed.epoch
+
+    def ensure_heard(self) -> None:
+        """Raises StoreUnavailableError (retriable) where the last look at the head is older than the bound.
+
+        Commits do not count: looks are more frequent, and meet the same store.
+        """
+        if self._max_silence_ms == 0:
+            return
+        silence_ms = round((self._clock.monotonic_s() - self._last_look_s) * 1000)
+        if silence_ms > self._max_silence_ms:
+            raise StoreUnavailableError(
+                f"the store has not answered for {silence_ms // 1000} s, another owner may have taken over;"
+                " appends at disk are refused until it answers",
+                silence_ms=silence_ms,
+                max_silence_ms=self._max_silence_ms,
+            )
+
+    def refresh(self) -> None:
+        """Read the head, and notice a claim by somebody else. Raises StoreError where the store does not
+        answer.
+        """
+        asked_s = self._clock.monotonic_s()
+        state = self.metadata.refresh()
+        self._last_look_s = max(self._last_look_s, asked_s)
+        assert state.epoch >= self.claimed.epoch, "epochs only grow"
+        if state.epoch > self.claimed.epoch:
+            self._fence()
+
+    def _fence(self) -> None:
+        if not self._is_fenced:
+            self._is_fenced = True
+            takeover = self.takeover
+            assert takeover is not None, "the flag is set"
+            logger.error(
+                "another server, %s, has owned the store since epoch %d: refusing everything, epoch=`%d`",
+                takeover.owner,
+                takeover.epoch,
+                self.claimed.epoch,
+            )
+            self._on_fenced()

@@ -1,0 +1,214 @@
+"""The log directories as operators see them: which take new partitions, which are missed, moves between
+them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stratalog.base.errors import InvalidConfigError, InvalidRequestError, LogStoreError
+from stratalog.base.scheduler import Scheduler
+from stratalog.base.types import TopicPartition
+from stratalog.manager.directories.log_directory import LogDirectoryStatus
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.moves.log_move import LogMove, MoveProgress
+from stratalog.server.configuration.broker_config import BrokerConfig
+from stratalog.server.configuration.config_entry import ConfigChange
+from stratalog.server.configuration.runtime_config import RuntimeConfig
+from stratalog.server.partitions.partition_registry import PartitionRegistry
+
+logger = logging.getLogger(__name__)
+
+CORDONED = "cordoned.log.dirs"
+MOVED_BYTES_PER_S = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+
+class DescribedDirectory(NamedTuple):
+    """A log directory as an operator sees it."""
+
+    status: LogDirectoryStatus
+    size_bytes: int
+    """Of the logs that are open in it."""
+    set_aside: Sequence[str] = ()
+    """Paths of directories in it that are no topic's, or were set aside."""
+
+
+class LogDirectoryManager:
+    """Thread-safe: `_lock` guards the moves. Implements `Reconfigurable`."""
+
+    def __init__(
+        self, scheduler: Scheduler, logs: LogManager, registry: PartitionRegistry, runtime: RuntimeConfig
+    ) -> None:
+        """`scheduler`: has a thread for each move, however many run."""
+        self._scheduler = scheduler
+        self._logs = logs
+        self._registry = registry
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        self._moves: dict[TopicPartition, LogMove] = {}
+        self._throttle_moves(runtime.current)
+        _tell_of_unused_cordons(runtime.current, logs.data_dirs)
+
+    def require_applicable(self, config: BrokerConfig) -> None:
+        # One that the server was started without stays in the list until somebody takes it away.
+        known = {*self._logs.data_dirs, *self._runtime.current.values[CORDONED]}
+        for path in config.values[CORDONED]:
+            if path not in known:
+                raise InvalidConfigError(
+                    f"{CORDONED} names a directory that is not a log directory of this server",
+                    name=CORDONED,
+                    value=path,
+                    allowed=", ".join(self._logs.data_dirs),
+                )
+
+    def apply(self, config: BrokerConfig) -> None:
+        self._logs.set_producer_id_expiration_ms(config.number("producer.id.expiration.ms"))
+        self._logs.file_delete_delay_ms = config.topic_defaults.file_delete_delay_ms
+        self._throttle_moves(config)
+        for path in self._logs.data_dirs:
+            self._logs.cordon(path, is_cordoned=path in config.values[CORDONED])
+
+    def _throttle_moves(self, config: BrokerConfig) -> None:
+        self._logs.moves.throttler.set_max_bytes_per_s(config.number(MOVED_BYTES_PER_S))
+
+    def describe(self) -> tuple[Sequence[DescribedDirectory], Sequence[MoveProgress]]:
+        """How each directory is, those that are missing last, and the last move of each partition that had
+        one in this process, or had begun one in the former."""
+        size_bytes: Counter[str] = Counter()
+        for log in self._logs.logs():
+            if not log.is_offline:
+                size_bytes[posixpath.dirname(log.directory)] += log.size_bytes
+        set_aside = self._logs.found.set_aside()
+        statuses = self._logs.directories()
+        missing = [DescribedDirectory(status, 0) for status in self._logs.missing_directories()]
+        return (
+            [
+                *(
+                    DescribedDirectory(status, size_bytes[status.path], set_aside.get(status.path, ()))
+                    for status in statuses
+                ),
+                *missing,
+            ],
+            self._logs.moves.progress(),
+        )
+
+    def cordon(self, path: str, *, is_cordoned: bool) -> str:
+        """Keep new partitions away from a log directory, or let them in again; returns its path. Raises
+        InvalidRequestError where there is no such directory, or it is not cordoned and shall be let in;
+        DataDirectoryError where no disk can take that: it holds until the server ends all the same.
+        """
+        path = os.path.abspath(path)
+
+        def change(config: BrokerConfig) -> tuple[ConfigChange, ...]:
+            cordoned: tuple[str, ...] = config.values[CORDONED]
+            if is_cordoned and path not in self._logs.data_dirs:
+                raise InvalidRequestError(
+                    "there is no log directory of this path; name one of those that the server was started"
+                    " with",
+                    path=path,
+                    log_dirs=", ".join(self._logs.data_dirs),
+                )
+            if not is_cordoned and path not in cordoned:
+                raise InvalidRequestError(
+                    "the log directory is not cordoned; `stratalog log-dirs describe` shows which are",
+                    path=path,
+                    cordoned=", ".join(cordoned),
+                )
+            wanted = [known for known in cordoned if known != path]
+            if is_cordoned:
+                wanted.append(path)
+            # An empty list is only needed against one of the start; it would beat one that a later start is
+            # given.
+            is_needed = bool(wanted or config.static.get(CORDONED))
+            return (ConfigChange(CORDONED, ",".join(wanted) if is_needed else None),)
+
+        self._runtime.alter_by(change, even_unwritten=True)
+        return path
+
+    def forget(self, directory_id: str) -> str:
+        """Give up a directory that is missing, for good: partitions that are nowhere else begin anew at the
+        next start. Returns where it was. Raises InvalidRequestError, DataDirectoryError.
+        """
+        path = self._logs.forget_directory(directory_id)
+        logger.warning(
+            "a missing log directory was given up: partitions that are nowhere else begin anew at the next"
+            " start, directory_id=`%s` last_path=`%s`",
+            directory_id,
+            path,
+        )
+        return path
+
+    def move(self, topic: str, partition: int, target_path: str) -> str:
+        """Begin to move a partition to another log directory, whose path it returns; it is served meanwhile.
+        Raises UnknownTopicOrPartitionError, InvalidRequestError, DataDirectoryError.
+        """
+        hosted = self._registry.partition(topic, partition)
+        target_path = os.path.abspath(target_path)
+        self._begin(hosted.topic_partition, target_path)
+        return target_path
+
+    def cancel_move(self, topic: str, partition: int) -> None:
+        """End the partition's move, and wait until it has ended; it may be done by then. Raises
+        UnknownTopicOrPartitionError, InvalidRequestError where it does not move.
+        """
+        topic_partition = TopicPartition(topic, partition)
+        # It may wait for a directory to be uncordoned, or for the partition, which is offline.
+        if self._logs.moves.give_up(topic_partition):
+            return
+        self._registry.partition(topic, partition)
+        with self._lock:
+            move = self._moves.get(topic_partition)
+        if move is None or move.state.is_final:
+            raise InvalidRequestError(
+                "the partition is not moving; `stratalog log-dirs describe` shows moves",
+                partition=topic_partition,
+            )
+        move.cancel("an operator has cancelled it")
+
+    def resume_moves(self) -> None:
+        """Begin again what the former process had begun to move and not finished."""
+        for wanted in self._logs.moves.wanted:
+            try:
+                self._begin(wanted.partition, wanted.target_path)
+                logger.info("%s goes on moving to %s", wanted.partition, wanted.target_path)
+            except LogStoreError as error:
+                self._logs.moves.note_refusal(wanted.partition, f"it does not go on: {error}")
+                logger.warning(
+                    "the move of %s does not go on; begin it again, or cancel it: %s", wanted.partition, error
+                )
+
+    def _begin(self, partition: TopicPartition, target_path: str) -> None:
+        with self._lock:
+            move = self._logs.begin_move(partition, target_path)
+            self._moves[partition] = move
+        self._scheduler.once(f"move {partition}", lambda: _run(move))
+
+
+def _run(move: LogMove) -> None:
+    move.run()
+
+
+def _tell_of_unused_cordons(config: BrokerConfig, paths: Sequence[str]) -> None:
+    """The server was started without them: they are on disks that are not there, or nobody's."""
+    unused = [path for path in config.values[CORDONED] if path not in paths]
+    if unused:
+        logger.warning(
+            "%s names directories that the server was started without, and cordons nothing by them: %s. Were"
+            " others meant? Then correct the paths; a log directory is named as in %s. Are they to come back?"
+            " Then leave them. Otherwise take them out of what the start is given, or let `stratalog log-dirs"
+            " uncordon PATH` do it",
+            CORDONED,
+            ", ".join(unused),
+            ", ".join(paths),
+        )
+
+
+def cordoned_of(config: BrokerConfig, paths: Sequence[str]) -> tuple[str, ...]:
+    """The directories of these that are cordoned. One that the server was started without is nobody's
+    business."""
+    return tuple(path for path in paths if path in config.values[CORDONED])

@@ -1,0 +1,256 @@
+"""Opens partitions: loads their logs, compares these with the bucket, and gives each its host.
+
+Many are opened at a time: after a crash each log has its tail to walk, and a disk answers many readers sooner
+than one after another.
+
+A start opens what can be opened: a partition whose log is damaged or cannot be read stays offline, alone.
+What is opened later, for a topic that is being created or has got more partitions, is opened whole or not at
+all: the first failure keeps those that have not begun from beginning; what was opened until then stays open,
+and is found so by the next try.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import (
+    CorruptRecordError,
+    DataDirectoryError,
+    LogStoreError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.base.filesystem import NO_SPACE
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager
+from stratalog.remote.metadata.ownership.ownership import reconcile_log
+from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.partitions.hosted_shard import HostedShard
+from stratalog.server.partitions.offline_partition import OfflinePartition
+from stratalog.server.partitions.opening_progress import OpeningProgress
+from stratalog.server.partitions.shard_set import ShardSet
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Host = Callable[[UnifiedLog, HostedShard], HostedPartition]
+"""Gives a log its writer and its signal."""
+
+
+class WantedPartition(NamedTuple):
+    """A partition to open, and the configuration that its log goes by."""
+
+    topic_partition: TopicPartition
+    topic_id_partition: TopicIdPartition
+    config: LogConfig
+    is_new: bool = False
+    """Nobody has had the partition before."""
+
+
+class PartitionOpener:
+    """Thread-safe: it keeps nothing between calls. One partition is opened by one caller at a time, and none
+    of them is a thread of the executor.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        shards: ShardSet,
+        logs: LogManager,
+        host: Host,
+        executor_of: Callable[[str], Executor],
+    ) -> None:
+        """`executor_of`: the threads that open the logs of a log directory."""
+        self._clock = clock
+        self._shards = shards
+        self._logs = logs
+        self._host = host
+        self._executor_of = executor_of
+
+    def open(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition]:
+        """Open all of them; returns them in the same order. Takes disk and network for as long as recovery
+        needs, and tells the log of the process now and then how far it is.
+
+        Raises DataDirectoryError, which says for which path; others that failed as well are logged.
+        """
+        return self._open_beside_each_other(wanted, self._open)
+
+    def open_what_can_be(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition | OfflinePartition]:
+        """As `open`, but a partition that cannot be opened is logged, and offline in what is returned.
+
+        Raises DataDirectoryError where the disk refuses every one of them, and is not only full: then it is
+        not about partitions.
+        """
+        opened = self._open_beside_each_other(wanted, self._open_or_leave)
+        offline = [one for one in opened if isinstance(one, OfflinePartition)]
+        if offline and len(offline) == len(opened) and all(map(_is_refused_by_disk, offline)):
+            raise offline[0].failure
+        return opened
+
+    def leave(
+        self, topic_partition: TopicPartition, topic_id_partition: TopicIdPartition, failure: LogStoreError
+    ) -> OfflinePartition:
+        """Do not open the partition, because of this."""
+        path = self._logs.path_of(topic_partition)
+        if self._logs.directory_of(topic_partition) is None:
+            # It may be where nobody can look now: the failure says so.
+            path = str(failure.fields.get("path", path))
+        shard = self._shards.of(topic_id_partition)
+        return OfflinePartition(topic_partition, topic_id_partition, shard, path, failure)
+
+    def _open_beside_each_other(
+        self, wanted: Sequence[WantedPartition], work: Callable[[WantedPartition, OpeningProgress], T]
+    ) -> list[T]:
+        progress = OpeningProgress(self._clock, len(wanted))
+        futures = [
+            self._executor_of(self._directory_of(one.topic_partition)).submit(work, one, progress)
+            for one in wanted
+        ]
+        wait(futures, return_when=FIRST_EXCEPTION)
+        for future in futures:
+            future.cancel()
+        # Whoever is told of a failure may close the logs: nothing may be under way then.
+        wait(futures)
+        _raise_first(wanted, futures)
+        return [future.result() for future in futures]
+
+    def _directory_of(self, partition: TopicPartition) -> str:
+        """The log directory that the partition is in; of one that has none yet, the first one."""
+        return self._logs.directory_of(partition) or self._logs.data_dirs[0]
+
+    def _open_or_leave(
+        self, wanted: WantedPartition, progress: OpeningProgress
+    ) -> HostedPartition | OfflinePartition:
+        try:
+            return self._open(wanted, progress)
+        except (DataDirectoryError, CorruptRecordError) as failure:
+            return self._left(wanted, progress, failure)
+        except (LogStoreError, OSError):
+            raise
+        except Exception as failure:  # noqa: BLE001 - one log must not keep the others from being served
+            fault = DataDirectoryError(
+                "a fault of this server keeps the log from being opened; report it with what the server's log"
+                " says of it",
+                path=self._logs.path_of(wanted.topic_partition),
+                reason=repr(failure),
+            )
+            return self._left(wanted, progress, fault, unexpected=failure)
+
+    def _left(
+        self,
+        wanted: WantedPartition,
+        progress: OpeningProgress,
+        failure: DataDirectoryError | CorruptRecordError,
+        unexpected: Exception | None = None,
+    ) -> OfflinePartition:
+        """The partition, offline because of this. `unexpected`: what nobody has foreseen; the log gets its
+        trace."""
+        self._logs.let_go(wanted.topic_partition)
+        progress.finished(wanted.topic_partition)
+        offline = self.leave(wanted.topic_partition, wanted.topic_id_partition, failure)
+        logger.error(
+            "%s stays offline, its local log cannot be opened, path=`%s`: %s",
+            wanted.topic_partition,
+            offline.path,
+            failure,
+            exc_info=unexpected,
+        )
+        return offline
+
+    def _open(self, wanted: WantedPartition, progress: OpeningProgress) -> HostedPartition:
+        shard = self._shards.of(wanted.topic_id_partition)
+        log = self._open_log(wanted, shard, progress)
+        reconciled = reconcile_log(self._logs, log, shard.metadata, shard.claimed)
+        if reconciled.set_aside_path is not None:
+            logger.warning(
+                "the local log of %s cannot go on and was set aside for you to look at, path=`%s`: %s",
+                wanted.topic_partition,
+                reconciled.set_aside_path,
+                reconciled.reason,
+            )
+        hosted = self._host(reconciled.log, shard)
+        progress.finished(wanted.topic_partition)
+        return hosted
+
+    def _open_log(self, wanted: WantedPartition, shard: HostedShard, progress: OpeningProgress) -> UnifiedLog:
+        """The log, which a try to open the topic that failed at another partition may have left open."""
+        topic_id = wanted.topic_id_partition.topic_id
+        log = self._log_of(wanted)
+        if log is not None:
+            # It was loaded for an earlier configuration, perhaps.
+            log.reconfigure(wanted.config)
+            return log
+        log = self._logs.open_log(
+            wanted.topic_partition,
+            topic_id,
+            wanted.config,
+            start_offset=shard.metadata.state().partition(wanted.topic_id_partition).tiered_end_offset,
+            is_first_opening=wanted.is_new,
+            on_progress=partial(progress.walked, wanted.topic_partition),
+        )
+        _tell(log)
+        return log
+
+    def _log_of(self, wanted: WantedPartition) -> UnifiedLog | None:
+        """The log, where it is open. That of a former topic of this name, which nobody could delete, is let
+        go of: opening the new one sets aside what is left of it."""
+        try:
+            log = self._logs.log(wanted.topic_partition)
+        except UnknownTopicOrPartitionError:
+            return None
+        if log.topic_id == wanted.topic_id_partition.topic_id:
+            return log
+        logger.warning(
+            "the log of a deleted topic was still open, path=`%s`: it is closed, another topic has its name",
+            log.directory,
+        )
+        self._logs.let_go(wanted.topic_partition)
+        return None
+
+
+def _tell(log: UnifiedLog) -> None:
+    """What a human should know of how the log was found."""
+    report = log.recovery_report
+    if report.remains:
+        logger.warning(
+            "the recovery of %s ended before damage that sound batches lie behind, end_offset=`%d`, and kept "
+            "what it cut off for you to look at: %s",
+            log.topic_partition,
+            log.log_end_offset,
+            ", ".join(report.remains),
+        )
+    elif report.truncated_bytes:
+        logger.info("the recovery of %s cut off %d bytes", log.topic_partition, report.truncated_bytes)
+    if report.lost_end_offset is not None:
+        logger.warning(
+            "the log of %s ended at offset %d, below its start: it begins anew at %d, empty",
+            log.topic_partition,
+            report.lost_end_offset,
+            log.log_start_offset,
+        )
+
+
+def _is_refused_by_disk(offline: OfflinePartition) -> bool:
+    """The directory cannot be read; what is in it need not be damaged. A full one can: whoever is to free it
+    by deleting topics needs a server for that."""
+    cause = offline.failure.__cause__
+    return isinstance(cause, OSError) and cause.errno not in NO_SPACE
+
+
+def _raise_first(wanted: Sequence[WantedPartition], futures: Sequence[Future[T]]) -> None:
+    failures = [
+        (one, error)
+        for one, future in zip(wanted, futures, strict=True)
+        if not future.cancelled() and (error := future.exception()) is not None
+    ]
+    for one, error in failures[1:]:
+        logger.error("%s cannot be opened either: %s", one.topic_partition, error)
+    for _, error in failures:
+        raise error

@@ -1,0 +1,121 @@
+"""Which partitions this server hosts, by name.
+
+A topic is published whole, once each of its partitions is open or known to be offline, and withdrawn whole
+before any of them is deleted, so a request finds either all partitions of a topic or none.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from uuid import UUID
+
+from stratalog.log.log_config import LogConfig
+from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.partitions.offline_partition import OfflinePartition
+from stratalog.server.rpc.unknown_topic import unknown_partition, unknown_topic
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTopic:
+    """A topic that is open here. Immutable."""
+
+    name: str
+    topic_id: UUID
+    config_overrides: Mapping[str, str]
+    config: LogConfig | None
+    """None where this version does not take `config_overrides`; then all partitions are offline."""
+    all_partitions: tuple[HostedPartition | OfflinePartition, ...]
+    """By number."""
+
+    @property
+    def partitions(self) -> tuple[HostedPartition, ...]:
+        """Those that are served."""
+        return tuple(one for one in self.all_partitions if isinstance(one, HostedPartition))
+
+    @property
+    def offline_partitions(self) -> tuple[OfflinePartition, ...]:
+        """Those that were so when they were to be opened."""
+        return tuple(one for one in self.all_partitions if isinstance(one, OfflinePartition))
+
+    @property
+    def failed_partitions(self) -> tuple[OfflinePartition, ...]:
+        """Those of `partitions` whose disk has failed since."""
+        return tuple(failed for one in self.partitions if (failed := one.offline()) is not None)
+
+    @property
+    def unserved_partitions(self) -> tuple[OfflinePartition, ...]:
+        """Both, by number."""
+        return tuple(
+            sorted((*self.offline_partitions, *self.failed_partitions), key=lambda one: one.topic_partition)
+        )
+
+
+class PartitionRegistry:
+    """Thread-safe: `_lock` guards changes, which replace the mapping; look-ups read it without the lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._topics: Mapping[str, HostedTopic] = MappingProxyType({})
+
+    def publish(self, topic: HostedTopic) -> None:
+        """Make a topic visible to requests. Its name must be free."""
+        with self._lock:
+            assert topic.name not in self._topics, "a name belongs to one topic at a time"
+            self._topics = MappingProxyType({**self._topics, topic.name: topic})
+
+    def replace(self, topic: HostedTopic) -> None:
+        """Publish what has become of a topic that is visible: another configuration, more partitions."""
+        with self._lock:
+            former = self._topics[topic.name]
+            assert former.topic_id == topic.topic_id, "the name has gone to another topic"
+            former_count = len(former.all_partitions)
+            assert topic.all_partitions[:former_count] == former.all_partitions, "partitions stay"
+            self._topics = MappingProxyType({**self._topics, topic.name: topic})
+
+    def withdraw(self, name: str) -> HostedTopic | None:
+        """Hide a topic from requests; None where it is hidden already."""
+        with self._lock:
+            topics = dict(self._topics)
+            topic = topics.pop(name, None)
+            self._topics = MappingProxyType(topics)
+            return topic
+
+    def topics(self) -> tuple[HostedTopic, ...]:
+        """All topics, sorted by name."""
+        topics = self._topics
+        return tuple(topics[name] for name in sorted(topics))
+
+    def find(self, name: str) -> HostedTopic | None:
+        return self._topics.get(name)
+
+    def topic(self, name: str) -> HostedTopic:
+        """Raises UnknownTopicOrPartitionError."""
+        topic = self._topics.get(name)
+        if topic is None:
+            raise unknown_topic(name)
+        return topic
+
+    def find_partition(self, topic: str, partition: int) -> HostedPartition | OfflinePartition:
+        """Raises UnknownTopicOrPartitionError."""
+        partitions = self.topic(topic).all_partitions
+        if not 0 <= partition < len(partitions):
+            raise unknown_partition(topic, partition, len(partitions))
+        return partitions[partition]
+
+    def partition(self, topic: str, partition: int) -> HostedPartition:
+        """Raises UnknownTopicOrPartitionError; where it is offline, what `OfflinePartition.error` says."""
+        found = self.find_partition(topic, partition)
+        if isinstance(found, OfflinePartition):
+            raise found.error()
+        return found
+
+    def partitions(self) -> tuple[HostedPartition, ...]:
+        """All partitions of all topics that are served."""
+        return tuple(partition for topic in self.topics() for partition in topic.partitions)
+
+    def offline_partitions(self) -> tuple[OfflinePartition, ...]:
+        """Those of all topics, as `HostedTopic.unserved_partitions` has them."""
+        return tuple(partition for topic in self.topics() for partition in topic.unserved_partitions)

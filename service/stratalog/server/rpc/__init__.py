@@ -1,0 +1,1 @@
+"""The gRPC servicers and the conversion between messages and values."""

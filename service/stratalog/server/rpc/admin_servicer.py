@@ -1,0 +1,224 @@
+"""The control plane over gRPC. Everything that touches disk or store runs on the task pool."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from stratalog.base.errors import InvalidRequestError
+from stratalog.cleaner.log_cleaner import LogCleaner
+from stratalog.cleaner.log_to_clean import is_cleaned_here
+from stratalog.log.log_config import LogConfig
+from stratalog.server.configuration.config_manager import ConfigManager
+from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.partitions.log_directory_manager import LogDirectoryManager
+from stratalog.server.partitions.offline_partition import OfflinePartition
+from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.rpc.admin_convert import (
+    compaction_job_message,
+    offline_partition_message,
+    partition_log_message,
+    topic_message,
+)
+from stratalog.server.rpc.call_guard import Context, guarded
+from stratalog.server.rpc.config_convert import config_changes, config_entry_message
+from stratalog.server.rpc.local_convert import cleaner_status_message, log_dir_message, move_message
+from stratalog.server.topics.tier_manager import TierManager
+from stratalog.server.topics.tier_status import TierStatusReporter
+from stratalog.server.topics.topic_manager import TopicManager
+from stratalog.server.worker_pools import WorkerPools
+from stratalog.v1 import admin_pb2, admin_pb2_grpc
+
+
+class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        registry: PartitionRegistry,
+        topics: TopicManager,
+        tiers: TierManager,
+        status: TierStatusReporter,
+        configs: ConfigManager,
+        directories: LogDirectoryManager,
+        cleaner: LogCleaner,
+        pools: WorkerPools,
+    ) -> None:
+        self._registry = registry
+        self._topics = topics
+        self._tiers = tiers
+        self._status = status
+        self._configs = configs
+        self._directories = directories
+        self._cleaner = cleaner
+        self._pools = pools
+
+    @guarded
+    async def CreateTopic(
+        self, request: admin_pb2.CreateTopicRequest, context: Context
+    ) -> admin_pb2.CreateTopicResponse:
+        create = partial(self._topics.create, request.name, request.partition_count, dict(request.config))
+        return admin_pb2.CreateTopicResponse(topic=topic_message(await self._pools.task(create)))
+
+    @guarded
+    async def ListTopics(
+        self, request: admin_pb2.ListTopicsRequest, context: Context
+    ) -> admin_pb2.ListTopicsResponse:
+        return admin_pb2.ListTopicsResponse(
+            topics=[topic_message(topic) for topic in self._registry.topics()]
+        )
+
+    @guarded
+    async def DescribeTopics(
+        self, request: admin_pb2.DescribeTopicsRequest, context: Context
+    ) -> admin_pb2.DescribeTopicsResponse:
+        topics = [self._registry.topic(name) for name in request.names] or self._registry.topics()
+        return admin_pb2.DescribeTopicsResponse(topics=[topic_message(topic) for topic in topics])
+
+    @guarded
+    async def DeleteTopic(
+        self, request: admin_pb2.DeleteTopicRequest, context: Context
+    ) -> admin_pb2.DeleteTopicResponse:
+        left_over = await self._pools.task(partial(self._topics.delete, request.name))
+        return admin_pb2.DeleteTopicResponse(left_over_paths=left_over)
+
+    @guarded
+    async def DescribeConfigs(
+        self, request: admin_pb2.DescribeConfigsRequest, context: Context
+    ) -> admin_pb2.DescribeConfigsResponse:
+        entries = self._configs.describe(request.topic, set(request.names))
+        return admin_pb2.DescribeConfigsResponse(entries=map(config_entry_message, entries))
+
+    @guarded
+    async def AlterConfigs(
+        self, request: admin_pb2.AlterConfigsRequest, context: Context
+    ) -> admin_pb2.AlterConfigsResponse:
+        changes = config_changes(request.changes)
+        alter = partial(self._configs.alter, request.topic, changes, validate_only=request.validate_only)
+        entries = await self._pools.task(alter)
+        return admin_pb2.AlterConfigsResponse(entries=map(config_entry_message, entries))
+
+    @guarded
+    async def DescribeLog(
+        self, request: admin_pb2.DescribeLogRequest, context: Context
+    ) -> admin_pb2.DescribeLogResponse:
+        partitions = self._named(request)
+        messages = await self._pools.task(
+            lambda: [partition_log_message(partition) for partition in partitions]
+        )
+        return admin_pb2.DescribeLogResponse(partitions=messages)
+
+    @guarded
+    async def DeleteRecords(
+        self, request: admin_pb2.DeleteRecordsRequest, context: Context
+    ) -> admin_pb2.DeleteRecordsResponse:
+        partition = self._registry.partition(request.topic, request.partition)
+        delete = partial(self._tiers.delete_records, partition, request.before_offset)
+        return admin_pb2.DeleteRecordsResponse(log_start_offset=await self._pools.task(delete))
+
+    @guarded
+    async def Upload(self, request: admin_pb2.UploadRequest, context: Context) -> admin_pb2.UploadResponse:
+        upload = partial(self._tiers.upload_now, list(request.topics), delete_local=request.delete_local)
+        uploaded = await self._pools.task(upload)
+        return admin_pb2.UploadResponse(
+            objects=uploaded.object_count,
+            slices=uploaded.slice_count,
+            bytes=uploaded.data_bytes,
+            local_segments_deleted=uploaded.local_segments_deleted,
+            # Whoever names the topic of one was told by an error.
+            left_out=[] if request.topics else map(offline_partition_message, self._offline_tiered()),
+        )
+
+    @guarded
+    async def TierStatus(
+        self, request: admin_pb2.TierStatusRequest, context: Context
+    ) -> admin_pb2.TierStatusResponse:
+        return await self._pools.task(self._status.report)
+
+    @guarded
+    async def DescribeLogDirs(
+        self, request: admin_pb2.DescribeLogDirsRequest, context: Context
+    ) -> admin_pb2.DescribeLogDirsResponse:
+        described, moves = self._directories.describe()
+        return admin_pb2.DescribeLogDirsResponse(
+            log_dirs=map(log_dir_message, described), moves=map(move_message, moves)
+        )
+
+    @guarded
+    async def CordonLogDir(
+        self, request: admin_pb2.CordonLogDirRequest, context: Context
+    ) -> admin_pb2.CordonLogDirResponse:
+        cordon = partial(self._directories.cordon, request.path, is_cordoned=not request.uncordon)
+        return admin_pb2.CordonLogDirResponse(path=await self._pools.task(cordon))
+
+    @guarded
+    async def ForgetLogDir(
+        self, request: admin_pb2.ForgetLogDirRequest, context: Context
+    ) -> admin_pb2.ForgetLogDirResponse:
+        path = await self._pools.task(partial(self._directories.forget, request.directory_id))
+        return admin_pb2.ForgetLogDirResponse(path=path)
+
+    @guarded
+    async def MovePartition(
+        self, request: admin_pb2.MovePartitionRequest, context: Context
+    ) -> admin_pb2.MovePartitionResponse:
+        move = partial(self._directories.move, request.topic, request.partition, request.target_path)
+        return admin_pb2.MovePartitionResponse(target_path=await self._pools.task(move))
+
+    @guarded
+    async def CancelMove(
+        self, request: admin_pb2.CancelMoveRequest, context: Context
+    ) -> admin_pb2.CancelMoveResponse:
+        await self._pools.task(partial(self._directories.cancel_move, request.topic, request.partition))
+        return admin_pb2.CancelMoveResponse()
+
+    @guarded
+    async def CleanerStatus(
+        self, request: admin_pb2.CleanerStatusRequest, context: Context
+    ) -> admin_pb2.CleanerStatusResponse:
+        return cleaner_status_message(self._cleaner.stats())
+
+    @guarded
+    async def ResetCleaner(
+        self, request: admin_pb2.ResetCleanerRequest, context: Context
+    ) -> admin_pb2.ResetCleanerResponse:
+        partition = self._registry.partition(request.topic, request.partition)
+        had_failed = self._cleaner.reset(partition.topic_partition)
+        if not had_failed:
+            _require_cleaned_here(request.topic, partition.log.config)
+        return admin_pb2.ResetCleanerResponse(had_failed=had_failed)
+
+    @guarded
+    async def RunCompaction(
+        self, request: admin_pb2.RunCompactionRequest, context: Context
+    ) -> admin_pb2.RunCompactionResponse:
+        reports = await self._pools.task(partial(self._tiers.compact, list(request.topics)))
+        return admin_pb2.RunCompactionResponse(jobs=[compaction_job_message(report) for report in reports])
+
+    def _offline_tiered(self) -> list[OfflinePartition]:
+        """Those of all tiered topics, and of topics of which nobody knows whether they are."""
+        return [
+            partition
+            for topic in self._registry.topics()
+            if topic.config is None or topic.config.remote_storage_enable
+            for partition in topic.unserved_partitions
+        ]
+
+    def _named(self, request: admin_pb2.DescribeLogRequest) -> list[HostedPartition | OfflinePartition]:
+        topic = self._registry.topic(request.topic)
+        if not request.partitions:
+            return list(topic.all_partitions)
+        return [self._registry.find_partition(request.topic, number) for number in request.partitions]
+
+
+def _require_cleaned_here(topic: str, config: LogConfig) -> None:
+    """Raises InvalidRequestError where the cleaner of local logs has nothing to do with the topic."""
+    if is_cleaned_here(config):
+        return
+    raise InvalidRequestError(
+        "the topic is tiered, so it is compacted in the object store, by `stratalog compaction run`; the"
+        " cleaner of local logs never has it"
+        if config.is_compacted
+        else "the topic is not compacted, so the cleaner of local logs never has it; name one whose"
+        " cleanup.policy has compact",
+        topic=topic,
+    )

@@ -1,0 +1,88 @@
+"""Between messages of the wire and values of the engine, for the data plane. No decisions are made here
+beyond what makes a message meaningless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratalog.base.errors import InvalidRequestError, LogStoreError
+from stratalog.base.types import Durability
+from stratalog.log.read.isolation import Isolation
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.server.append.pending_append import Appended
+from stratalog.server.rpc.status import error_info
+from stratalog.v1 import log_pb2
+
+_DURABILITIES = {
+    Durability.OS: log_pb2.DURABILITY_OS,
+    Durability.DISK: log_pb2.DURABILITY_DISK,
+    Durability.OBJECT: log_pb2.DURABILITY_OBJECT,
+}
+_ISOLATIONS: dict[int, Isolation] = {
+    log_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED: Isolation.HIGH_WATERMARK,
+    log_pb2.ISOLATION_LEVEL_READ_COMMITTED: Isolation.TXN_COMMITTED,
+}
+
+
+def durability(level: log_pb2.Durability.ValueType) -> Durability | None:
+    """The requested level; None where the topic's is meant. Raises InvalidRequestError."""
+    if level == log_pb2.DURABILITY_UNSPECIFIED:
+        return None
+    try:
+        return Durability(level)
+    except ValueError:
+        raise InvalidRequestError(
+            "the acks level is unknown, use OS, DISK or OBJECT", acks=int(level)
+        ) from None
+
+
+def isolation(level: log_pb2.IsolationLevel.ValueType) -> Isolation:
+    """How far the request may see. Raises InvalidRequestError."""
+    found = _ISOLATIONS.get(level)
+    if found is None:
+        raise InvalidRequestError(
+            "the isolation level is unknown, use READ_UNCOMMITTED or READ_COMMITTED", isolation=int(level)
+        )
+    return found
+
+
+def plain_records(records: Sequence[log_pb2.Record], now_ms: int) -> bytes:
+    """Encode plain records into one uncompressed batch. Raises InvalidRequestError where there is none."""
+    if not records:
+        raise InvalidRequestError("an append of plain records needs at least one record")
+    return encode_batch([_record(record, now_ms) for record in records])
+
+
+def _record(record: log_pb2.Record, now_ms: int) -> Record:
+    if record.HasField("timestamp_ms") and record.timestamp_ms < 0:
+        raise InvalidRequestError(
+            "a timestamp is not negative, leave it out for the server's time",
+            timestamp_ms=record.timestamp_ms,
+        )
+    return Record(
+        offset=0,
+        timestamp_ms=record.timestamp_ms if record.HasField("timestamp_ms") else now_ms,
+        key=record.key if record.HasField("key") else None,
+        value=record.value if record.HasField("value") else None,
+        headers=tuple(
+            (header.key, header.value if header.HasField("value") else None) for header in record.headers
+        ),
+    )
+
+
+def append_response(appended: Appended) -> log_pb2.AppendResponse:
+    """The acknowledgement of an append."""
+    return log_pb2.AppendResponse(
+        base_offset=appended.base_offset,
+        last_offset=appended.last_offset,
+        log_start_offset=appended.log_start_offset,
+        durability=_DURABILITIES[appended.durability],
+        duplicate=appended.is_duplicate,
+    )
+
+
+def append_failure(error: LogStoreError) -> log_pb2.AppendResponse:
+    """The answer to an append that failed, for streams that asked for it."""
+    return log_pb2.AppendResponse(base_offset=-1, last_offset=-1, error=error_info(error))

@@ -1,0 +1,204 @@
+"""The data plane over gRPC: Append, AppendStream, Fetch, FetchStream, ListOffsets.
+
+Everything here runs on the event loop and only checks, queues and waits; disk and network are touched on the
+pools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from functools import partial
+from typing import Any, cast
+
+import grpc
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import InvalidRequestError, LogStoreError, RecordTooLargeError
+from stratalog.base.filesystem import Buffer
+from stratalog.base.types import TopicPartition
+from stratalog.log.read.isolation import Isolation
+from stratalog.server.append.append_decoding import DecodedAppend, decode_append_request
+from stratalog.server.append.append_pipeline import AppendPipeline, Submission
+from stratalog.server.append.pending_append import AppendSession, PendingAppend
+from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.fetch.fetch_cursor import FetchCursor, negative_offset
+from stratalog.server.fetch.fetch_encoding import encode_fetch_response
+from stratalog.server.fetch.fetch_session import FetchSession
+from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.rpc import convert
+from stratalog.server.rpc.call_guard import Context, announce, guarded, send
+from stratalog.server.rpc.closing import Closing
+from stratalog.server.rpc.offset_lookup import OffsetLookup
+from stratalog.server.rpc.request_memory import RequestMemory
+from stratalog.server.worker_pools import WorkerPools
+from stratalog.v1 import log_pb2
+
+ANSWER_ERRORS_METADATA_KEY = "stratalog-answer-errors"
+"""A client that sends this with an AppendStream gets the failure as an answer, too."""
+
+MAX_FETCH_PARTITION_COUNT = 10_000
+MAX_OFFSET_QUERY_COUNT = 10_000
+
+
+class LogServicer:
+    """The handlers of `LogService`; see `method_handlers`. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        partitions: PartitionRegistry,
+        pools: WorkerPools,
+        closing: Closing,
+        append_memory: RequestMemory,
+        fetch_memory: RequestMemory,
+        settings: ServerSettings,
+    ) -> None:
+        self._clock = clock
+        self._partitions = partitions
+        self._pools = pools
+        self._closing = closing
+        self._append_memory = append_memory
+        self._fetch_memory = fetch_memory
+        self._settings = settings
+        self._lookup = OffsetLookup(partitions)
+
+    def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """What the generated registration would make, but with codecs of our own where messages are large."""
+        append_codec = (decode_append_request, log_pb2.AppendResponse.SerializeToString)
+        # Fetch responses are encoded by their handlers.
+        fetch_codec = (log_pb2.FetchRequest.FromString, None)
+        offsets_codec = (log_pb2.ListOffsetsRequest.FromString, log_pb2.ListOffsetsResponse.SerializeToString)
+        return {
+            "Append": grpc.unary_unary_rpc_method_handler(self.Append, *append_codec),
+            "AppendStream": grpc.stream_stream_rpc_method_handler(self.AppendStream, *append_codec),
+            "Fetch": grpc.unary_unary_rpc_method_handler(self.Fetch, *fetch_codec),
+            "FetchStream": grpc.unary_stream_rpc_method_handler(self.FetchStream, *fetch_codec),
+            "ListOffsets": grpc.unary_unary_rpc_method_handler(self.ListOffsets, *offsets_codec),
+        }
+
+    @guarded
+    async def Append(self, request: DecodedAppend, context: Context) -> log_pb2.AppendResponse:
+        submission = self._prepare(request, None)
+        submission.writer.submit(submission.append)
+        return convert.append_response(await submission.append.future)
+
+    @guarded
+    async def AppendStream(self, request_iterator: AsyncIterator[DecodedAppend], context: Context) -> None:
+        try:
+            pipeline = AppendPipeline(request_iterator, self._prepare, self._append_memory)
+            async with aclosing(pipeline.results()) as results:
+                async for appended in results:
+                    await send(context, convert.append_response(appended))
+        except LogStoreError as error:
+            if _wants_error_answers(context):
+                await send(context, convert.append_failure(error))
+            raise
+
+    @guarded
+    async def Fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
+        session = self._session(request, context)
+        await session.collect(max(request.min_bytes, 1), self._max_wait_s(request))
+        return encode_fetch_response(session.cursors)
+
+    @guarded
+    async def FetchStream(self, request: log_pb2.FetchRequest, context: Context) -> None:
+        session = self._session(request, context)
+        # A session may have nothing to send for long: its client learns at once that it stands.
+        await announce(context)
+        responses = session.stream(
+            max(request.min_bytes, 1), self._max_wait_s(request), encode_fetch_response
+        )
+        async with aclosing(responses):
+            async for response in responses:
+                await send(context, response)
+        self._closing.check()
+
+    @guarded
+    async def ListOffsets(
+        self, request: log_pb2.ListOffsetsRequest, context: Context
+    ) -> log_pb2.ListOffsetsResponse:
+        if len(request.queries) > MAX_OFFSET_QUERY_COUNT:
+            raise InvalidRequestError(
+                "a request asks for too many offsets, use several requests", allowed=MAX_OFFSET_QUERY_COUNT
+            )
+        answer = partial(self._lookup.answer_all, list(request.queries), convert.isolation(request.isolation))
+        # A search by time may read an index from the object store, so it belongs to the cold pool; where a
+        # store hangs, the start and the end of a partition are still told.
+        is_cold = any(map(_searches_by_time, request.queries))
+        answers = await (self._pools.cold(answer) if is_cold else self._pools.read(answer))
+        return log_pb2.ListOffsetsResponse(answers=answers)
+
+    def _prepare(self, decoded: DecodedAppend, session: AppendSession | None) -> Submission:
+        """Check what can be checked without touching the log, then take the request's memory. Raises
+        LogStoreError; the memory is the submission's otherwise.
+        """
+        request = decoded.request
+        partition = self._partitions.partition(request.topic, request.partition)
+        durability = partition.effective_durability(convert.durability(request.acks))
+        partition.shard.leader_epoch()
+        if decoded.size_bytes > self._settings.max_request_bytes:
+            raise RecordTooLargeError(
+                "the request is larger than the server accepts, send less at once",
+                size_bytes=decoded.size_bytes,
+                max_bytes=self._settings.max_request_bytes,
+            )
+        future = asyncio.get_running_loop().create_future()
+        payload = self._payload(decoded)
+        memory = self._append_memory.lease(decoded.size_bytes)
+        append = PendingAppend(payload, durability, future, memory, session)
+        return Submission(partition.writer, append, decoded.size_bytes)
+
+    def _payload(self, decoded: DecodedAppend) -> Buffer | partial[bytes]:
+        """What to write, or what encodes it on the writer's thread."""
+        if decoded.batches is not None:
+            return decoded.batches
+        if decoded.request.HasField("records"):
+            return partial(convert.plain_records, decoded.request.records.records, self._clock.now_ms())
+        raise InvalidRequestError("an append needs batches or records")
+
+    def _session(self, request: log_pb2.FetchRequest, context: Context) -> FetchSession:
+        """Lasts as long as the call: until its last answer was sent, or nobody wants it any more."""
+        if not request.partitions:
+            raise InvalidRequestError("a fetch names one partition at least")
+        if len(request.partitions) > MAX_FETCH_PARTITION_COUNT:
+            raise InvalidRequestError(
+                "a fetch names too many partitions, use several fetches", allowed=MAX_FETCH_PARTITION_COUNT
+            )
+        if min(request.max_bytes, request.max_wait_ms, request.min_bytes) < 0:
+            raise InvalidRequestError("max_bytes, min_bytes and max_wait_ms of a fetch are not negative")
+        isolation = convert.isolation(request.isolation)
+        cursors = [self._cursor(partition, isolation) for partition in request.partitions]
+        max_bytes = min(
+            request.max_bytes or self._settings.default_fetch_bytes, self._settings.max_fetch_bytes
+        )
+        session = FetchSession(cursors, self._pools, self._closing, self._fetch_memory, max_bytes)
+        # The stubs ask for a class of their own where grpc takes any function.
+        on_done = cast(Any, lambda _: session.close())  # pyright: ignore[reportUnknownLambdaType]  # as above
+        context.add_done_callback(on_done)
+        return session
+
+    def _cursor(self, request: log_pb2.FetchPartition, isolation: Isolation) -> FetchCursor:
+        topic_partition = TopicPartition(request.topic, request.partition)
+        if request.max_bytes < 0:
+            raise InvalidRequestError("max_bytes of a partition is not negative", max_bytes=request.max_bytes)
+        max_bytes = request.max_bytes or self._settings.default_fetch_partition_bytes
+        try:
+            if request.fetch_offset < 0:
+                raise negative_offset(topic_partition, request.fetch_offset)
+            partition = self._partitions.partition(request.topic, request.partition)
+        except LogStoreError as error:
+            return FetchCursor(topic_partition, error, request.fetch_offset, max_bytes)
+        return FetchCursor(topic_partition, partition, request.fetch_offset, max_bytes, isolation)
+
+    def _max_wait_s(self, request: log_pb2.FetchRequest) -> float:
+        return min(request.max_wait_ms, self._settings.max_fetch_wait_ms) / 1000
+
+
+def _wants_error_answers(context: Context) -> bool:
+    return any(key == ANSWER_ERRORS_METADATA_KEY for key, _ in context.invocation_metadata() or ())
+
+
+def _searches_by_time(query: log_pb2.OffsetQuery) -> bool:
+    return query.HasField("timestamp_ms") or query.spec == log_pb2.OFFSET_SPEC_MAX_TIMESTAMP

@@ -1,0 +1,1 @@
+"""Topics of a server, and the background work on their data."""

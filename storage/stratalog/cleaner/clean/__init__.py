@@ -1,0 +1,1 @@
+"""One clean of one log: both passes over its segments."""

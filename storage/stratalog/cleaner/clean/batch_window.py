@@ -1,0 +1,129 @@
+"""The bytes of a log file that a clean looks at, about a mebibyte at a time.
+
+A window begins with a batch and may end inside of one; where its first batch is larger, it grows for that
+one. Before a window is looked at, the headers in it are held against their neighbours and the segment's end:
+what a checksum leaves out is the base offset, and by it a clean decides what goes.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import AppendFile, Buffer
+from stratalog.log.exchange.cleaned_segment import OnRead
+from stratalog.record.builder import NO_LEADER_EPOCH
+from stratalog.record.header import (
+    BATCH_LENGTH_POSITION,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    parse_header,
+)
+from stratalog.record.native.batch_kernels import skip_batches
+from stratalog.segment.log_segment import LogSegment
+
+_LENGTH = struct.Struct(">i")
+
+
+class BatchWindow:
+    """A place in a sealed segment that moves on, batch by batch. Not thread-safe: guarded by its user."""
+
+    def __init__(
+        self, segment: LogSegment, file: AppendFile, position: int, on_read: OnRead, buffer: bytearray
+    ) -> None:
+        """`file` is the segment's; a batch begins at `position`. `buffer` is what windows are read into, one
+        after the other: they are as large, but for batches that do not fit."""
+        self.data: Buffer = b""
+        """Valid until the next `has_batch`."""
+        self.at = 0
+        """Where in `data` the next batch begins."""
+        self.end_offset = segment.base_offset
+        """Behind the last batch that begins in `data`."""
+        self.is_new = False
+        """`data` has not been asked for since it was read."""
+        self._segment = segment
+        self._file = file
+        self._data_position = position
+        self._next_offset = segment.base_offset
+        self._on_read = on_read
+        self._buffer = memoryview(buffer)
+
+    @property
+    def position(self) -> int:
+        """Where in the file the next batch begins."""
+        return self._data_position + self.at
+
+    def has_batch(self) -> bool:
+        """All of the next batch is in `data`, which may be another one than before; False at the segment's
+        end. Raises CorruptRecordError, OSError."""
+        while (needed_bytes := self._needed_bytes()) > len(self.data) - self.at:
+            left_bytes = self._segment.size_bytes - self.position
+            if left_bytes == 0:
+                return False
+            if needed_bytes > left_bytes:
+                raise self.damaged("the segment ends inside of a batch")
+            self._read(min(left_bytes, max(len(self._buffer), needed_bytes)))
+        return True
+
+    def _needed_bytes(self) -> int:
+        if len(self.data) - self.at < HEADER_SIZE:
+            return HEADER_SIZE
+        # The headers in `data` were looked at when they were read.
+        batch_length: int = _LENGTH.unpack_from(self.data, self.at + BATCH_LENGTH_POSITION)[0]
+        return LOG_OVERHEAD + batch_length
+
+    def header(self) -> BatchHeader:
+        """Of the next batch. Raises CorruptRecordError."""
+        try:
+            return parse_header(self.data, self.at)
+        except CorruptRecordError as failure:
+            raise self.damaged(failure.message) from failure
+
+    def batch(self, header: BatchHeader) -> memoryview:
+        """All of the next batch."""
+        return memoryview(self.data)[self.at : self.at + header.size_in_bytes]
+
+    def move_to(self, at: int, next_offset: int) -> None:
+        """The batches before that place in `data` have been dealt with."""
+        assert self.at <= at <= len(self.data)
+        self.at, self._next_offset = at, next_offset
+
+    def pass_by(self, header: BatchHeader) -> None:
+        """The next batch, which has this header, has been dealt with."""
+        self.move_to(self.at + header.size_in_bytes, header.next_offset)
+
+    def _read(self, size_bytes: int) -> None:
+        begun = memoryview(self.data)[self.at :]
+        is_large = size_bytes > len(self._buffer)
+        self._on_read(size_bytes if is_large else size_bytes - len(begun))
+        position = self.position
+        if is_large:
+            # Memory that nobody has to fill with zeros first.
+            data: Buffer = self._file.read_at(position, size_bytes)
+        else:
+            self._buffer[: len(begun)] = begun
+            missing = self._buffer[len(begun) : size_bytes]
+            read_bytes = self._file.read_into(position + len(begun), missing)
+            data = self._buffer[: len(begun) + read_bytes]
+        self.data, self.at, self._data_position = data, 0, position
+        if len(data) < size_bytes:
+            raise self.damaged("the file has become shorter")
+        limit_offset = self._segment.end_offset
+        skipped_bytes, self.end_offset, _ = skip_batches(
+            self.data, limit_offset, self._next_offset, NO_LEADER_EPOCH
+        )
+        if skipped_bytes + HEADER_SIZE <= len(self.data):
+            self.at = skipped_bytes
+            self.header()
+            raise self.damaged("a batch contradicts the one before it, or the segment's end")
+        self.is_new = True
+
+    def damaged(self, reason: str) -> CorruptRecordError:
+        """The error of whoever cannot go on with the next batch."""
+        return CorruptRecordError(
+            "a segment is damaged and is not cleaned; restore it, or delete the records before the damage",
+            path=self._segment.path,
+            position=self.position,
+            reason=reason,
+        )

@@ -1,0 +1,159 @@
+"""Writes one cleaned segment: data, indexes and aborted transactions, as `.cleaned` files.
+
+What is written is walked by the kernel that recovery uses, which is not the one that made it: batches whose
+checksums are not true, or whose offsets do not ascend, never reach the file. The indexes follow from that
+walk by the rule of an append. Small pieces are collected and written together.
+
+Crash: a `.cleaned` file means nothing to whoever loads the directory.
+"""
+
+from __future__ import annotations
+
+from crc32c import crc32c
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer
+from stratalog.log.exchange.cleaned_segment import CleanedSegment
+from stratalog.record.builder import NO_LEADER_EPOCH
+from stratalog.record.native.batch_kernels import walk_batches
+from stratalog.segment.file_names import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_CHECKSUM_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_path,
+)
+from stratalog.segment.indexes.index_file import IndexFile
+from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
+from stratalog.segment.indexes.segment_indexes import SegmentIndexes
+from stratalog.segment.indexes.transaction_index import TransactionIndex
+from stratalog.segment.segment_files import unlink_segment
+from stratalog.segment.segment_resources import SegmentResources
+
+_WRITE_BYTES = 256 * 1024
+MAX_POSITION = 2**31 - 1
+"""An index entry says no more."""
+
+
+class SegmentWriter:
+    """Not thread-safe: guarded by its user."""
+
+    def __init__(
+        self, resources: SegmentResources, directory: str, base_offset: int, index_interval_bytes: int
+    ) -> None:
+        """Files that are left of an earlier attempt go. Raises OSError."""
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        """Behind the last batch."""
+        self.size_bytes = 0
+        self._filesystem = resources.filesystem
+        self._directory = directory
+        self._index_interval_bytes = index_interval_bytes
+        self._indexes = SegmentIndexes.empty(base_offset)
+        self._files = resources.files
+        self._checksum = 0
+        self._pending = memoryview(bytearray(_WRITE_BYTES))
+        self._pending_bytes = 0
+        self._unlink()
+        # As they come: a segment may be nothing but markers.
+        aborted_file = IndexFile(resources.index_pages, self._path(TRANSACTION_INDEX_SUFFIX))
+        self._indexes.transaction_index.attach(aborted_file)
+        self._file = self._filesystem.open_append(self._path(LOG_SUFFIX))
+        self._is_closed = False
+
+    def _path(self, suffix: str) -> str:
+        return segment_path(self._directory, self.base_offset, suffix) + CLEANED_SUFFIX
+
+    def has_room(self, size_bytes: int, max_index_bytes: int) -> bool:
+        """The segment may grow by so many bytes. An empty one always may: what does not fit into any segment
+        would be begun again for ever."""
+        return self.size_bytes == 0 or (
+            self.size_bytes + size_bytes <= MAX_POSITION and not self._indexes.is_full(max_index_bytes)
+        )
+
+    def write(self, batches: Buffer) -> None:
+        """Add whole batches, whose memory is the caller's again then. Raises CorruptRecordError where they
+        are not sound, or do not follow on those before, OSError."""
+        position = 0
+        while position < len(batches):
+            rows = walk_batches(batches, position, self.size_bytes, self.next_offset, NO_LEADER_EPOCH)
+            if not rows:
+                raise CorruptRecordError(
+                    "a clean made a batch that is not sound, or does not follow on the one before it; the"
+                    " segment that it was made of may be damaged",
+                    path=self._path(LOG_SUFFIX),
+                    position=self.size_bytes + position,
+                    expected_offset=self.next_offset,
+                )
+            assert rows[-1].last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+            self._indexes.add_rows(rows, self._index_interval_bytes)
+            position, self.next_offset = rows[-1].end_position - self.size_bytes, rows[-1].last_offset + 1
+        self._checksum = crc32c(batches, self._checksum)
+        self.size_bytes += len(batches)
+        end = self._pending_bytes + len(batches)
+        if end > len(self._pending):
+            self._flush(batches)
+        else:
+            self._pending[self._pending_bytes : end] = batches
+            self._pending_bytes = end
+
+    def _flush(self, batches: Buffer = b"") -> None:
+        """Write what waits, and these behind it."""
+        self._file.append([self._pending[: self._pending_bytes], batches])
+        self._pending_bytes = 0
+
+    def add_aborted(self, entries: bytes) -> None:
+        """Whole entries of transaction indexes, whose markers are in this segment; they come in order."""
+        self._indexes.transaction_index.extend(entries)
+
+    def finish(self, modified_ms: int) -> CleanedSegment:
+        """Close the files, durable but for their names, with that time as the data's. Raises OSError."""
+        assert self.size_bytes > 0, "only the active segment may be empty"
+        self._flush()
+        self._pending = memoryview(b"")
+        self._filesystem.set_modified_ms(self._path(LOG_SUFFIX), modified_ms)
+        self._file.sync()
+        self._close()
+        indexes = self._indexes
+        indexes.time_index.maybe_append(indexes.max_timestamp)
+        self._save(OFFSET_INDEX_SUFFIX, indexes.offset_index.to_bytes())
+        self._save(TIME_INDEX_SUFFIX, indexes.time_index.to_bytes())
+        has_aborted = len(indexes.transaction_index) > 0
+        if has_aborted:
+            self._save_aborted(indexes.transaction_index)
+        return CleanedSegment(
+            self.base_offset, self.next_offset - 1, self.size_bytes, self._checksum, has_aborted
+        )
+
+    def _save_aborted(self, index: TransactionIndex) -> None:
+        index.save()
+        path = self._path(TRANSACTION_INDEX_SUFFIX)
+        with self._files.use(path, for_writing=True) as file:
+            file.sync()
+        self._files.forget(path)
+        self._save(TRANSACTION_CHECKSUM_SUFFIX, index.checksum_line(self.size_bytes))
+
+    def _close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._file.close()
+
+    def _save(self, suffix: str, data: bytes) -> None:
+        file = self._filesystem.open_append(self._path(suffix))
+        try:
+            file.append([data])
+            file.sync()
+        finally:
+            file.close()
+
+    def discard(self) -> None:
+        """Remove the files: the segment is not wanted, be it finished or not. Raises OSError."""
+        self._close()
+        self._unlink()
+
+    def _unlink(self) -> None:
+        # What stayed open under the name would be written to, and has no name any more.
+        self._files.forget(self._path(TRANSACTION_INDEX_SUFFIX))
+        unlink_segment(self._filesystem, self._directory, self.base_offset, CLEANED_SUFFIX)

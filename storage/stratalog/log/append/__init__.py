@@ -1,0 +1,1 @@
+"""Appends to a log: validation, offsets, group writes and flushes."""

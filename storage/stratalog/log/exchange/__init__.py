@@ -1,0 +1,1 @@
+"""Replacement and copying of segments while a log is in use."""

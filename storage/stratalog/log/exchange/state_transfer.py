@@ -1,0 +1,71 @@
+"""What a log's state and the object store have to do with each other.
+
+A slice of the log carries what was known at its end: who wrote, and in which leader epochs. A log that begins
+behind what was uploaded, on another machine or another disk, learns it from there: then a producer that sends
+again what was stored is answered as before, and one that goes on is not taken for another.
+
+Crash: a log that has learnt has a snapshot at its beginning, written last, so that one without is told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratalog.log.leader_epoch_cache import EpochEntry
+from stratalog.log.log_parts import LogParts
+from stratalog.log.producers.producer_snapshot import ProducerSnapshot
+
+
+class StateTransfer:
+    """Thread-safe: it takes UnifiedLog.lock, and none while it reads batches."""
+
+    def __init__(self, parts: LogParts) -> None:
+        self._lock = parts.lock
+        self._clock = parts.clock
+        self._local = parts.local_log
+        self._state = parts.state
+        self._offsets = parts.offsets
+        self._availability = parts.availability
+
+    def producers_at(self, offset: int) -> ProducerSnapshot:
+        """What was known of the producers when the log ended at `offset`, which is one of the local log's.
+
+        Producers that have expired since may be among them. Raises OffsetOutOfRangeError outside of the local
+        log, CorruptRecordError, DataDirectoryError.
+        """
+
+        def find() -> ProducerSnapshot:
+            with self._lock:
+                segments = self._local.segments
+                if not segments.start_offset <= offset <= segments.end_offset:
+                    raise self._offsets.out_of_range(offset)
+                snapshot = self._state.producers.snapshot_files.newest_at_or_below(offset)
+            return self._state.producers_at(snapshot, segments, offset)
+
+        return self._availability.reading(find)
+
+    def leader_epochs(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
+        """The epochs of the batches in [start_offset, end_offset), the first cut to begin there."""
+        return self._state.epochs.entries_in_range(start_offset, end_offset)
+
+    @property
+    def is_restorable(self) -> bool:
+        """The log is empty, and nothing here says who wrote what lies below it."""
+        with self._lock:
+            start_offset = self._local.segments.start_offset
+            is_empty = start_offset == self._offsets.log_end_offset > 0
+            return is_empty and start_offset not in self._state.producers.snapshot_files.offsets
+
+    def restore(self, snapshot: ProducerSnapshot, epochs: Sequence[EpochEntry]) -> None:
+        """Tell the log, which is restorable and begins where `snapshot` was taken, what lies below it.
+
+        Durable when it returns; after a crash before that it is restorable again. Raises CorruptRecordError,
+        with nothing changed, where the epochs do not ascend, DataDirectoryError.
+        """
+        with self._lock:
+            self._availability.require_online()
+            assert self.is_restorable
+            assert snapshot.end_offset == self._offsets.log_end_offset
+            with self._availability.offline_on_failure():
+                self._state.restore(snapshot, epochs, self._clock.now_ms())
+            self._state.publish(self._offsets.high_watermark)

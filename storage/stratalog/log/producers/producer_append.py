@@ -1,0 +1,147 @@
+"""What a producer may append next, for requests that wait to be written together.
+
+Requests are checked one after the other, each against the state that those before it leave behind, although
+none of them is in the log yet: that state is staged here. `commit` makes it the log's once the bytes are
+written; `discard` forgets it where the write failed. The log's own state does not move in between.
+
+    origin       epoch                  sequence        marker's coordinator
+    CLIENT       not below the known    the next one    -
+    COORDINATOR  not below the known    -               not below the known
+    REPLICATION  -                      -               -
+
+Of a client's producer the first sequence is 0 after its epoch has changed, and any where nothing of it is
+known: its records may have been deleted, which is not its fault. That it has an epoch and a sequence, and
+sends one batch at once, `append_rules` has seen to.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stratalog.base.errors import (
+    CoordinatorFencedError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+)
+from stratalog.log.producers.completed_transaction import CompletedTransaction
+from stratalog.log.producers.producer_batch import ProducerBatch
+from stratalog.log.producers.producer_state_entry import ProducerStateEntry
+from stratalog.log.producers.producer_state_manager import ProducerStateManager
+
+
+class AppendOrigin(enum.Enum):
+    """Who sends the batches, which decides what has to be checked."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    REPLICATION = "replication"
+
+
+class DuplicateAppend(NamedTuple):
+    """The offsets that a request got when it came first, both inclusive, and the timestamp of its last
+    batch."""
+
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class ProducerAppend:
+    """Guarded by UnifiedLog.lock, from its making to the last `commit` or `discard`."""
+
+    def __init__(self, state: ProducerStateManager) -> None:
+        self._state = state
+        self._staged: list[ProducerBatch] = []
+        self._entries: dict[int, ProducerStateEntry] = {}
+
+    def duplicate_of(self, batches: Sequence[ProducerBatch]) -> DuplicateAppend | None:
+        """The answer to a client's request whose batches are all stored, or staged, already; else None.
+
+        One that is staged only (its offsets are not below the log's end) shares the fate of what is staged.
+        """
+        found = [self._entry(batch.header.producer_id).duplicate_of(batch) for batch in batches]
+        known = [item for item in found if item is not None]
+        if not known or len(known) < len(found):
+            return None
+        return DuplicateAppend(known[0].first_offset, known[-1].last_offset, known[-1].timestamp_ms)
+
+    def stage(self, batches: Sequence[ProducerBatch], origin: AppendOrigin) -> None:
+        """Check the batches of one request, which have their offsets, and take all of them or none.
+
+        Raises ProducerFencedError, OutOfOrderSequenceError, InvalidTxnStateError, CoordinatorFencedError.
+        """
+        entries: dict[int, ProducerStateEntry] = {}
+        for batch in batches:
+            if not batch.has_producer:
+                continue
+            producer_id = batch.header.producer_id
+            entry = entries.get(producer_id) or self._entry(producer_id)
+            if origin is not AppendOrigin.REPLICATION:
+                _require_current(entry, batch)
+            if origin is AppendOrigin.CLIENT:
+                _require_in_sequence(entry, batch)
+            entries[producer_id] = entry.after(batch)
+        self._entries |= entries
+        self._staged += batches
+
+    def commit(self) -> list[CompletedTransaction]:
+        """All that is staged is in the log now; the transactions that it ended, in order."""
+        completed = [self._state.append(batch) for batch in self._staged]
+        self.discard()
+        return [transaction for transaction in completed if transaction is not None]
+
+    def discard(self) -> None:
+        """Nothing of what is staged is in the log."""
+        self._staged.clear()
+        self._entries.clear()
+
+    def _entry(self, producer_id: int) -> ProducerStateEntry:
+        return self._entries.get(producer_id) or self._state.entry(producer_id)
+
+
+def _require_current(entry: ProducerStateEntry, batch: ProducerBatch) -> None:
+    """The batch is from the owner of the producer's id, and fits the state of its transaction."""
+    header = batch.header
+    if header.producer_epoch < entry.epoch:
+        raise ProducerFencedError(
+            "another producer has taken over this producer id; stop, or begin again with a new epoch",
+            producer_id=header.producer_id,
+            epoch=header.producer_epoch,
+            current_epoch=entry.epoch,
+        )
+    if batch.marker is not None:
+        if batch.marker.coordinator_epoch < entry.coordinator_epoch:
+            raise CoordinatorFencedError(
+                "another transaction coordinator has taken over this producer; stop",
+                producer_id=header.producer_id,
+                coordinator_epoch=batch.marker.coordinator_epoch,
+                current_coordinator_epoch=entry.coordinator_epoch,
+            )
+    elif entry.current_txn_first_offset is not None and not header.is_transactional:
+        raise InvalidTxnStateError(
+            "the producer has an open transaction here; send transactional batches, or end it first",
+            producer_id=header.producer_id,
+            epoch=header.producer_epoch,
+            current_txn_first_offset=entry.current_txn_first_offset,
+        )
+
+
+def _require_in_sequence(entry: ProducerStateEntry, batch: ProducerBatch) -> None:
+    """The batch begins where the producer's last one ended."""
+    header = batch.header
+    assert min(header.producer_epoch, header.base_sequence) >= 0, "`validate_append` refuses others"
+    if entry.is_unknown:
+        return
+    expected_sequence = entry.next_sequence if header.producer_epoch == entry.epoch else 0
+    if header.base_sequence != expected_sequence:
+        raise OutOfOrderSequenceError(
+            "a batch of this producer is missing before this one, or it came too late to be recognised; send "
+            "in order from the expected sequence on, or with a new epoch from 0 on",
+            producer_id=header.producer_id,
+            epoch=header.producer_epoch,
+            sequence=header.base_sequence,
+            expected_sequence=expected_sequence,
+        )

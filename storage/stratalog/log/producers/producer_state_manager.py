@@ -1,0 +1,202 @@
+"""Who writes to a partition, and which of its transactions are open.
+
+For each producer the last five batches (see `producer_state_entry`); for the log the transactions, by the
+offset at which they began::
+
+    ongoing       no marker yet
+    unreplicated  ended, but the marker is not below the high watermark: it may still be lost
+
+The first unstable offset is where the oldest of both began. Readers of committed records stop there: below it
+every transaction is decided for good.
+
+State follows the log: `append` moves it by one batch, by the same rule for a leader, a follower and a
+recovery, so the state at an offset depends on the log below it only (and on what has expired). A snapshot
+keeps less: of a producer's batches only the newest, and no unreplicated transactions. The latter are found
+again where a reload knows the high watermark, because it then begins below it.
+
+Crash: nothing here is durable but the snapshots. Opening a log loads one and replays what lies behind it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+
+from stratalog.log.producers.completed_transaction import CompletedTransaction
+from stratalog.log.producers.producer_batch import ProducerBatch
+from stratalog.log.producers.producer_fold import ProducerFold
+from stratalog.log.producers.producer_snapshot import ProducerSnapshot
+from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles
+from stratalog.log.producers.producer_state_entry import ProducerStateEntry
+
+
+class ProducerStateManager:
+    """Guarded by UnifiedLog.lock; `first_unstable_offset` may be asked beside a change."""
+
+    def __init__(self, snapshot_files: ProducerSnapshotFiles, *, producer_id_expiration_ms: int) -> None:
+        """Empty, at offset 0: `truncate_and_reload` follows. `producer_id_expiration_ms`: after how long a
+        producer that is idle is forgotten."""
+        self.snapshot_files = snapshot_files
+        self.expiration_ms = producer_id_expiration_ms
+        self._fold = ProducerFold(ProducerSnapshot(0, ()))
+        # (first offset, marker's offset) as a heap. What the high watermark has passed leaves when it is on
+        # top.
+        self._unreplicated: list[tuple[int, int]] = []
+        self._high_watermark = 0
+        self._map_end_offset = 0
+        self._last_snapshot_offset = 0
+        self._first_unstable_offset: int | None = None
+
+    @property
+    def producers(self) -> Mapping[int, ProducerStateEntry]:
+        """By id. A view: it moves on with the state."""
+        return self._fold.producers
+
+    @property
+    def map_end_offset(self) -> int:
+        """The state is that of the log below this offset."""
+        return self._map_end_offset
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest transaction began that is open or may still be lost; None without one."""
+        return self._first_unstable_offset
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """Where the oldest open transaction began; None without one."""
+        return self._fold.first_undecided_offset
+
+    @property
+    def open_transactions(self) -> tuple[tuple[int, int], ...]:
+        """Producer id and first offset of each, oldest first."""
+        return self._fold.open_transactions
+
+    def entry(self, producer_id: int) -> ProducerStateEntry:
+        """What is known of that producer; an unknown one's entry says so."""
+        return self._fold.entry(producer_id)
+
+    def append(self, batch: ProducerBatch) -> CompletedTransaction | None:
+        """Take notice of the next batch of the log, whoever wrote it; the transaction that it ends, if any.
+
+        Nothing is refused: what is in the log has happened. A leader asks `ProducerAppend` first.
+        """
+        assert batch.header.next_offset > self._map_end_offset
+        self._map_end_offset = batch.header.next_offset
+        completed = self._fold.follow(batch)
+        if completed is not None:
+            heapq.heappush(self._unreplicated, (completed.first_offset, completed.last_offset))
+        self._note_first_unstable_offset()
+        return completed
+
+    def update_map_end_offset(self, offset: int) -> None:
+        """The log below `offset` has been looked at: behind the last batch there was none with a producer."""
+        assert offset >= self._map_end_offset
+        self._map_end_offset = offset
+
+    def on_high_watermark_updated(self, high_watermark: int) -> None:
+        """Markers below `high_watermark` cannot be lost any more."""
+        self._high_watermark = max(self._high_watermark, high_watermark)
+        self._note_first_unstable_offset()
+
+    def on_log_start_offset_incremented(self, log_start_offset: int) -> None:
+        """What lies below `log_start_offset` was deleted; producers are remembered all the same."""
+        self.on_high_watermark_updated(log_start_offset)
+        self._map_end_offset = max(self._map_end_offset, log_start_offset)
+
+    def _note_first_unstable_offset(self) -> None:
+        heap = self._unreplicated
+        while heap and heap[0][1] < self._high_watermark:
+            heapq.heappop(heap)
+        undecided = self.first_undecided_offset
+        if heap and (undecided is None or heap[0][0] < undecided):
+            undecided = heap[0][0]
+        self._first_unstable_offset = undecided
+
+    def remove_expired_producers(self, now_ms: int) -> None:
+        """Forget the producers that have been idle for too long, by the timestamp of their last batch.
+
+        One that has an open transaction stays.
+        """
+        entries = self._fold.producers.values()
+        self._fold.forget([entry.producer_id for entry in entries if self._is_expired(entry, now_ms)])
+
+    def _is_expired(self, entry: ProducerStateEntry, now_ms: int) -> bool:
+        return (
+            entry.current_txn_first_offset is None and now_ms - entry.last_timestamp_ms >= self.expiration_ms
+        )
+
+    def snapshot(self) -> ProducerSnapshot:
+        """The state as it is now."""
+        return self._fold.snapshot(self._map_end_offset)
+
+    def take_snapshot(self, *, durable: bool = True) -> None:
+        """Keep the state in a file, unless there is one of this offset; see `ProducerSnapshotFiles.write`.
+
+        Raises OSError.
+        """
+        if self._map_end_offset > self._last_snapshot_offset:
+            self.snapshot_files.write(self.snapshot(), durable=durable)
+            self._last_snapshot_offset = self._map_end_offset
+
+    def truncate_and_reload(
+        self,
+        local_start_offset: int,
+        log_end_offset: int,
+        now_ms: int,
+        *,
+        high_watermark: int | None = None,
+    ) -> None:
+        """The local segments now hold [local_start_offset, log_end_offset); snapshots outside are removed,
+        durably.
+
+        Where that changes the state, the newest snapshot is loaded that is not above `high_watermark` (None:
+        not above the end), without the producers that have expired, and the caller replays the log from
+        `map_end_offset` on. Without a snapshot that is all of the local segments. Raises OSError.
+        """
+        self.snapshot_files.remove_outside(local_start_offset, log_end_offset)
+        if self._map_end_offset == log_end_offset:
+            self.on_log_start_offset_incremented(local_start_offset)
+        else:
+            loadable_end_offset = log_end_offset
+            if high_watermark is not None:
+                loadable_end_offset = min(log_end_offset, high_watermark)
+            self._load(local_start_offset, loadable_end_offset, now_ms)
+        self._last_snapshot_offset = max(self.snapshot_files.latest or 0, local_start_offset)
+
+    def restore(self, snapshot: ProducerSnapshot, now_ms: int) -> None:
+        """The log is empty and begins where `snapshot`, which is kept in a file, was taken; durable when it
+        returns. Raises OSError."""
+        self.snapshot_files.write(snapshot)
+        self._load(snapshot.end_offset, snapshot.end_offset, now_ms)
+        self._last_snapshot_offset = snapshot.end_offset
+
+    def _load(self, local_start_offset: int, loadable_end_offset: int, now_ms: int) -> None:
+        loaded = self.snapshot_files.newest_at_or_below(loadable_end_offset)
+        entries = () if loaded is None else loaded.entries
+        known = tuple(entry for entry in entries if not self._is_expired(entry, now_ms))
+        self._reset(ProducerSnapshot(local_start_offset if loaded is None else loaded.end_offset, known))
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Forget everything; the log begins anew at `offset`. The snapshots are gone, durably. Raises
+        OSError."""
+        self.snapshot_files.remove_outside(-1, -1)
+        self._reset(ProducerSnapshot(offset, ()))
+        self._last_snapshot_offset = 0
+
+    def _reset(self, snapshot: ProducerSnapshot) -> None:
+        self._fold = ProducerFold(snapshot)
+        self._unreplicated.clear()
+        self._high_watermark = 0
+        self._map_end_offset = snapshot.end_offset
+        self._note_first_unstable_offset()
+
+    def check(self) -> None:
+        """Prove that producers, transactions and offsets agree."""
+        self._fold.check(self._map_end_offset)
+        assert all(first < marker < self._map_end_offset for first, marker in self._unreplicated)
+        unreplicated = [first for first, marker in self._unreplicated if marker >= self._high_watermark]
+        undecided = [first for _, first in self._fold.open_transactions]
+        assert self._first_unstable_offset == min([*undecided, *unreplicated], default=None)
+        offsets = self.snapshot_files.offsets
+        assert list(offsets) == sorted(set(offsets))

@@ -1,0 +1,1 @@
+"""Reads of a log: by offset, by time and by isolation level."""

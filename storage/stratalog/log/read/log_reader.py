@@ -1,0 +1,181 @@
+"""Reading a log beside whatever changes it.
+
+No method takes a lock, unless a file is missing. Each takes the segments once, as the snapshot that they are,
+and answers from these; a segment that is dropped meanwhile makes it look at the log again. What an index file
+says is compared with the data, and made again where it is wrong, so a damaged index is no damage.
+"""
+
+from __future__ import annotations
+
+from stratalog.log.log_parts import LogParts
+from stratalog.log.read import time_lookup
+from stratalog.log.read.fetch_data import FetchData
+from stratalog.log.read.isolation import Isolation
+from stratalog.log.read.segment_info import SegmentInfo, SegmentSource, describe_segment, upload_sources
+from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from stratalog.segment.timestamp_offset import TimestampOffset
+
+
+class LogReader:
+    """Thread-safe: it changes nothing."""
+
+    def __init__(self, parts: LogParts) -> None:
+        self._local = parts.local_log
+        self._offsets = parts.offsets
+        self._availability = parts.availability
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        isolation: Isolation = Isolation.HIGH_WATERMARK,
+        *,
+        min_one_message: bool = True,
+    ) -> FetchData:
+        """Whole batches from the first one that ends at or above `offset`, up to where `isolation` ends.
+
+        At most `max_bytes`, except for a first batch that is larger, if `min_one_message`. Checksums are
+        compared. Raises OffsetOutOfRangeError below `local_log_start_offset` or above `log_end_offset`,
+        CorruptRecordError, DataDirectoryError.
+        """
+
+        def read_once() -> FetchData:
+            # The end first: a list that is taken later has the markers of all transactions below it.
+            limit = self._offsets.end_offset(isolation)
+            # Everything is judged by one list of segments: a newer one may have lost or gained what lies
+            # between.
+            segments = self._local.segments
+            log_end_offset = segments[-1].end_offset
+            if (
+                not (self._offsets.log_start_offset <= offset <= log_end_offset)
+                or offset < segments[0].base_offset
+            ):
+                raise self._offsets.out_of_range(offset)
+            end = min(limit, log_end_offset)
+            if offset >= end:
+                return FetchData(b"", offset)
+            data = self._local.read(
+                segments,
+                offset,
+                max_bytes,
+                end_offset=end,
+                min_one=min_one_message,
+                epoch_at=self._offsets.epoch_at,
+            )
+            if isolation is not Isolation.TXN_COMMITTED or not data.batches:
+                return data
+            aborted = segments.aborted_in(offset, data.next_offset)
+            return data._replace(aborted_transactions=aborted) if aborted else data
+
+        return self._availability.reading(read_once)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions with records in [start_offset, end_offset) whose markers are on this disk,
+        in the order of these; the records may be in the object store only.
+
+        Raises CorruptRecordError, DataDirectoryError.
+        """
+
+        def find() -> tuple[AbortedTransaction, ...]:
+            segments = self._local.segments
+            return segments.aborted_in(max(start_offset, segments.start_offset), end_offset)
+
+        return self._availability.reading(find)
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, isolation: Isolation = Isolation.HIGH_WATERMARK
+    ) -> TimestampOffset | None:
+        """The first local record with that timestamp or a later one, in offset order; markers count.
+
+        Raises CorruptRecordError, DataDirectoryError.
+        """
+        return self._availability.reading(
+            lambda: time_lookup.first_at_or_after(
+                self._local.segments,
+                timestamp_ms,
+                self._offsets.local_log_start_offset,
+                self._offsets.end_offset(isolation),
+            )
+        )
+
+    def max_timestamp(self, isolation: Isolation = Isolation.HIGH_WATERMARK) -> TimestampOffset | None:
+        """The first of the local records that have the highest timestamp; markers count.
+
+        Raises CorruptRecordError, DataDirectoryError.
+        """
+        return self._availability.reading(
+            lambda: time_lookup.newest(
+                self._local.segments,
+                self._offsets.local_log_start_offset,
+                self._offsets.end_offset(isolation),
+            )
+        )
+
+    def end_without(self, offset: int) -> int:
+        """Where the log would end without the batches that end at or above `offset`: there, or where the one
+        of them begins that reaches over it. Raises as `header_at` does."""
+        header = self.header_at(offset)
+        return offset if header is None else min(offset, header.base_offset)
+
+    def header_at(self, offset: int) -> BatchHeader | None:
+        """The header of the first batch that ends at or above `offset`; None where no batch does.
+
+        Its checksum, which covers neither offsets nor epoch, is not compared: a batch whose records were
+        damaged is still known by its header. Raises OffsetOutOfRangeError outside of the local log,
+        CorruptRecordError where no header can be read, DataDirectoryError.
+        """
+
+        def find() -> BatchHeader | None:
+            segments = self._local.segments
+            if not segments.start_offset <= offset <= segments.end_offset:
+                raise self._offsets.out_of_range(offset)
+            for segment in segments.since(offset):
+                position = segment.position_of(offset)
+                if position is not None:
+                    return parse_header(segment.read_bytes(position, HEADER_SIZE))
+            return None
+
+        return self._availability.reading(find)
+
+    def segments(self, proven_end_offset: int = 0) -> tuple[SegmentInfo, ...]:
+        """The local segments, oldest first; of those that begin below `proven_end_offset` checksums tell how
+        old they are. Raises DataDirectoryError."""
+        return self._availability.reading(
+            lambda: tuple(
+                describe_segment(segment, is_proven=segment.base_offset < proven_end_offset)
+                for segment in self._local.segments
+            )
+        )
+
+    def upload_candidates(self, from_offset: int) -> tuple[SegmentSource, ...]:
+        """What may be copied to the object store at or above `from_offset`: sealed, fsynced, below the last
+        stable offset.
+
+        They tile, beginning at `from_offset` or at the log's start, whichever is higher. Raises
+        CorruptRecordError, DataDirectoryError.
+        """
+
+        return self._availability.reading(
+            lambda: upload_sources(
+                self._local.segments.sealed,
+                max(from_offset, self._offsets.local_log_start_offset),
+                min(self._offsets.last_stable_offset, self._offsets.recovery_point),
+            )
+        )
+
+    def read_segment(self, source: SegmentSource, position: int, size: int) -> bytes:
+        """Bytes [position, position + size) of the candidate's segment file, no more than the candidate has.
+
+        Raises OffsetOutOfRangeError where the segment has been dropped, DataDirectoryError.
+        """
+        end_position = source.first_position + source.size_bytes
+        assert source.first_position <= position <= end_position
+
+        def read() -> bytes:
+            segment = self._local.segments.with_base_offset(source.segment_base_offset)
+            if segment is None:
+                raise self._offsets.out_of_range(source.base_offset)
+            return segment.read_bytes(position, min(size, end_position - position))
+
+        return self._availability.reading(read)

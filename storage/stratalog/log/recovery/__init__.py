@@ -1,0 +1,1 @@
+"""Loading a partition directory and recovering it after a crash."""

@@ -1,0 +1,375 @@
+"""Loading a partition's directory: what a former process left, brought to a state that may be served.
+
+After a clean stop the files are what they were; only the end of the active segment is looked at. After any
+other stop `LogRecovery` walks what was not known to be durable, and all behind a transaction index that
+cannot be one, because that is made again from the batches only.
+
+The directory is tidied up: segments that were about to be replaced are or are not, and, once it is known that
+the log can be served, drops that were under way (`.deleted`) are finished and index files without a log are
+removed: a log that is refused is left as it was. Anything that has another kind of name is left alone. A
+segment of a broker's log whose offsets are too far apart for its indexes is split, and what begins with it is
+walked.
+
+With the segments comes the state that follows from them. Leader epochs are read from their file, or found
+again in the batches where it is missing, damaged, or may be older than these; then they are cut to the log
+that is there. Producers are those of the newest snapshot that is of this log, and the batches behind it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE
+from stratalog.log.directory_health import DISK_FAILURES
+from stratalog.log.exchange.segment_swap import settle_swaps
+from stratalog.log.leader_epoch_cache import LeaderEpochCache
+from stratalog.log.local_log import LocalLog
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_state import LogState
+from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles
+from stratalog.log.producers.producer_state_manager import ProducerStateManager
+from stratalog.log.recovery.aborted_evidence import AbortedWitness, is_contradicted
+from stratalog.log.recovery.cut_remains import keep_remains
+from stratalog.log.recovery.log_recovery import LoadProgress, LogRecovery, RecoveredLog, RecoveryReport
+from stratalog.log.recovery.raised_epochs import EpochRaise
+from stratalog.log.recovery.recovered_lineage import (
+    known_or_learnt,
+    require_known_epochs,
+    require_lineage,
+    require_no_lower_epoch,
+    require_no_shift,
+    require_order,
+)
+from stratalog.log.recovery.segment_split import split_segment
+from stratalog.log.retention.late_removal import unlink_leftover
+from stratalog.record.header import MAX_OFFSET
+from stratalog.segment.file_names import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    TRANSACTION_CHECKSUM_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    parse_segment_name,
+    segment_path,
+)
+from stratalog.segment.indexes.transaction_checksum import is_proven, write_checksum
+from stratalog.segment.indexes.transaction_index import TransactionIndex
+from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_resources import SegmentResources
+
+
+class LoadedLog(NamedTuple):
+    """The segments and their state, all of it durable, and what is known to have been deleted."""
+
+    local_log: LocalLog
+    state: LogState
+    log_start_offset: int
+    report: RecoveryReport
+
+
+class LogLoader:
+    """Loads one directory, once. Used by one thread, before anybody else knows the log."""
+
+    def __init__(
+        self,
+        resources: SegmentResources,
+        directory: str,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        recovery_point: int,
+        cleaned_offset: int = 0,
+        producer_id_expiration_ms: int,
+        written_by_broker: bool = False,
+        on_progress: Callable[[LoadProgress], None] | None = None,
+    ) -> None:
+        """`recovery_point`: everything below is known to have been fsynced. `cleaned_offset`: everything
+        below went through a clean. `producer_id_expiration_ms`: idle producers are forgotten after it.
+        `written_by_broker`: see LogManagerSettings. `on_progress` is told before each segment that has to be
+        walked."""
+        self._resources = resources
+        self._filesystem = resources.filesystem
+        self._directory = directory
+        self._config = config
+        self._now_ms = now_ms
+        self._recovery_point = recovery_point
+        self._cleaned_offset = cleaned_offset
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._written_by_broker = written_by_broker
+        self._on_progress = on_progress
+        # Files of dropped segments, and index files without a log whose names another segment may get.
+        self._leftovers: list[str] = []
+        self._nameless: list[str] = []
+        # Segments that have the checksum of a transaction index, and such indexes without one.
+        self._checksums: set[int] = set()
+        self._unproven: list[tuple[LogSegment, bytes]] = []
+
+    def load(self, *, is_new: bool, was_clean: bool, first_offset: int, log_start_offset: int) -> LoadedLog:
+        """`is_new`: the directory was just made. `was_clean`: the former process closed the log.
+        `first_offset`: where a log begins that has no segment. `log_start_offset`: what is below was deleted.
+
+        Raises DataDirectoryError where fsynced bytes are damaged, CorruptRecordError, OSError.
+        """
+        trusted_end_offset, epochs_raised_from = MAX_OFFSET, None
+        while True:
+            segments = self._find_segments()
+            if self._written_by_broker:
+                raised_from = EpochRaise(self._resources, self._directory, was_clean=was_clean).run(segments)
+                epochs_raised_from = epochs_raised_from if raised_from is None else raised_from
+            state = self._new_state()
+            state.producers.snapshot_files.hold()
+            if not segments:
+                self._settle(state)
+                if not is_new:
+                    # A process that was killed may have just dropped segments: they must not come back.
+                    self._filesystem.sync_directory(self._directory)
+                local_log, report = self._begin(state, first_offset), RecoveryReport(was_clean=True)
+                break
+            state.producers.snapshot_files.remove_stray({segment.base_offset for segment in segments})
+            loaded = self._load(state, segments, trusted_end_offset, was_clean=was_clean)
+            if not isinstance(loaded, LogSegment):
+                local_log, report = loaded
+                break
+            self._settle(state)
+            split_segment(self._resources, self._directory, loaded)
+            trusted_end_offset = loaded.base_offset
+        if not self._config.remote_storage_enable:
+            log_start_offset = max(log_start_offset, local_log.segments.start_offset)
+        end_offset = local_log.segments.end_offset
+        state.epochs.truncate_from_end(end_offset)
+        if state.epochs.entries:
+            # An entry above the end must not meet a batch of another epoch there.
+            state.epochs.flush()
+        state.epochs.truncate_from_start(min(log_start_offset, end_offset))
+        report = report._replace(epochs_raised_from=epochs_raised_from)
+        return LoadedLog(local_log, state, log_start_offset, report)
+
+    def _new_state(self) -> LogState:
+        """With the leader epochs that are in the file, none where that is damaged, and no producer yet."""
+        try:
+            epochs = LeaderEpochCache.load(self._filesystem, self._directory)
+        except CorruptRecordError:
+            epochs = LeaderEpochCache(self._filesystem, self._directory)
+        producers = ProducerStateManager(
+            ProducerSnapshotFiles(self._filesystem, self._directory),
+            producer_id_expiration_ms=self._producer_id_expiration_ms,
+        )
+        return LogState(producers, epochs)
+
+    def _begin(self, state: LogState, first_offset: int) -> LocalLog:
+        state.restart_at(first_offset)
+        segment = LogSegment.create(
+            self._resources,
+            self._directory,
+            first_offset,
+            created_ms=self._now_ms,
+            index_interval_bytes=self._config.index_interval_bytes,
+            reserved_bytes=self._config.reserved_bytes,
+        )
+        # An empty log has nothing to lose: its names become durable together with its first records.
+        unsynced = (self._directory, posixpath.dirname(self._directory))
+        return LocalLog(
+            self._resources,
+            self._directory,
+            [segment],
+            unsynced=unsynced,
+            may_be_reserved=self._config.preallocate,
+        )
+
+    def _load(
+        self, state: LogState, segments: list[LogSegment], trusted_end_offset: int, *, was_clean: bool
+    ) -> RecoveredLog | LogSegment:
+        """The log; or a segment that has to be split first."""
+        trusted_count = self._trusted_count(segments, state.epochs, was_clean=was_clean)
+        trusted_count = min(trusted_count, sum(s.base_offset < trusted_end_offset for s in segments))
+        if was_clean and trusted_count == len(segments) and self._activate(segments):
+            self._require_closed_end(segments[-1].end_offset)
+            if self._written_by_broker:
+                require_order(self._resources.files, segments)
+            local_log = LocalLog(
+                self._resources, self._directory, segments, unsynced=(), may_be_reserved=False
+            )
+            require_known_epochs(segments, state.epochs)
+            if not state.epochs.entries:
+                state.learn_epochs(segments)
+            state.reload_producers(segments, local_log.segments.end_offset, self._now_ms)
+            self._settle(state)
+            return RecoveredLog(local_log, RecoveryReport(was_clean=True))
+        recovery = LogRecovery(
+            self._resources,
+            self._directory,
+            self._config,
+            state,
+            recovery_point=self._recovery_point,
+            cleaned_offset=self._cleaned_offset,
+            written_by_broker=self._written_by_broker,
+            was_clean=was_clean,
+            on_progress=self._on_progress,
+        )
+        known = LeaderEpochCache(self._filesystem, self._directory, state.epochs.entries)
+        found = recovery.walk(segments, trusted_count, self._now_ms)
+        if isinstance(found, LogSegment):
+            end_offset = require_no_shift(self._resources.files, found)
+            if was_clean:
+                self._require_closed_end(end_offset)
+            return found
+        if was_clean:
+            self._require_closed_end(found.walked[-1].end_offset)
+        if self._written_by_broker:
+            require_order(self._resources.files, [*found.durable, found.walked[0].segment])
+            require_no_lower_epoch(self._resources.files, found.walked[-1], state.latest_epoch)
+            if not was_clean:
+                known.replace(known_or_learnt(known, state.epochs))
+        require_known_epochs(found.durable, known)
+        require_lineage(self._resources.files, found, known, state.epochs)
+        remains = keep_remains(self._filesystem, self._resources.files, self._directory, found)
+        self._settle(state)
+        recovered = recovery.keep(found)
+        return recovered._replace(report=recovered.report._replace(remains=tuple(remains)))
+
+    def _settle(self, state: LogState) -> None:
+        """The log is served: tidy up what had to stay as it was until that was known. Raises OSError."""
+        for path in self._leftovers:
+            unlink_leftover(self._filesystem, path)
+        for path in self._nameless:
+            self._filesystem.unlink(path)
+        self._leftovers.clear()
+        self._nameless.clear()
+        for segment, data in self._unproven:
+            # From now on it is. Where there is no room it is another start's turn.
+            try:
+                write_checksum(
+                    self._filesystem, self._directory, segment.base_offset, data, segment.size_bytes
+                )
+            except OSError as failure:
+                if failure.errno in DISK_FAILURES:
+                    raise
+        self._unproven.clear()
+        state.producers.snapshot_files.remove_unfinished()
+        state.producers.snapshot_files.release()
+
+    def _require_closed_end(self, end_offset: int) -> None:
+        """Whoever closed the log wrote down where it ends; a checkpoint that is gone says nothing."""
+        if 0 < self._recovery_point < end_offset:
+            raise DataDirectoryError(
+                "a log that was closed ends above its recovery point: its last batch is damaged, or the"
+                " checkpoint is; restore them from a copy, or set the partition's offset in the checkpoint"
+                " to 0",
+                path=self._directory,
+                checkpoint=RECOVERY_POINT_FILE,
+                end_offset=end_offset,
+                recovery_point=self._recovery_point,
+            )
+
+    def _trusted_count(self, segments: list[LogSegment], epochs: LeaderEpochCache, *, was_clean: bool) -> int:
+        """How many segments from the first on may be what they say: their offsets go into indexes, and their
+        transaction index can be one. A broker's has all that their batches have, too."""
+        witness = (
+            AbortedWitness(self._resources.files, epochs, may_have_newer=not was_clean)
+            if self._written_by_broker
+            else None
+        )
+        for count, segment in enumerate(segments):
+            if not segment.fits(segment.end_offset - 1) and self._overflows(segment):
+                return count
+            if not segment.has_aborted and segment.base_offset in self._checksums:
+                if not self._is_proven(segment, b""):
+                    # Its index is gone.
+                    return count
+                # Of one without an entry nothing is.
+                self._nameless.append(
+                    segment_path(self._directory, segment.base_offset, TRANSACTION_CHECKSUM_SUFFIX)
+                )
+            if not segment.has_aborted and witness is None:
+                continue
+            try:
+                index = TransactionIndex.load(self._filesystem, self._directory, segment.base_offset)
+            except CorruptRecordError:
+                return count
+            data = index.to_bytes()
+            is_whole = self._is_proven(segment, data)
+            if is_whole is False:
+                return count
+            if witness is not None and witness.misses_entry(index, segment):
+                return count
+            has_file, segment.has_aborted = segment.has_aborted, index.last is not None
+            is_sealed = segment is not segments[-1]
+            if index.last is not None and is_sealed and index.last.last_offset >= segment.end_offset:
+                return count
+            if has_file and is_sealed and is_whole is None:
+                if is_contradicted(index, segments[: count + 1]):
+                    return count
+                self._unproven.append((segment, data))
+        return len(segments)
+
+    def _is_proven(self, segment: LogSegment, index: bytes) -> bool | None:
+        """See `transaction_checksum.is_proven`."""
+        return is_proven(self._filesystem, self._directory, segment.base_offset, index, segment.size_bytes)
+
+    def _overflows(self, segment: LogSegment) -> bool:
+        """A batch is too far from the segment's base, and not only the next segment."""
+        try:
+            return any(not segment.fits(header.last_offset) for _, header in segment.batches())
+        except CorruptRecordError:
+            return False
+
+    def _find_segments(self) -> list[LogSegment]:
+        """All segments in order, none of them active yet; the directory's leftovers are noted."""
+        names = settle_swaps(self._filesystem, self._directory)
+        self._leftovers += [
+            f"{self._directory}/{name}"
+            for name in names
+            if name.endswith(DELETED_SUFFIX) and parse_segment_name(name.removesuffix(DELETED_SUFFIX))
+        ]
+        parsed = [found for name in names if (found := parse_segment_name(name)) is not None]
+        base_offsets = {base_offset for base_offset, suffix in parsed if suffix == LOG_SUFFIX}
+        for base_offset, suffix in parsed:
+            if base_offset not in base_offsets:
+                path = segment_path(self._directory, base_offset, suffix)
+                # Of a segment that was dropped no other one gets the name; where the log goes on one may.
+                is_dropped = base_offset < min(base_offsets, default=0)
+                (self._leftovers if is_dropped else self._nameless).append(path)
+        aborted = {base_offset for base_offset, suffix in parsed if suffix == TRANSACTION_INDEX_SUFFIX}
+        self._checksums = {base for base, suffix in parsed if suffix == TRANSACTION_CHECKSUM_SUFFIX}
+        self._unproven.clear()
+        segments = [
+            self._segment(base_offset, has_aborted=base_offset in aborted)
+            for base_offset in sorted(base_offsets)
+        ]
+        for segment, follower in pairwise(segments):
+            segment.end_offset = follower.base_offset
+        return segments
+
+    def _segment(self, base_offset: int, *, has_aborted: bool) -> LogSegment:
+        return LogSegment(
+            self._resources,
+            self._directory,
+            base_offset,
+            end_offset=base_offset,
+            size_bytes=self._filesystem.file_size(segment_path(self._directory, base_offset, LOG_SUFFIX)),
+            created_ms=self._now_ms,
+            index_interval_bytes=self._config.index_interval_bytes,
+            indexes=None,
+            has_aborted=has_aborted,
+        )
+
+    def _activate(self, segments: list[LogSegment]) -> bool:
+        """Make the last segment of a closed log active again; False, with none active, where its files do not
+        agree with each other."""
+        active = segments[-1]
+        try:
+            active.resume()
+        except (FileNotFoundError, CorruptRecordError):
+            return False
+        index = active.indexes().transaction_index
+        if is_contradicted(index, segments):
+            active.close()
+            segments[-1] = self._segment(active.base_offset, has_aborted=True)
+            return False
+        data = index.to_bytes()
+        if data and self._is_proven(active, data) is None:
+            self._unproven.append((active, data))
+        return True

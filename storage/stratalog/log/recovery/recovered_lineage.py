@@ -1,0 +1,241 @@
+"""Proving that what a recovery found is one log: contradictions that no crash makes.
+
+A crash loses bytes, or leaves nonsense in their place; both end in a checksum that does not match. It does
+not change the base offset or the leader epoch of a batch, which the checksum leaves out, and keep the rest.
+So where sound batches contradict each other, the next segment or the leader epochs of the log (which are
+durable before a batch has them), something else has been at the disk. Which of the two is right nobody knows:
+nothing is cut, and a human decides.
+
+Leader epochs have no checksum in their file either. What is walked is held against them batch by batch; of
+what is not, the two batches around each place where the file lets an epoch begin, because there it shows if a
+number of the file is another one now. Only the beginning of the first epoch may be too late unseen: below it
+no epoch is known, which is what a log looks like whose beginning was deleted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, EpochEntry, LeaderEpochCache
+from stratalog.log.recovery.batch_place import require_end_below
+from stratalog.log.recovery.log_recovery import WalkedLog, WalkedSegment
+from stratalog.record.batch import crc_matches
+from stratalog.record.builder import NO_LEADER_EPOCH
+from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, BatchHeader, parse_header
+from stratalog.record.native.batch_row import BatchRow
+from stratalog.segment.batch_walk import valid_rows, walk
+from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.open_files import OpenFiles
+
+
+def require_lineage(
+    files: OpenFiles, found: WalkedLog, known: LeaderEpochCache, followed: LeaderEpochCache
+) -> None:
+    """`known`: the leader epochs of the file, as they were loaded. `followed`: as the batches say.
+
+    Raises DataDirectoryError where they contradict each other, or the batches do. Raises OSError.
+    """
+    last = found.walked[-1]
+    if last.lost_bytes:
+        require_no_shift(files, last.segment)
+    if known.entries:
+        _require_epochs(files, found.walked, known, followed)
+
+
+def known_or_learnt(known: LeaderEpochCache, followed: LeaderEpochCache) -> tuple[EpochEntry, ...]:
+    """What is `known`, and behind it what the batches have besides: the file may be older than they are.
+
+    Changes nothing.
+    """
+    newest = known.entries[-1] if known.entries else EpochEntry(NO_LEADER_EPOCH, -1)
+    learnt = [
+        entry
+        for entry in followed.entries
+        if entry.epoch > newest.epoch and entry.start_offset > newest.start_offset
+    ]
+    return (*known.entries, *learnt)
+
+
+def require_no_lower_epoch(files: OpenFiles, last: WalkedSegment, leader_epoch: int) -> None:
+    """A broker's log does not end before a sound batch that would go on with it, but for its leader epoch,
+    which is below that one. Raises DataDirectoryError, OSError."""
+    path = last.segment.path
+    with files.use(path) as file:
+        follower = _header(file.read_at(last.valid_bytes, HEADER_SIZE))
+        if follower is None or follower.size_in_bytes > last.lost_bytes:
+            return
+        if follower.base_offset < last.end_offset or follower.leader_epoch >= leader_epoch:
+            return
+        if crc_matches(file.read_at(last.valid_bytes, follower.size_in_bytes), 0, follower):
+            raise lower_epoch(path, follower, leader_epoch)
+
+
+def lower_epoch(path: str, header: BatchHeader, epoch_before: int) -> DataDirectoryError:
+    """The error for a batch that is sound, but for that."""
+    return DataDirectoryError(
+        "a sound batch has a lower leader epoch than the one before it, of which the log's file of epochs "
+        f"says nothing; restore them from a copy, or remove {LEADER_EPOCH_FILE} if the batches are right",
+        path=path,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        epoch_before=epoch_before,
+    )
+
+
+def require_no_shift(files: OpenFiles, segment: LogSegment) -> int:
+    """The last valid batch of the segment is not followed by a sound one that begins in a hole before it.
+
+    Such a batch has lost its place. One that begins still lower is what an older use of the disk has left
+    behind the log. Returns where the valid batches end. Raises DataDirectoryError, OSError.
+    """
+    with files.use(segment.path) as file:
+        last_two: list[BatchRow] = []
+        for rows, _ in valid_rows(file, segment.size_bytes, segment.base_offset, NO_LEADER_EPOCH):
+            last_two = [*last_two, *rows][-2:]
+        if not last_two:
+            return segment.base_offset
+        last = last_two[-1]
+        end_offset = last.last_offset + 1
+        end_before = last_two[0].last_offset + 1 if len(last_two) > 1 else segment.base_offset
+        base_offset = parse_header(file.read_at(last.position, HEADER_SIZE)).base_offset
+        follower = _header(file.read_at(last.end_position, HEADER_SIZE))
+        if follower is None or last.end_position + follower.size_in_bytes > segment.size_bytes:
+            return end_offset
+        if not end_before <= follower.base_offset <= last.last_offset or base_offset == end_before:
+            return end_offset
+        if crc_matches(file.read_at(last.end_position, follower.size_in_bytes), 0, follower):
+            require_end_below(segment, end_offset, follower.base_offset)
+    return end_offset
+
+
+def _header(data: bytes) -> BatchHeader | None:
+    try:
+        return parse_header(data)
+    except CorruptRecordError:
+        return None
+
+
+def require_order(files: OpenFiles, segments: Sequence[LogSegment]) -> None:
+    """Segments that are not walked, in order: no sound batch of one ends above the next one's base.
+
+    Where a batch cannot be read, whoever reads it is told. Raises DataDirectoryError, OSError.
+    """
+    for segment, follower in pairwise(segments):
+        try:
+            position = _position_below(segment, follower.base_offset)
+        except CorruptRecordError:
+            # An index cannot be made of a segment that does not end before the next one.
+            position = 0
+        try:
+            with files.use(segment.path) as file:
+                located = deque(walk(file, position, segment.size_bytes, epochs_ascend=False), maxlen=1)
+                for last_position, header in located:
+                    if crc_matches(file.read_at(last_position, header.size_in_bytes), 0, header):
+                        require_end_below(segment, header.next_offset, follower.base_offset)
+        except CorruptRecordError:
+            continue
+
+
+def require_known_epochs(segments: Sequence[LogSegment], known: LeaderEpochCache) -> None:
+    """Segments that are not walked, in order: the batches around each entry have the epochs that these say.
+
+    Where a header cannot be read, whoever reads the batch is told. Raises DataDirectoryError, OSError.
+    """
+    if not segments:
+        return
+    # What lies below them is on no disk any more.
+    entries = known.entries_in_range(segments[0].base_offset, MAX_OFFSET)
+    for entry in entries:
+        offset = min(entry.start_offset, segments[-1].end_offset)
+        for segment, header in _batches_around(segments, offset):
+            require_epoch(segment, header, known)
+            if entry is not entries[0] and header.base_offset < offset <= header.last_offset:
+                # Only the first one may begin within a batch, where the log was cut.
+                raise _contradicts_epochs(segment, header, entry.epoch)
+
+
+def _batches_around(segments: Sequence[LogSegment], offset: int) -> Iterator[tuple[LogSegment, BatchHeader]]:
+    """The last batch that begins below `offset`, and the first that begins there or above."""
+    count = bisect_left(segments, offset, key=lambda segment: segment.base_offset)
+    last: tuple[LogSegment, BatchHeader] | None = None
+    for segment in segments[max(0, count - 1) :]:
+        try:
+            for _, header in segment.batches(_position_below(segment, offset)):
+                if header.base_offset >= offset:
+                    yield from [last] if last is not None else []
+                    yield segment, header
+                    return
+                last = segment, header
+        except CorruptRecordError:
+            return
+    if last is not None:
+        yield last
+
+
+def _position_below(segment: LogSegment, offset: int) -> int:
+    """Where a batch begins that ends below `offset`; the segment's beginning, where no index knows one."""
+    floor = None if offset <= segment.base_offset else segment.indexes().offset_index.floor(offset - 1)
+    if floor is None:
+        return 0
+    header = parse_header(segment.read_bytes(floor.position, HEADER_SIZE))
+    return floor.position if header.last_offset == floor.offset else 0
+
+
+def _require_epochs(
+    files: OpenFiles, walked: Sequence[WalkedSegment], known: LeaderEpochCache, followed: LeaderEpochCache
+) -> None:
+    start_offset = max(walked[0].segment.base_offset, known.entries[0].start_offset)
+    end_offset = walked[-1].end_offset
+    if start_offset >= end_offset:
+        return
+    claimed = set(known.entries_in_range(start_offset, end_offset))
+    # Where compaction took the first batch of an epoch, it begins later in the batches than in the file.
+    for entry in sorted(claimed ^ set(followed.entries_in_range(start_offset, end_offset))):
+        found = _batch_at(files, walked, entry.start_offset)
+        if found is not None:
+            require_epoch(*found, known)
+
+
+def is_newer(header: BatchHeader, known: LeaderEpochCache) -> bool:
+    """The batch has an epoch that the file may not have had yet when it was copied."""
+    if not known.entries:
+        return False
+    latest = known.entries[-1]
+    return latest.epoch < header.leader_epoch and latest.start_offset < header.base_offset
+
+
+def require_epoch(segment: LogSegment, header: BatchHeader, known: LeaderEpochCache) -> None:
+    """The batch has the epoch that the file says, if it says one. Raises DataDirectoryError."""
+    expected_epoch = known.epoch_for_offset(header.base_offset)
+    if expected_epoch is not None and expected_epoch != header.leader_epoch:
+        raise _contradicts_epochs(segment, header, expected_epoch)
+
+
+def _contradicts_epochs(segment: LogSegment, header: BatchHeader, expected_epoch: int) -> DataDirectoryError:
+    return DataDirectoryError(
+        "a batch has another leader epoch than the log's file of epochs says, so one of the two was damaged; "
+        "restore it from a copy, or remove the segments with the batch if the store has them, or "
+        f"{LEADER_EPOCH_FILE} if the batches are right",
+        path=segment.path,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        expected_epoch=expected_epoch,
+    )
+
+
+def _batch_at(
+    files: OpenFiles, walked: Sequence[WalkedSegment], offset: int
+) -> tuple[LogSegment, BatchHeader] | None:
+    """The first batch that ends at or above `offset`; None where a hole ends the log, and nothing follows."""
+    for item in walked:
+        if item.end_offset <= offset:
+            continue
+        with files.use(item.segment.path) as file:
+            for located in walk(file, 0, item.valid_bytes):
+                if located.header.last_offset >= offset:
+                    return item.segment, located.header
+    return None

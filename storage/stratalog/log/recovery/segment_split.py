@@ -1,0 +1,92 @@
+"""Splitting a segment whose offsets are too far apart for its indexes.
+
+An index holds offsets as distances from the segment's base, in 31 bits. Old brokers merged segments over that
+limit when they compacted; what they left is taken apart before anything else is done with it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.file_contents import read_pieces, write_file
+from stratalog.base.filesystem import FileSystem
+from stratalog.log.exchange.segment_swap import replace_segments
+from stratalog.record.builder import NO_LEADER_EPOCH
+from stratalog.record.header import HEADER_SIZE, parse_header
+from stratalog.segment.batch_walk import valid_rows
+from stratalog.segment.file_names import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_path,
+)
+from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
+from stratalog.segment.indexes.transaction_index import TransactionIndex
+from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_resources import SegmentResources
+
+
+class _Part(NamedTuple):
+    """The bytes of one of the new segments in the old one's file."""
+
+    base_offset: int
+    start_position: int
+    end_position: int
+
+
+def split_segment(resources: SegmentResources, directory: str, segment: LogSegment) -> None:
+    """Replace the segment by as many as it takes. Of indexes they have only that of aborted transactions;
+    what is behind the last valid batch stays where it is. Durable when it returns.
+
+    Raises OSError; `settle_swaps` then goes on with it, or takes it back.
+    """
+    parts = _parts(resources, segment)
+    aborted = _aborted_by_part(resources.filesystem, directory, segment.base_offset, parts)
+    with resources.files.use(segment.path) as file:
+        for part in parts:
+            path = segment_path(directory, part.base_offset, LOG_SUFFIX) + CLEANED_SUFFIX
+            write_file(resources.filesystem, path, read_pieces(file, part.start_position, part.end_position))
+            if entries := aborted[part.base_offset]:
+                path = segment_path(directory, part.base_offset, TRANSACTION_INDEX_SUFFIX) + CLEANED_SUFFIX
+                write_file(resources.filesystem, path, [entries])
+    replace_segments(resources.filesystem, directory, [part.base_offset for part in parts], [segment])
+    segment.unlink_deleted()
+
+
+def _parts(resources: SegmentResources, segment: LogSegment) -> list[_Part]:
+    parts = [_Part(segment.base_offset, 0, segment.size_bytes)]
+    next_offset = segment.base_offset
+    with resources.files.use(segment.path) as file:
+        found = valid_rows(file, segment.size_bytes, segment.base_offset, NO_LEADER_EPOCH)
+        for row in chain.from_iterable(rows for rows, _ in found):
+            if row.last_offset - parts[-1].base_offset > MAX_RELATIVE_OFFSET:
+                # Without a hole before it, wherever the distance allows.
+                fits = row.last_offset - next_offset <= MAX_RELATIVE_OFFSET
+                header = parse_header(file.read_at(row.position, HEADER_SIZE))
+                base_offset = next_offset if fits else header.base_offset
+                parts[-1] = parts[-1]._replace(end_position=row.position)
+                parts.append(_Part(base_offset, row.position, segment.size_bytes))
+            next_offset = row.last_offset + 1
+    return [part for part in parts if part.start_position < part.end_position]
+
+
+def _aborted_by_part(
+    filesystem: FileSystem, directory: str, base_offset: int, parts: Sequence[_Part]
+) -> dict[int, bytes]:
+    """The contents of the parts' transaction indexes, by base offset; of a damaged one all, so that it is
+    found to be damaged again."""
+    path = segment_path(directory, base_offset, TRANSACTION_INDEX_SUFFIX)
+    data = filesystem.read_file(path) if filesystem.exists(path) else b""
+    try:
+        entries = list(TransactionIndex(base_offset, data))
+    except CorruptRecordError:
+        return dict.fromkeys([part.base_offset for part in parts], data)
+    indexes = [TransactionIndex(part.base_offset) for part in parts]
+    for entry in entries:
+        ordinal = bisect_right(parts, entry.last_offset, key=lambda part: part.base_offset) - 1
+        indexes[ordinal].append(entry)
+    return {index.base_offset: index.to_bytes() for index in indexes}

@@ -1,0 +1,1 @@
+"""Removal of data from a log: retention, truncation and deferred deletion."""

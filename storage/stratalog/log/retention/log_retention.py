@@ -1,0 +1,216 @@
+"""Lets the oldest segments of a log go: below its start first, then what is too much, then what is too old.
+
+`retention` has the rules. What goes is renamed at once, so that nobody finds it any more, and its files are
+unlinked later, by the caller: readers that hold a segment finish. The log start follows, of a log that has no
+other tier, and with it what is known of epochs and producers. Where the system does not let a segment go, it
+stays, with all behind it, for the next time.
+
+A segment whose newest record claims to be of the future is never old enough, and keeps all behind it from
+going by age. The log of the process says so once for each, and they are counted. So it is with one whose age
+is not known because a batch is damaged that it follows from: checksums are compared before a segment goes.
+What was found damaged is compared again when its file has another time, and once an hour: a copy that is put
+in its place may have the time of the damaged one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.log.directory_health import DISK_FAILURES
+from stratalog.log.log_config import LogConfig
+from stratalog.log.log_parts import LogParts
+from stratalog.log.retention import retention
+from stratalog.segment.log_segment import LogSegment
+
+logger = logging.getLogger(__name__)
+
+DAMAGED_AGAIN_S = 60 * 60
+"""How long what was found damaged is not read again."""
+
+
+class LogRetention:
+    """Guarded by UnifiedLog: its flush lock and its lock are held for every change but of what `prove_ages`
+    finds, which is replaced as a whole."""
+
+    def __init__(self, parts: LogParts, topic_partition: TopicPartition, roll: Callable[[], None]) -> None:
+        """`roll` begins a new segment."""
+        self._clock = parts.clock
+        self._topic_partition = topic_partition
+        self._local = parts.local_log
+        self._state = parts.state
+        self._offsets = parts.offsets
+        self._availability = parts.availability
+        self._roll = roll
+        self._filesystem = parts.local_log.resources.filesystem
+        self._newest_ms_of = retention.newest_ms_on(self._filesystem)
+        self._reported_base_offset = self._damaged_base_offset = -1
+        # Segments whose age was proven, with the size that they had.
+        self._proven: dict[LogSegment, int] = {}
+        # The one whose age a damaged batch hides, with the time of its file: it is not read at every look.
+        self._damaged: tuple[LogSegment, int] | None = None
+        self._damaged_until_s = 0.0
+        # The one that ended the last look at ages, because it claims to be of the future.
+        self._future_base_offset: int | None = None
+
+    @property
+    def future_segment_count(self) -> int:
+        """Segments that keep themselves, and what follows them, from being dropped by age because they claim
+        to be of the future: as of the last look, and one at most, since the first one ends it."""
+        base_offset = self._future_base_offset
+        return int(base_offset is not None and base_offset >= self._offsets.local_log_start_offset)
+
+    def prove_ages(self, rule: retention.RetentionRule, config: LogConfig) -> None:
+        """Compare checksums of what `drop_beyond` drops by age. That may read whole segments: under no lock,
+        beside appends. Raises CorruptRecordError, DataDirectoryError."""
+        proven: dict[LogSegment, int] = {}
+
+        def is_older(segment: LogSegment, before_ms: int) -> bool:
+            size_bytes = segment.size_bytes
+            if not self._seems_older(segment, before_ms):
+                return False
+            if not self._is_proven(segment, size_bytes) and not self._is_sound(segment):
+                return False
+            proven[segment] = size_bytes
+            return True
+
+        self._count_of(rule, config, is_older)
+        self._proven = proven
+
+    def drop_beyond(self, rule: retention.RetentionRule, config: LogConfig) -> tuple[LogSegment, ...]:
+        """Drop what the rule lets go; by age, what was proven: the rest is another look's. Raises
+        CorruptRecordError, DataDirectoryError."""
+
+        def is_older(segment: LogSegment, before_ms: int) -> bool:
+            return self._seems_older(segment, before_ms) and self._is_proven(segment, segment.size_bytes)
+
+        self._future_base_offset = None
+        return self._drop(self._count_of(rule, config, is_older), config)
+
+    def _count_of(self, rule: retention.RetentionRule, config: LogConfig, is_older: retention.IsOlder) -> int:
+        now_ms = self._clock.now_ms()
+        return self._availability.reading(
+            lambda: rule(self._local.segments, self._offsets, config, is_older, now_ms)
+        )
+
+    def _drop(self, count: int, config: LogConfig) -> tuple[LogSegment, ...]:
+        """Drop the first `count` segments, and those below the log start."""
+        count = max(count, retention.below_log_start(self._local.segments, self._offsets))
+        if count == 0:
+            return ()
+        self._availability.require_online()
+        if count == len(self._local.segments):
+            # There is always an active segment, and it is never dropped: begin a new one, empty, first.
+            try:
+                self._roll()
+            except DataDirectoryError:
+                if count == 1 or self._availability.refusal() is not None:
+                    raise
+                # A disk that is full has no room for it before the others have gone.
+                count -= 1
+        self._sync_snapshots()
+        with self._availability.unchanged_on_refusal():
+            count = self._local.put_aside_oldest(count, self._tell_left)
+        start_offset = self._local.segments[count].base_offset
+        if not config.remote_storage_enable:
+            # Before the list is another one: who misses them is told where the log starts by now.
+            self._offsets.log_start_offset = max(self._offsets.log_start_offset, start_offset)
+        with self._availability.offline_on_failure():
+            dropped = self._local.drop_oldest(count)
+            self._remove_snapshots(start_offset)
+        if not config.remote_storage_enable:
+            self.follow_log_start()
+        self._offsets.recovery_point = max(self._offsets.recovery_point, start_offset)
+        return dropped
+
+    def _sync_snapshots(self) -> None:
+        """What is remembered of the batches that go is only there. Raises DataDirectoryError."""
+        snapshot_files = self._state.producers.snapshot_files
+        snapshots = snapshot_files.take_unsynced()
+        with self._availability.offline_on_failed_sync(lambda: snapshot_files.put_back(snapshots)):
+            snapshot_files.sync(snapshots)
+
+    def _remove_snapshots(self, start_offset: int) -> None:
+        """Those of what went. Raises OSError where the disk has failed; others do no harm by staying."""
+        try:
+            self._state.producers.snapshot_files.remove_before(start_offset)
+        except OSError as failure:
+            if failure.errno in DISK_FAILURES:
+                raise
+            self._tell_left(failure)
+
+    def _tell_left(self, failure: OSError) -> None:
+        logger.warning(
+            "a file of a deleted segment of %s cannot be removed, and stays until the next start: correct"
+            " what the reason says, reason=`%s`",
+            self._topic_partition,
+            failure,
+        )
+
+    def follow_log_start(self) -> None:
+        """Forget what was known of the records below the log start."""
+        self._state.epochs.truncate_from_start(self._offsets.log_start_offset)
+        self._state.producers.on_log_start_offset_incremented(self._offsets.log_start_offset)
+        self._state.publish(self._offsets.high_watermark)
+
+    def _is_tiered(self, segment: LogSegment) -> bool:
+        """There is nothing to lose."""
+        return segment.end_offset <= self._offsets.tiered_end_offset
+
+    def _is_proven(self, segment: LogSegment, size_bytes: int) -> bool:
+        return self._is_tiered(segment) or self._proven.get(segment) == size_bytes
+
+    def _seems_older(self, segment: LogSegment, before_ms: int) -> bool:
+        """As its index and its headers say."""
+        try:
+            return self._newest_ms(segment) < before_ms
+        except CorruptRecordError as damage:
+            if self._is_tiered(segment):
+                return self._filesystem.modified_ms(segment.path) < before_ms
+            self._report_damage(segment, damage)
+            return False
+
+    def _is_sound(self, segment: LogSegment) -> bool:
+        seen = segment, self._filesystem.modified_ms(segment.path)
+        if self._damaged == seen and self._clock.monotonic_s() < self._damaged_until_s:
+            return False
+        try:
+            segment.prove_max_timestamp()
+        except CorruptRecordError as damage:
+            self._damaged, self._damaged_until_s = seen, self._clock.monotonic_s() + DAMAGED_AGAIN_S
+            self._report_damage(segment, damage)
+            return False
+        return True
+
+    def _report_damage(self, segment: LogSegment, damage: CorruptRecordError) -> None:
+        if segment.base_offset > self._damaged_base_offset:
+            self._damaged_base_offset = segment.base_offset
+            logger.warning(
+                "%s has a segment whose age is not known, which is not dropped by age, nor is what"
+                " follows it; restore its file from a copy and restart the server, or delete the records,"
+                " base_offset=`%d` reason=`%s`",
+                self._topic_partition,
+                segment.base_offset,
+                damage,
+            )
+
+    def _newest_ms(self, segment: LogSegment) -> int:
+        newest_ms, now_ms = self._newest_ms_of(segment), self._clock.now_ms()
+        # They are asked for oldest first, and the first of the future ends it: there is one at a time.
+        if newest_ms <= now_ms:
+            return newest_ms
+        self._future_base_offset = segment.base_offset
+        if segment.base_offset > self._reported_base_offset:
+            self._reported_base_offset = segment.base_offset
+            logger.warning(
+                "%s has a segment with records of the future, which is not dropped by age, nor is what"
+                " follows it; correct the producer's clock, or delete the records,"
+                " base_offset=`%d` newest_ms=`%d` now_ms=`%d`",
+                self._topic_partition,
+                segment.base_offset,
+                newest_ms,
+                now_ms,
+            )
+        return newest_ms

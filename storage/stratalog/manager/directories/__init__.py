@@ -1,0 +1,1 @@
+"""Log directories: ownership, checkpoints and disk failures."""

@@ -1,0 +1,320 @@
+"""All directories that hold logs: opened together, each for itself from then on.
+
+A directory is known by its path, by where that leads to, and by the id in its meta.properties: the same disk
+under two names is refused, and so is a directory that lies in another one, or a copy that lacks something of
+its original. One that the operating system refuses is offline and the rest go on, as long as there is one
+left. But a directory of another process, of another store, or with properties that nobody can read is a
+mistake of whoever named it: no start.
+
+A partition has one directory. It is where it was found, or else the one with the fewest partitions of those
+that take new ones. Where a directory could not be read at the start, or is missing, a partition that is found
+nowhere may be in it, so it is not begun anew elsewhere, unless the caller knows that it has never been
+opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.types import TopicPartition
+from stratalog.log.directory_health import DirectoryHealth
+from stratalog.log.disk_error import disk_error
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.copied_directories import require_whole_copies
+from stratalog.manager.directories.data_directory import read_properties
+from stratalog.manager.directories.log_directory import (
+    LogDirectory,
+    LogDirectoryStatus,
+    OpenedDirectory,
+    unusable,
+)
+from stratalog.manager.directories.meta_properties import DIRECTORY_ID
+from stratalog.manager.directories.sibling_directories import SiblingDirectories, log_missing
+from stratalog.manager.directories.watched_filesystem import WatchedFileSystem
+
+logger = logging.getLogger(__name__)
+
+
+class LogDirectories:
+    """Thread-safe. `guard` is held for a change of what a directory knows; under it nothing waits for a log,
+    and `on_all_failed` may be called under any lock."""
+
+    def __init__(
+        self, filesystem: FileSystem, paths: Sequence[str], on_all_failed: Callable[[], None]
+    ) -> None:
+        """Use `open`."""
+        self.guard = threading.RLock()
+        self._on_all_failed = on_all_failed
+        self._failure_lock = threading.Lock()
+        self._has_told = True
+        self._listeners: list[Callable[[str], None]] = []
+        self._healths = [DirectoryHealth(path, self._tell_failed) for path in paths]
+        self.filesystem: FileSystem = WatchedFileSystem(filesystem, self._healths)
+        """What the logs are to use: it notices where a disk fails."""
+        self._directories: tuple[LogDirectory, ...] = ()
+        self._siblings = SiblingDirectories(())
+
+    @staticmethod
+    def open(
+        filesystem: FileSystem,
+        ids: IdGenerator,
+        paths: Sequence[str],
+        cordoned: Sequence[str],
+        on_all_failed: Callable[[], None],
+    ) -> LogDirectories:
+        """Lock all, and find out what is in them. `cordoned`: those of `paths` that take nothing new.
+        `on_all_failed` is called once, when the last directory goes offline later on.
+
+        Raises DataDirectoryInUseError, DataDirectoryError: then none is locked.
+        """
+        assert set(cordoned) <= set(paths)
+        _require_apart(filesystem, paths)
+        directories = LogDirectories(filesystem, paths, on_all_failed)
+        try:
+            first_failure = directories._open_each(ids, cordoned)
+            directories._require_one_store()
+            require_whole_copies(directories.filesystem, directories.online())
+            directories._siblings = SiblingDirectories(directories._directories)
+            # Only now: a start that was refused is no crash.
+            begin_failure = directories._begin_each()
+            if not directories.online():
+                failure = first_failure or begin_failure
+                assert failure is not None
+                raise unusable(paths[0], failure) from failure
+        except BaseException:
+            directories.release()
+            raise
+        with directories._failure_lock:
+            directories._has_told = False
+        log_missing(directories.missing())
+        return directories
+
+    def _open_each(self, ids: IdGenerator, cordoned: Sequence[str]) -> OSError | None:
+        """Open what can be opened; returns the first failure of the others."""
+        first_failure: OSError | None = None
+        paths_by_id: dict[str, str] = {}
+        for health in self._healths:
+            opened: OpenedDirectory | None = None
+            try:
+                # Before it is locked: a second name of a directory that is here already is that, and not
+                # another process.
+                found_id = read_properties(self.filesystem, health.path).get(DIRECTORY_ID, "")
+                if found_id in paths_by_id:
+                    raise DataDirectoryError(
+                        "two log directories have the same directory.id, so they are one directory under two"
+                        " names, or one is a copy of the other; leave one of them out",
+                        path=health.path,
+                        other_path=paths_by_id[found_id],
+                        directory_id=found_id,
+                    )
+                opened = OpenedDirectory.open(self.filesystem, health.path, ids.uuid())
+                paths_by_id[opened.files.directory_id] = health.path
+            except OSError as failure:
+                if len(self._healths) == 1:
+                    # Nothing goes on without it: the error says all.
+                    raise unusable(health.path, failure) from failure
+                first_failure = first_failure or failure
+                health.fail(str(failure))
+            directory = LogDirectory(health, opened, is_cordoned=health.path in cordoned)
+            self._directories = (*self._directories, directory)
+        return first_failure
+
+    def _begin_each(self) -> OSError | None:
+        """Begin each that could be opened; returns the first failure."""
+        first_failure: OSError | None = None
+        for directory in self.online():
+            try:
+                directory.begin()
+            except OSError as failure:
+                first_failure = first_failure or failure
+                directory.health.fail(str(failure))
+        return first_failure
+
+    def release(self) -> None:
+        """Let other processes have them."""
+        for directory in self._directories:
+            directory.release()
+
+    def __iter__(self) -> Iterator[LogDirectory]:
+        return iter(self._directories)
+
+    def online(self) -> list[LogDirectory]:
+        """Those that work."""
+        return [directory for directory in self._directories if directory.is_online]
+
+    def at(self, path: str) -> LogDirectory:
+        """Raises DataDirectoryError where none has this path."""
+        for directory in self._directories:
+            if directory.path == path:
+                return directory
+        raise DataDirectoryError(
+            "there is no log directory of this path; name one of those that the server was started with",
+            path=path,
+            log_dirs=", ".join(directory.path for directory in self._directories),
+        )
+
+    def of(self, log: UnifiedLog) -> LogDirectory:
+        """The directory that the log is in."""
+        return self.at(posixpath.dirname(log.directory))
+
+    def holders(self, partition: TopicPartition) -> list[LogDirectory]:
+        """The directories that have the partition, online or not; more than one where an older topic had its
+        name, or a move was cut off."""
+        with self.guard:
+            return [directory for directory in self._directories if partition in directory.partitions]
+
+    def holder(self, partition: TopicPartition) -> LogDirectory | None:
+        """The directory that has the partition, online or not; None where none is known to have it."""
+        return next(iter(self.holders(partition)), None)
+
+    def require_not_offline(self, partition: TopicPartition) -> None:
+        """Raises DataDirectoryError where the partition is in a directory that is offline."""
+        for directory in self._directories:
+            if not directory.is_online and partition in directory.partitions:
+                raise DataDirectoryError(
+                    "the partition is in a log directory that is offline; repair the disk and restart the"
+                    " server",
+                    path=directory.partition_path(partition),
+                    reason=directory.health.reason,
+                )
+
+    def missing(self) -> tuple[LogDirectoryStatus, ...]:
+        """Those that were used with these before, and are not here: where they were last."""
+        with self.guard:
+            return self._siblings.missing()
+
+    @property
+    def is_all_known(self) -> bool:
+        """None is offline or missing: what is in none of them is nowhere."""
+        return all(directory.is_online for directory in self._directories) and not self.missing()
+
+    def forget(self, directory_id: str) -> str:
+        """Do without a missing directory from now on, see `SiblingDirectories.forget`."""
+        with self.guard:
+            return self._siblings.forget(directory_id)
+
+    def require_nowhere(self, partition: TopicPartition) -> None:
+        """Raises DataDirectoryError where the partition, which no other directory has, may be in one that
+        nobody could look into."""
+        for missing in self.missing():
+            raise DataDirectoryError(
+                "the partition may be in a log directory that is missing; start the server with it, its disk"
+                " mounted, or go on without what is in it by `stratalog log-dirs forget ID` and a restart",
+                path=f"{missing.path}/{partition}",
+                directory_id=missing.directory_id,
+                reason=missing.reason,
+            )
+        for directory in self._directories:
+            if not directory.is_known:
+                raise DataDirectoryError(
+                    "the partition may be in a log directory that is offline; repair the disk and restart the"
+                    " server, or start it without that directory and let `stratalog log-dirs forget` give up"
+                    " what is in it",
+                    path=directory.partition_path(partition),
+                    reason=directory.health.reason,
+                )
+
+    def emptiest(self) -> LogDirectory:
+        """Where a new partition goes. Raises DataDirectoryError where no directory takes any."""
+        online = self.online()
+        open_ones = [directory for directory in online if not directory.is_cordoned]
+        if not online:
+            self._directories[0].require_online()
+        if not open_ones:
+            raise DataDirectoryError(
+                "no log directory takes new partitions, all that work are cordoned; uncordon one",
+                path=self._directories[0].path,
+            )
+        return min(open_ones, key=lambda directory: len(directory.partitions))
+
+    def cordon(self, path: str, *, is_cordoned: bool) -> None:
+        """No new partition goes there from now on, or may again. Raises DataDirectoryError where there is no
+        such directory."""
+        with self.guard:
+            self.at(path).is_cordoned = is_cordoned
+
+    @property
+    def bound_store_id(self) -> str | None:
+        """The store that they are tied to, as far as they can be read."""
+        with self.guard:
+            found = (directory.files.bound_store_id for directory in self.online())
+            return next((store_id for store_id in found if store_id is not None), None)
+
+    def bind_store(self, store_id: str) -> None:
+        """Tie all that work to a store for good, and to each other: from now on a start misses what is not
+        there. Raises DataDirectoryError where one is tied to another store, or cannot be written."""
+        with self.guard:
+            online = self.online()
+            # Those that are tied already say first whether it is the right one.
+            for directory in sorted(online, key=lambda one: one.files.bound_store_id is None):
+                try:
+                    directory.files.bind_store(store_id)
+                except OSError as failure:
+                    # A disk that has failed is offline by now, and keeps no other from being used.
+                    if directory.is_online:
+                        raise disk_error(failure, directory.path) from failure
+            self._siblings.note()
+
+    def _require_one_store(self) -> None:
+        bound: dict[str, str] = {}
+        for directory in self.online():
+            store_id = directory.files.bound_store_id
+            if store_id is not None:
+                bound[store_id] = directory.path
+        if len(bound) > 1:
+            (store_id, path), (other_id, other_path), *_ = bound.items()
+            raise DataDirectoryError(
+                "the log directories belong to different object stores; use only those of one store",
+                path=path,
+                store_id=store_id,
+                other_path=other_path,
+                other_store_id=other_id,
+            )
+
+    def tell_failures_to(self, listener: Callable[[str], None]) -> None:
+        """`listener` is called with the path of each directory that goes offline from now on, once, under any
+        lock."""
+        self._listeners.append(listener)
+
+    def _tell_failed(self, failed: DirectoryHealth) -> None:
+        for listener in self._listeners:
+            listener(failed.path)
+        with self._failure_lock:
+            if self._has_told or any(health.reason is None for health in self._healths):
+                return
+            self._has_told = True
+        logger.critical("the last log directory has failed: there is no disk left to serve from")
+        self._on_all_failed()
+
+
+def _require_apart(filesystem: FileSystem, paths: Sequence[str]) -> None:
+    """Raises DataDirectoryError where two paths lead to one directory, or one of them into another."""
+    assert paths, "there is at least one log directory"
+    known: dict[str, str] = {}
+    for path in paths:
+        try:
+            real_path = filesystem.real_path(path)
+        except OSError:
+            # Opening it says so.
+            continue
+        for other_real_path, other_path in known.items():
+            if other_real_path == real_path:
+                raise DataDirectoryError(
+                    "two log directories are one and the same; leave one of them out",
+                    path=path,
+                    other_path=other_path,
+                    real_path=real_path,
+                )
+            if posixpath.commonpath([real_path, other_real_path]) in (real_path, other_real_path):
+                raise DataDirectoryError(
+                    "log directories must not lie one inside the other; put them beside each other",
+                    path=path,
+                    other_path=other_path,
+                )
+        known[real_path] = path

@@ -1,0 +1,229 @@
+"""The move of a partition to another log directory, while it takes appends.
+
+::
+
+    waiting --run--> copying --> swapping --> done
+       |               |   ^        |
+       |               |   +--------+   the log has grown too much meanwhile
+       +---------------+--> cancelled
+                       |            |
+                       +------------+--> failed, with a reason
+
+The copy grows in `TARGET/TOPIC-N.MOVE-future`, beside the log (see `LogCopy`). The cleaner is paused for the
+whole of it; retention, deletions of records, flushes and reads go on. Truncating, deleting or closing the log
+ends the move before.
+
+The commit, under the log's locks, when everything is durable in the new place::
+
+    1. checkpoints of the target     what they say of the partition means nothing while it is elsewhere
+    2. rename -future to TOPIC-N     and sync of the target: here the target becomes the partition
+    3. rename in the source          to TOPIC-N.MOVE-delete, synced: no start without the target's disk finds
+                                     an older copy
+    4. the log uses the new place    nothing was acknowledged between 2 and here
+
+and behind it, without a lock: the source's checkpoints, the cleaner's, the mark (see `move_mark`), the files.
+
+A crash before 2 leaves the source and a `-future` directory, which says that somebody wanted the move; one
+between 2 and 3 leaves both, and the mark says that the target is the partition. Where the source's disk is
+full, or refuses 3 for another reason, it is tried again behind 4, see `LeavingDirectory`. Where the target's
+disk fails in 2, nobody knows whether the rename is durable: the source says that it is void before the log
+goes on. Where even that fails, the log goes offline.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from contextlib import suppress
+from typing import NamedTuple
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import LogStoreError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.cleaner.cleaner_manager import CleanerManager
+from stratalog.cleaner.throttler import Throttler
+from stratalog.log.exchange.log_copy import LogCopy
+from stratalog.manager.moves.moved_directory import MovedDirectory, MovePlan
+from stratalog.manager.partitions.put_away import PutAway
+
+logger = logging.getLogger(__name__)
+
+_STEP_BYTES = 256 * 1024
+
+
+class MoveState(enum.Enum):
+    """See the module's description."""
+
+    WAITING = "waiting"
+    COPYING = "copying"
+    SWAPPING = "swapping"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def is_final(self) -> bool:
+        return self in (MoveState.DONE, MoveState.CANCELLED, MoveState.FAILED)
+
+
+class MoveProgress(NamedTuple):
+    """What an operator should know of a move."""
+
+    partition: TopicPartition
+    source_path: str
+    """Of the log directory, as is the target's."""
+    target_path: str
+    state: MoveState
+    copied_bytes: int
+    remaining_bytes: int
+    """It may grow: the log does."""
+    reason: str
+    """Why it failed or was cancelled; empty otherwise."""
+
+
+class _MoveCancelledError(Exception):
+    """The move shall end. Never leaves this module."""
+
+
+class LogMove:
+    """Thread-safe: one thread calls `run`, once; any other may look at it, or end it."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        clock: Clock,
+        plan: MovePlan,
+        cleaner: CleanerManager,
+        throttler: Throttler,
+        away: PutAway,
+    ) -> None:
+        """`throttler`: of what is copied, but for the last bit. `away` gets what the partition has left, or a
+        copy that could not be removed. Raises DataDirectoryError where the target is offline."""
+        self.partition = plan.log.topic_partition
+        self.source_path = plan.source.path
+        self.target_path = plan.target.path
+        self._clock = clock
+        self._log = plan.log
+        self._cleaner = cleaner
+        self._throttler = throttler
+        self._away = away
+        self._directory = MovedDirectory(filesystem, plan)
+        self._changed = threading.Condition()
+        self._state = MoveState.WAITING
+        self._reason = ""
+        # Why the move shall end, once somebody wants it, and whether it is to begin again.
+        self._ending: str | None = None
+        self._is_still_wanted = False
+        self._copy: LogCopy | None = None
+
+    @property
+    def state(self) -> MoveState:
+        return self._state
+
+    @property
+    def progress(self) -> MoveProgress:
+        """As it is now. No lock is taken."""
+        copy, state, size_bytes = self._copy, self._state, self._log.size_bytes
+        copied_bytes = 0 if copy is None else copy.copied_bytes
+        if state is MoveState.DONE:
+            copied_bytes = size_bytes
+        return MoveProgress(
+            self.partition,
+            self.source_path,
+            self.target_path,
+            state,
+            copied_bytes,
+            max(0, size_bytes - copied_bytes),
+            self._reason,
+        )
+
+    def cancel(self, reason: str, *, is_still_wanted: bool = False) -> MoveState:
+        """End the move and wait until it has ended; it may be done by then. `is_still_wanted`: the next
+        process shall begin it again.
+
+        Not for the thread that runs it, nor for a caller who holds a lock of the log or of the directories.
+        """
+        with self._changed:
+            if not self._state.is_final and self._ending is None:
+                self._ending, self._is_still_wanted = reason, is_still_wanted
+            if self._state is MoveState.WAITING:
+                self._end(MoveState.CANCELLED, reason)
+        self._throttler.interrupt()
+        with self._changed:
+            while not self._state.is_final:
+                self._clock.wait(self._changed, None)
+            return self._state
+
+    def run(self) -> MoveState:
+        """Move the partition; returns how that ended. What went wrong with it is in `progress`."""
+        with self._changed:
+            if self._state is not MoveState.WAITING:
+                return self._state
+            self._state = MoveState.COPYING
+        state, reason = MoveState.FAILED, "the move ended by an error that nobody expected; see the log"
+        try:
+            with self._cleaner.paused(self.partition):
+                self._move()
+                self._settle()
+            state, reason = MoveState.DONE, ""
+        except _MoveCancelledError as ending:
+            state, reason = MoveState.CANCELLED, str(ending)
+        except LogStoreError as failure:
+            reason = str(failure)
+        finally:
+            if self._directory.is_committed:
+                state = MoveState.DONE
+            elif state is MoveState.FAILED or not self._is_still_wanted:
+                self._directory.clean_up(self._away)
+            with self._changed:
+                self._end(state, reason)
+        logger.log(
+            logging.WARNING if state is MoveState.FAILED else logging.INFO,
+            "the move of %s to %s has ended: %s",
+            self.partition,
+            self.target_path,
+            f"{state.value}, {reason}" if reason else state.value,
+        )
+        return state
+
+    def _end(self, state: MoveState, reason: str) -> None:
+        self._state, self._reason = state, reason
+        self._changed.notify_all()
+
+    def _require_wanted(self) -> None:
+        if self._ending is not None:
+            raise _MoveCancelledError(self._ending)
+
+    def _move(self) -> None:
+        self._require_wanted()
+        self._copy = copy = self._directory.begin()
+        is_moved = False
+        while not is_moved:
+            self._require_wanted()
+            copied_bytes = copy.advance(_STEP_BYTES)
+            if copied_bytes:
+                self._throttler.take(copied_bytes, self._require_wanted)
+            if copy.is_close:
+                copy.prepare()
+                self._directory.note_offsets(copy.durable_end_offset)
+                is_moved = self._swap(copy)
+
+    def _swap(self, copy: LogCopy) -> bool:
+        """False where the log has grown so much meanwhile that more has to be copied before."""
+        with self._changed:
+            # From here on nobody ends it.
+            self._require_wanted()
+            self._state = MoveState.SWAPPING
+        is_moved = self._log.relocate(copy, self._directory.commit)
+        if not is_moved:
+            self._state = MoveState.COPYING
+        return is_moved
+
+    def _settle(self) -> None:
+        """The log is in the new place: put away what is left of the old one."""
+        self._directory.settle(self._away)
+        # Without it the cleaner begins at the log's start.
+        with suppress(OSError):
+            self._cleaner.moved(self.partition, self.source_path, self.target_path)

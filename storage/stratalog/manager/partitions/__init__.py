@@ -1,0 +1,1 @@
+"""Partition directories: metadata files, deletion, strays and losses."""

@@ -1,0 +1,1 @@
+"""Compression codecs, as Kafka's clients write and read them."""

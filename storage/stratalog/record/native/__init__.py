@@ -1,0 +1,1 @@
+"""Per-record and per-batch kernels: the compiled module, its plain reference, and their value types."""

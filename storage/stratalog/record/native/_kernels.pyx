@@ -1,0 +1,196 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""The compiled kernels: hand-written C for the bytes, this file for the Python objects around it.
+
+Each function or class is the twin of the one of its name in ``pure_kernels``, ``pure_key_kernels``,
+``pure_batch_kernels``, ``pure_clean_kernels`` or ``pure_offset_map``; ``kernels``, ``batch_kernels`` and
+``offset_map`` say what they promise. The bytes that are worked on are exported buffers, so they stay in place
+while the interpreter lock is released.
+Only `encode_records` and `decode_records` keep the lock: they make and read Python objects all the time.
+"""
+
+import sys
+
+cimport cython
+
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stddef cimport ptrdiff_t
+from libc.stdint cimport INT32_MAX, UINT32_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from stratalog.base.errors import CorruptRecordError, InvalidRequestError
+from stratalog.record.native.batch_filter import FilteredBatches
+from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow
+from stratalog.record.columns import MAX_COLUMN_BYTES
+from stratalog.record.native.copied_records import CopiedRecords
+from stratalog.record.native.index_rows import IndexProgress, IndexRows
+from stratalog.record.native.key_entries import KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, KeyEntries
+from stratalog.record.record import Record
+from stratalog.record.records_summary import RecordsSummary
+from stratalog.record.native.scanned_batches import ScannedBatches
+
+if sys.byteorder != "little":
+    raise ImportError("the compiled kernels are for little-endian machines")
+
+
+cdef extern from *:
+    """
+    /* An empty tuple of a subclass, to be filled at once. */
+    static PyObject *new_tuple_of(PyObject *type, Py_ssize_t size)
+    {
+        return ((PyTypeObject *)type)->tp_alloc((PyTypeObject *)type, size);
+    }
+    """
+    object new_tuple_of(object type, Py_ssize_t size)
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    void PyObject_GC_UnTrack(object)
+
+
+include "kernels.pxi"
+
+
+cdef dict MESSAGES = {
+    KERNEL_BAD_FRAME: "a record is not framed well; the batch's bytes were changed",
+    KERNEL_BAD_HEADER: "a header's name is not UTF-8",
+    KERNEL_BAD_OFFSET: "a record lies behind the last offset of its batch",
+    KERNEL_BAD_TIMESTAMP: "a record's timestamp is out of range",
+    KERNEL_BAD_ORDER: "the key stream is not sorted; make it again from the slice's data",
+    KERNEL_BAD_ORDINAL: "a key stream points behind its slice",
+}
+
+
+cdef int check_status(kernel_status status) except -1:
+    if status == KERNEL_OK:
+        return 0
+    if status == KERNEL_NO_MEMORY:
+        raise MemoryError
+    raise CorruptRecordError(MESSAGES[status])
+
+
+@cython.freelist(32)
+@cython.final
+cdef class Export:
+    """The bytes of an object, which stay in place as long as this lives."""
+
+    cdef Py_buffer view
+    cdef bint is_held
+    cdef uint8_t *data
+    cdef size_t size
+
+    def __dealloc__(self):
+        if self.is_held:
+            PyBuffer_Release(&self.view)
+
+
+cdef Export export(object source, int flags=PyBUF_SIMPLE):
+    cdef Export result = Export.__new__(Export)
+    PyObject_GetBuffer(source, &result.view, flags)
+    result.is_held = True
+    result.data = <uint8_t *> result.view.buf
+    result.size = <size_t> result.view.len
+    return result
+
+
+@cython.freelist(8)
+@cython.final
+cdef class Scratch:
+    """Memory that is given back when this is."""
+
+    cdef uint8_t *data
+
+    def __dealloc__(self):
+        PyMem_Free(self.data)
+
+
+cdef Scratch scratch(size_t size):
+    cdef Scratch result = Scratch.__new__(Scratch)
+    result.data = <uint8_t *> PyMem_Malloc(size)
+    if result.data == NULL:
+        raise MemoryError
+    return result
+
+
+cdef object memory_view(void *data, size_t size):
+    return PyMemoryView_FromMemory(<char *> data, <Py_ssize_t> size, PyBUF_READ)
+
+
+def scan_records(payload, int64_t records_count, int64_t last_offset_delta):
+    """See ``kernels.scan_records``."""
+    cdef Export source = export(payload)
+    cdef records_summary summary
+    cdef kernel_status status
+    with nogil:
+        status = kernel_scan(source.data, source.size, records_count, last_offset_delta, &summary)
+    check_status(status)
+    return RecordsSummary(
+        summary.tombstone_count,
+        summary.null_key_count,
+        summary.max_timestamp_delta,
+        summary.is_dense,
+        summary.min_timestamp_delta,
+        summary.first_offset_delta,
+        summary.last_offset_delta,
+        summary.max_timestamp_offset_delta,
+    )
+
+
+def copy_records(
+    payload,
+    int64_t records_count,
+    survivors,
+    int64_t first_ordinal,
+    *,
+    int64_t first_offset_delta,
+    int64_t end_offset_delta,
+    bint drop_tombstones,
+    int64_t timestamp_shift,
+):
+    """See ``kernels.copy_records``."""
+    cdef Export source = export(payload)
+    cdef Export bits = export(survivors)
+    cdef copy_rule rule
+    cdef copy_result result
+    cdef record_walk walk
+    cdef kernel_status status
+    cdef Scratch memory
+    cdef size_t room = source.size
+    cdef int64_t bits_count = <int64_t> bits.size * 8
+    if not walk_begin(&walk, source.data, source.size, records_count):
+        raise CorruptRecordError(MESSAGES[KERNEL_BAD_FRAME])
+    if first_ordinal < 0 or first_ordinal > bits_count or records_count > bits_count - first_ordinal:
+        raise CorruptRecordError("the slice has more records than survivor bits", first_ordinal=first_ordinal)
+    rule.first_offset_delta = first_offset_delta
+    rule.end_offset_delta = end_offset_delta
+    rule.timestamp_shift = timestamp_shift
+    rule.drop_tombstones = drop_tombstones
+    if timestamp_shift != 0:
+        room += COPY_GROWTH_BYTES * <size_t> records_count
+    memory = scratch(room + 1)
+    with nogil:
+        status = kernel_copy(
+            source.data, source.size, records_count, bits.data, <uint64_t> first_ordinal, &rule, memory.data, &result)
+    check_status(status)
+    return CopiedRecords(
+        PyBytes_FromStringAndSize(<char *> memory.data, <Py_ssize_t> result.size),
+        result.count,
+        result.first_delta,
+        result.last_delta,
+        result.max_timestamp_delta,
+        result.tombstone_count,
+        result.dropped_tombstone_count,
+    )
+
+
+include "object_kernels.pxi"
+include "key_kernels.pxi"
+include "batch_kernels.pxi"
+include "column_kernels.pxi"
+include "clean_kernels.pxi"

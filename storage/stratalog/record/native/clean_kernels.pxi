@@ -1,0 +1,424 @@
+# The offset map and the filter of the log cleaner. A part of _kernels.pyx.
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+
+from array import array as int_array
+
+from stratalog.record.native.cleaned_batches import CleanedBatches, CleanedRecords
+from stratalog.record.native.put_batches import PutBatches, PutRecords
+
+cdef extern from "transactions.h" nogil:
+    ctypedef struct aborted_span:
+        pass
+
+    ctypedef struct aborted_spans:
+        const aborted_span *spans
+        size_t count
+
+    ctypedef struct open_transaction:
+        bint is_kept
+
+    ctypedef struct open_transactions:
+        open_transaction *entries
+        size_t count
+        size_t room
+
+    ctypedef struct producer_epoch:
+        pass
+
+    size_t kernel_aborted_spans(const uint8_t *entries, size_t count, int64_t start_offset, int64_t end_offset,
+                                aborted_span *spans)
+    open_transaction *open_of(const open_transactions *open, int64_t producer_id)
+    void note_data(open_transactions *open, int64_t producer_id, bint is_kept)
+    void end_transaction(open_transactions *open, int64_t producer_id)
+
+
+cdef extern from "offset_map.h" nogil:
+    ctypedef struct map_state "offset_map":
+        uint64_t count
+        uint64_t slots_count
+        uint64_t max_entries
+        int64_t latest_offset
+        bint is_full
+
+    ctypedef struct map_slot:
+        pass
+
+    ctypedef struct put_result:
+        size_t end_position
+        int64_t next_offset
+        int64_t records_count
+        int64_t null_key_count
+
+    ctypedef struct clean_rule:
+        int64_t now_ms
+        int64_t horizon_ms
+        int64_t stop_offset
+        const int64_t *kept_empty
+        size_t kept_empty_count
+        aborted_spans aborted
+        const producer_epoch *kept_epochs
+        size_t kept_epochs_count
+
+    ctypedef struct judged_record:
+        pass
+
+    ctypedef struct clean_room:
+        size_t target_bytes
+        size_t judged_count
+        size_t data_count
+        size_t control_count
+
+    ctypedef struct clean_memory:
+        judged_record *judged
+        uint8_t *target
+        batch_row *rows
+        size_t rows_room
+        int64_t *dropped_aborts
+        open_transactions *open
+
+    ctypedef struct clean_result:
+        size_t end_position
+        int64_t next_offset
+        size_t size
+        size_t run_begin
+        size_t run_end
+        size_t rows_count
+        int64_t records_in
+        int64_t records_kept
+        int64_t null_key_count
+        int64_t dropped_tombstone_count
+        int64_t aborted_count
+        int64_t dropped_marker_count
+        size_t dropped_aborts_count
+        bint has_waiting_marker
+        int64_t max_timestamp
+        int64_t max_timestamp_offset
+        int64_t last_offset
+        int64_t earliest_horizon
+        int64_t latest_horizon
+
+    ctypedef struct kept_records:
+        size_t size
+        int64_t count
+        int64_t max_timestamp_delta
+        int64_t tombstone_count
+        int64_t dropped_tombstone_count
+        int64_t null_key_count
+
+    bint kernel_map_begin(map_state *map, const uint8_t *hash_key16, uint64_t capacity, uint64_t max_entries)
+    void kernel_map_end(map_state *map)
+    bint kernel_map_check(const map_state *map, uint64_t *probed_count)
+    int64_t kernel_map_get(const map_state *map, const uint8_t *key, size_t size)
+    kernel_status kernel_put_records(map_state *map, const uint8_t *payload, size_t size, int64_t records_count,
+                                     int64_t base_offset, int64_t first_offset, put_result *result)
+    void kernel_put_batches(map_state *map, const uint8_t *data, size_t size, int64_t first_offset,
+                            int64_t stop_offset, const aborted_spans *aborted, put_result *result)
+    void kernel_measure_clean(const uint8_t *data, size_t size, const clean_rule *rule, clean_room *room)
+    void kernel_clean_batches(const uint8_t *data, size_t size, const map_state *map, const clean_rule *rule,
+                              const clean_room *room, const clean_memory *memory, clean_result *result)
+    kernel_status kernel_clean_records(const uint8_t *payload, size_t size, int64_t records_count, int64_t base_offset,
+                                       const map_state *map, bint drop_tombstones, int64_t timestamp_shift,
+                                       judged_record *judged, uint8_t *target, kept_records *kept)
+
+
+cdef enum:
+    SLOT_BYTES = 24
+
+assert sizeof(map_slot) == SLOT_BYTES
+cdef uint64_t MAX_CAPACITY = UINT64_MAX // (2 * SLOT_BYTES)
+
+
+cdef Export int64_values(values):
+    """An array of them is read in place."""
+    if not isinstance(values, int_array) or values.typecode != "q":
+        values = int_array("q", values)
+    return export(values)
+
+
+cdef aborted_spans spans_of(Export values):
+    cdef aborted_spans result
+    assert values.size % sizeof(aborted_span) == 0, "a span has three numbers"
+    result.spans = <const aborted_span *> values.data
+    result.count = values.size // sizeof(aborted_span)
+    return result
+
+
+def aborted_spans_in(entries, int64_t start_offset, int64_t end_offset):
+    """See ``offset_map.aborted_spans_in``."""
+    cdef Export source = export(entries)
+    cdef size_t count = source.size // 34, found
+    cdef aborted_span *spans
+    assert source.size % 34 == 0, "whole entries"
+    room = PyByteArray_FromStringAndSize(NULL, count * sizeof(aborted_span))
+    spans = <aborted_span *> PyByteArray_AS_STRING(room)
+    with nogil:
+        found = kernel_aborted_spans(source.data, count, start_offset, end_offset, spans)
+    values = int_array("q")
+    values.frombytes(memoryview(room)[:found * sizeof(aborted_span)])
+    return values
+
+
+@cython.final
+cdef class OpenTransactions:
+    """See ``pure_open_transactions.OpenTransactions``."""
+
+    cdef open_transactions open
+
+    def __dealloc__(self):
+        PyMem_Free(self.open.entries)
+
+    def __len__(self):
+        return <Py_ssize_t> self.open.count
+
+    cdef int make_room(self, size_t more) except -1:
+        """For so many that are not there yet."""
+        cdef size_t room = self.open.count + more
+        cdef void *entries
+        if room <= self.open.room:
+            return 0
+        room += room // 2
+        entries = PyMem_Realloc(self.open.entries, room * sizeof(open_transaction))
+        if entries == NULL:
+            raise MemoryError
+        self.open.entries = <open_transaction *> entries
+        self.open.room = room
+        return 0
+
+    def on_data(self, int64_t producer_id, *, bint is_kept):
+        self.make_room(1)
+        note_data(&self.open, producer_id, is_kept)
+
+    def on_marker(self, int64_t producer_id):
+        cdef open_transaction *found = open_of(&self.open, producer_id)
+        is_kept = None if found == NULL else bool(found.is_kept)
+        end_transaction(&self.open, producer_id)
+        return is_kept
+
+
+@cython.final
+cdef class OffsetMap:
+    """See ``pure_offset_map.OffsetMap``."""
+
+    cdef map_state map
+
+    def __init__(self, hash_key16, uint64_t capacity, double load_factor):
+        cdef Export key = export(hash_key16)
+        cdef map_state *place = &self.map
+        cdef uint64_t max_entries
+        cdef bint is_there
+        assert key.size == HASH_KEY_BYTES, "a hash key has 16 bytes"
+        assert 0 < capacity, "a map has at least one slot"
+        assert 0.0 < load_factor <= 1.0, "a part of the slots is used, or all"
+        assert place.slots_count == 0, "a map is made once"
+        if capacity > MAX_CAPACITY:
+            raise MemoryError
+        max_entries = max(1, int(capacity * load_factor))
+        with nogil:
+            is_there = kernel_map_begin(place, key.data, capacity, max_entries)
+        if not is_there:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef map_state *place = &self.map
+        # To give many pages back takes its time.
+        with nogil:
+            kernel_map_end(place)
+
+    @staticmethod
+    def slots_for(memory_bytes):
+        return max(1, memory_bytes // SLOT_BYTES - 1)
+
+    @property
+    def memory_bytes(self):
+        return self.map.slots_count * SLOT_BYTES
+
+    @property
+    def max_entries(self):
+        return self.map.max_entries
+
+    @property
+    def latest_offset(self):
+        return self.map.latest_offset
+
+    @property
+    def is_full(self):
+        return self.map.is_full
+
+    def __len__(self):
+        return <Py_ssize_t> self.map.count
+
+    @property
+    def mean_probe_slots(self):
+        cdef map_state *place = &self.map
+        cdef uint64_t probed_count
+        with nogil:
+            kernel_map_check(place, &probed_count)
+        return probed_count / place.count if place.count else 0.0
+
+    def check(self):
+        cdef map_state *place = &self.map
+        cdef uint64_t probed_count
+        cdef bint is_sound
+        with nogil:
+            is_sound = kernel_map_check(place, &probed_count)
+        assert is_sound, "keys lie at their homes or behind, in the order of their hashes"
+
+    def get(self, key):
+        cdef Export source = export(key)
+        cdef int64_t offset = kernel_map_get(&self.map, source.data, source.size)
+        return None if offset < 0 else offset
+
+    def put_records(self, payload, int64_t records_count, int64_t base_offset, int64_t first_offset):
+        cdef Export source = export(payload)
+        cdef map_state *place = &self.map
+        cdef kernel_status status
+        cdef put_result result
+        assert base_offset >= 0, "offsets are not negative"
+        with nogil:
+            status = kernel_put_records(
+                place, source.data, source.size, records_count, base_offset, first_offset, &result)
+        check_status(status)
+        return PutRecords(result.records_count, result.null_key_count, place.is_full)
+
+    def put_batches(self, data, size_t position, int64_t first_offset, int64_t stop_offset, aborted=()):
+        cdef Export source = export(data)
+        cdef Export spans = int64_values(aborted)
+        cdef aborted_spans known = spans_of(spans)
+        cdef map_state *place = &self.map
+        cdef put_result result
+        assert position <= source.size, "positions lie in the data"
+        with nogil:
+            kernel_put_batches(place, source.data + position, source.size - position, first_offset, stop_offset,
+                               &known, &result)
+        return PutBatches(
+            position + result.end_position,
+            result.next_offset,
+            result.records_count,
+            result.null_key_count,
+            place.is_full,
+        )
+
+    def skip_to(self, int64_t offset):
+        assert not self.map.is_full, "what comes behind a key that was refused is not looked at"
+        if self.map.latest_offset < offset:
+            self.map.latest_offset = offset
+
+
+cdef list batch_rows(const batch_row *rows, size_t count, int64_t output_position):
+    cdef list result = PyList_New(<Py_ssize_t> count)
+    for index in range(count):
+        row = new_tuple_of(BatchRow, 5)
+        put_item(row, 0, output_position + <int64_t> rows[index].position)
+        put_item(row, 1, rows[index].size)
+        put_item(row, 2, rows[index].last_offset)
+        put_item(row, 3, rows[index].max_timestamp)
+        put_item(row, 4, rows[index].is_noted)
+        # Numbers only: nothing in it can lead back to it.
+        PyObject_GC_UnTrack(row)
+        Py_INCREF(row)
+        PyList_SET_ITEM(result, <Py_ssize_t> index, row)
+    return result
+
+
+def clean_batches(
+    data, size_t position, OffsetMap offset_map, rule, OpenTransactions transactions, int64_t output_position=0
+):
+    """See ``offset_map.clean_batches``."""
+    cdef Export source = export(data)
+    cdef Export last_offsets, spans, epochs
+    cdef map_state *place = &offset_map.map
+    cdef clean_rule cleaning
+    cdef clean_room room
+    cdef clean_result result
+    cdef clean_memory memory
+    cdef Scratch judged, rows, dropped
+    assert position <= source.size, "positions lie in the data"
+    cleaning.now_ms, cleaning.horizon_ms, cleaning.stop_offset, kept_empty, aborted, kept_epochs = <tuple> rule
+    last_offsets, spans, epochs = int64_values(kept_empty), int64_values(aborted), int64_values(kept_epochs)
+    assert epochs.size % sizeof(producer_epoch) == 0, "a producer's epoch has two numbers"
+    cleaning.kept_empty = <const int64_t *> last_offsets.data
+    cleaning.kept_empty_count = last_offsets.size // sizeof(int64_t)
+    cleaning.aborted = spans_of(spans)
+    cleaning.kept_epochs = <const producer_epoch *> epochs.data
+    cleaning.kept_epochs_count = epochs.size // sizeof(producer_epoch)
+    with nogil:
+        kernel_measure_clean(source.data + position, source.size - position, &cleaning, &room)
+    judged = scratch(room.judged_count * sizeof(judged_record))
+    rows = scratch(MAX_ROW_COUNT * sizeof(batch_row))
+    dropped = scratch(room.control_count * sizeof(int64_t) + 1)
+    transactions.make_room(room.data_count)
+    made = PyByteArray_FromStringAndSize(NULL, <Py_ssize_t> room.target_bytes)
+    memory.judged = <judged_record *> judged.data
+    memory.target = <uint8_t *> PyByteArray_AS_STRING(made)
+    memory.rows = <batch_row *> rows.data
+    memory.rows_room = MAX_ROW_COUNT
+    memory.dropped_aborts = <int64_t *> dropped.data
+    memory.open = &transactions.open
+    with nogil:
+        kernel_clean_batches(
+            source.data + position, source.size - position, place, &cleaning, &room, &memory, &result)
+    if result.size == 0:
+        kept = memoryview(data)[position + result.run_begin:position + result.run_end]
+    else:
+        PyByteArray_Resize(made, <Py_ssize_t> result.size)
+        kept = made
+    return CleanedBatches(
+        kept,
+        position + result.end_position,
+        result.next_offset,
+        batch_rows(<batch_row *> rows.data, result.rows_count, output_position),
+        result.records_in,
+        result.records_kept,
+        result.null_key_count,
+        result.dropped_tombstone_count,
+        result.aborted_count,
+        result.dropped_marker_count,
+        [memory.dropped_aborts[index] for index in range(result.dropped_aborts_count)],
+        bool(result.has_waiting_marker),
+        result.max_timestamp,
+        result.max_timestamp_offset,
+        result.last_offset,
+        result.end_position,
+        result.earliest_horizon,
+        result.latest_horizon,
+    )
+
+
+def clean_records(
+    payload,
+    int64_t records_count,
+    int64_t base_offset,
+    OffsetMap offset_map,
+    *,
+    bint drop_tombstones,
+    int64_t timestamp_shift,
+):
+    """See ``offset_map.clean_records``."""
+    cdef Export source = export(payload)
+    cdef map_state *place = &offset_map.map
+    cdef kept_records kept
+    cdef kernel_status status
+    cdef record_walk walk
+    cdef Scratch judged, memory
+    cdef size_t room = source.size
+    assert base_offset >= 0, "offsets are not negative"
+    if not walk_begin(&walk, source.data, source.size, records_count):
+        raise CorruptRecordError(MESSAGES[KERNEL_BAD_FRAME])
+    if timestamp_shift != 0:
+        room += COPY_GROWTH_BYTES * <size_t> records_count
+    judged = scratch(<size_t> records_count * sizeof(judged_record) + 1)
+    memory = scratch(room + 1)
+    with nogil:
+        status = kernel_clean_records(
+            source.data, source.size, records_count, base_offset, place, drop_tombstones, timestamp_shift,
+            <judged_record *> judged.data, memory.data, &kept)
+    check_status(status)
+    return CleanedRecords(
+        PyBytes_FromStringAndSize(<char *> memory.data, <Py_ssize_t> kept.size),
+        kept.count,
+        kept.max_timestamp_delta,
+        kept.tombstone_count,
+        kept.dropped_tombstone_count,
+        kept.null_key_count,
+    )

@@ -1,0 +1,158 @@
+"""The key-stream kernels in plain Python: hash, sort, merge. Twins of those in ``_kernels``."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Literal
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer
+from stratalog.record import siphash
+from stratalog.record.native.key_entries import (
+    KEYS_NOT_SORTED,
+    ORDINAL_TOO_HIGH,
+    TOMBSTONE_NOT_A_BIT,
+    Column,
+    HashPair,
+    KeyEntries,
+    KeyWindow,
+)
+from stratalog.record.record_frame import record_frames
+
+MAX_ORDINAL = 2**32 - 1
+# MurmurHash2, 32 bits, with the seed of Kafka's clients.
+_MURMUR_SEED = 0x9747B28C
+_MURMUR_MULTIPLIER = 0x5BD1E995
+_MURMUR_SHIFT = 24
+_MURMUR_MASK = 0xFFFFFFFF
+
+
+def siphash128(key16: Buffer, data: Buffer) -> HashPair:
+    """See ``kernels.siphash128``."""
+    return siphash.siphash128(bytes(key16), bytes(data))
+
+
+def murmur2(key: Buffer) -> int:
+    """See ``kernels.murmur2``."""
+    data = bytes(key)
+    size_bytes = len(data)
+    state = (_MURMUR_SEED ^ size_bytes) & _MURMUR_MASK
+    tail_position = size_bytes & ~3
+    for position in range(0, tail_position, 4):
+        word = int.from_bytes(data[position : position + 4], "little") * _MURMUR_MULTIPLIER & _MURMUR_MASK
+        word = (word ^ (word >> _MURMUR_SHIFT)) * _MURMUR_MULTIPLIER & _MURMUR_MASK
+        state = (state * _MURMUR_MULTIPLIER & _MURMUR_MASK) ^ word
+    if tail_position < size_bytes:
+        tail = int.from_bytes(data[tail_position:], "little")
+        state = (state ^ tail) * _MURMUR_MULTIPLIER & _MURMUR_MASK
+    state = (state ^ (state >> 13)) * _MURMUR_MULTIPLIER & _MURMUR_MASK
+    return state ^ (state >> 15)
+
+
+def hash_keys(
+    payload: Buffer, records_count: int, hash_key16: Buffer, first_ordinal: int, entries: KeyEntries
+) -> None:
+    """See ``kernels.hash_keys``."""
+    data = bytes(payload)
+    key16 = bytes(hash_key16)
+    assert len(key16) == siphash.KEY_BYTES, "a hash key has 16 bytes"
+    if first_ordinal < 0 or first_ordinal + records_count - 1 > MAX_ORDINAL:
+        raise CorruptRecordError("a slice has more records than can be numbered", first_ordinal=first_ordinal)
+    # Appended only when the whole payload has proved sound, so that an error leaves the entries as they were.
+    found = KeyEntries()
+    for ordinal, frame in enumerate(record_frames(data, records_count), first_ordinal):
+        if frame.key_size >= 0:
+            key = data[frame.key_position : frame.key_position + frame.key_size]
+            _append_entry(found, siphash.siphash128(key16, key), ordinal, frame.value_size < 0)
+    entries.hash_high.extend(found.hash_high)
+    entries.hash_low.extend(found.hash_low)
+    entries.ordinal.extend(found.ordinal)
+    entries.tombstone.extend(found.tombstone)
+
+
+def sort_key_entries(entries: KeyEntries) -> KeyEntries:
+    """See ``kernels.sort_key_entries``."""
+    entries.check()
+    newest: dict[HashPair, tuple[int, int]] = {}
+    for high, low, ordinal, tombstone in zip(
+        entries.hash_high, entries.hash_low, entries.ordinal, entries.tombstone, strict=True
+    ):
+        newest[high, low] = max(newest.get((high, low), (-1, 0)), (ordinal, tombstone))
+    result = KeyEntries()
+    for pair in sorted(newest):
+        ordinal, tombstone = newest[pair]
+        _append_entry(result, pair, ordinal, tombstone != 0)
+    return result
+
+
+def key_columns_fault(
+    hash_high: Column, hash_low: Column, ordinal: Column, tombstone: Column, record_count: int
+) -> str | None:
+    """See ``kernels.key_columns_fault``."""
+    count = len(memoryview(tombstone).cast("B"))
+    assert len(memoryview(hash_high).cast("B")) == len(memoryview(hash_low).cast("B")) == 8 * count
+    assert len(memoryview(ordinal).cast("B")) == 4 * count
+    hashes = list(zip(_numbers("Q", hash_high, 0, count), _numbers("Q", hash_low, 0, count), strict=True))
+    if any(later <= earlier for earlier, later in itertools.pairwise(hashes)):
+        return KEYS_NOT_SORTED
+    if max(_numbers("I", ordinal, 0, count), default=-1) >= record_count:
+        return ORDINAL_TOO_HIGH
+    return TOMBSTONE_NOT_A_BIT if max(memoryview(tombstone).cast("B"), default=0) > 1 else None
+
+
+def merge_windows(
+    windows: Sequence[KeyWindow], limit: HashPair | None, survivors: Sequence[bytearray]
+) -> list[int]:
+    """See ``kernels.merge_windows``."""
+    assert len(windows) == len(survivors), "each window needs its survivor bits"
+    consumed = [0] * len(windows)
+    seen: set[HashPair] = set()
+    for index in range(len(windows) - 1, -1, -1):
+        window, bits = windows[index], survivors[index]
+        previous: HashPair | None = None
+        for pair, ordinal in _window_entries(window):
+            if limit is not None and pair > limit:
+                break
+            if previous is not None and pair <= previous:
+                raise CorruptRecordError("the key stream is not sorted; make it again from the slice's data")
+            if ordinal >= len(bits) * 8:
+                raise CorruptRecordError(
+                    "a key stream points behind the records of its slice", ordinal=ordinal
+                )
+            previous = pair
+            consumed[index] += 1
+            if pair not in seen:
+                seen.add(pair)
+                bits[ordinal >> 3] |= 1 << (ordinal & 7)
+    return consumed
+
+
+def _append_entry(entries: KeyEntries, pair: HashPair, ordinal: int, is_tombstone: bool) -> None:
+    entries.hash_high.append(pair[0])
+    entries.hash_low.append(pair[1])
+    entries.ordinal.append(ordinal)
+    entries.tombstone.append(is_tombstone)
+
+
+def _window_entries(window: KeyWindow) -> list[tuple[HashPair, int]]:
+    if window.start < 0 or window.count < 0:
+        raise CorruptRecordError("a key stream window cannot have a negative size")
+    highs = _numbers("Q", window.hash_high, window.start, window.count)
+    lows = _numbers("Q", window.hash_low, window.start, window.count)
+    ordinals = _numbers("I", window.ordinal, window.start, window.count)
+    return [((high, low), ordinal) for high, low, ordinal in zip(highs, lows, ordinals, strict=True)]
+
+
+def _numbers(typecode: Literal["Q", "I"], column: Column, start: int, count: int) -> array[int]:
+    numbers: array[int] = array(typecode)
+    width = numbers.itemsize
+    part = memoryview(column).cast("B")[start * width : (start + count) * width]
+    if len(part) != count * width:
+        raise CorruptRecordError("a key stream ends before its last entry")
+    numbers.frombytes(part)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers

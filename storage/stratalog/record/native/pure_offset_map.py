@@ -1,0 +1,173 @@
+"""The offset map in plain Python: the reference of the native one and its stand-in. See ``offset_map``."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer
+from stratalog.record.header import HEADER_SIZE, MAX_OFFSET
+from stratalog.record.native.clean_walk import BatchKind, taken_batch
+from stratalog.record.native.put_batches import PutBatches, PutRecords
+from stratalog.record.record_frame import record_frames
+from stratalog.record.siphash import KEY_BYTES
+
+SLOT_BYTES = 24
+_DIGEST_BYTES = 16
+_MAX_DELTA = 2**31 - 1
+
+
+class OffsetMap:
+    """Not thread-safe: guarded by its user."""
+
+    # The hash is another one than that of the native map, which nobody can see, and which takes many times as
+    # long in plain Python.
+
+    __slots__ = ("_capacity", "_hash_key", "_is_full", "_latest_offset", "_max_entries", "_offsets")
+
+    def __init__(self, hash_key16: Buffer, capacity: int, load_factor: float) -> None:
+        """`capacity` is a count of slots, of which no more than `load_factor` are used."""
+        assert len(hash_key16) == KEY_BYTES, "a hash key has 16 bytes"
+        assert capacity > 0, "a map has at least one slot"
+        assert 0.0 < load_factor <= 1.0, "a part of the slots is used, or all"
+        self._hash_key = bytes(hash_key16)
+        self._capacity = capacity
+        self._max_entries = max(1, int(capacity * load_factor))
+        self._latest_offset = -1
+        self._is_full = False
+        self._offsets: dict[bytes, int] = {}
+
+    @staticmethod
+    def slots_for(memory_bytes: int) -> int:
+        """The capacity of the largest map that takes no more than that; 1 where there is room for none."""
+        return max(1, memory_bytes // SLOT_BYTES - 1)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the native map takes: its slots, and one that always stays empty."""
+        return (self._capacity + 1) * SLOT_BYTES
+
+    @property
+    def max_entries(self) -> int:
+        """How many keys it takes: `load_factor` of its capacity, but one at least."""
+        return self._max_entries
+
+    @property
+    def latest_offset(self) -> int:
+        """Everything up to this one, inclusive, was looked at; -1 where nothing was."""
+        return self._latest_offset
+
+    @property
+    def is_full(self) -> bool:
+        """A key was refused; nothing is put any more."""
+        return self._is_full
+
+    @property
+    def mean_probe_slots(self) -> float:
+        """How many slots a look-up of a key that is there passes, on average over all keys."""
+        return 1.0 if self._offsets else 0.0
+
+    def check(self) -> None:
+        """Prove what always holds."""
+        assert len(self._offsets) <= self._max_entries, "no more keys than it takes"
+        assert max(self._offsets.values(), default=-1) <= self._latest_offset, "what was put was looked at"
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def get(self, key: Buffer) -> int | None:
+        """The highest offset that was put for the key."""
+        return self._offsets.get(self._digest(key))
+
+    def put_records(
+        self, payload: Buffer, records_count: int, base_offset: int, first_offset: int
+    ) -> PutRecords:
+        """See ``offset_map``. Raises CorruptRecordError."""
+        assert base_offset >= 0, "offsets are not negative"
+        counted = _Counted()
+        self._put(bytes(payload), records_count, base_offset, first_offset, _MAX_DELTA, counted)
+        return PutRecords(counted.records_count, counted.null_key_count, self._is_full)
+
+    def put_batches(
+        self,
+        data: Buffer,
+        position: int,
+        first_offset: int,
+        stop_offset: int,
+        aborted: Sequence[int] = (),
+    ) -> PutBatches:
+        """See ``offset_map``."""
+        assert 0 <= position <= len(data), "positions lie in the data"
+        counted = _Counted()
+        next_offset = -1
+        while not self._is_full:
+            taken = taken_batch(data, position, stop_offset, aborted)
+            if taken is None:
+                break
+            header, kind = taken
+            end_position = position + header.size_in_bytes
+            if kind is BatchKind.RECORDS:
+                payload = bytes(memoryview(data)[position + HEADER_SIZE : end_position])
+                try:
+                    self._put(
+                        payload,
+                        header.records_count,
+                        header.base_offset,
+                        first_offset,
+                        header.last_offset_delta,
+                        counted,
+                    )
+                except CorruptRecordError:
+                    break
+            if not self._is_full:
+                position, next_offset = end_position, header.next_offset
+                self.skip_to(header.last_offset)
+        return PutBatches(position, next_offset, counted.records_count, counted.null_key_count, self._is_full)
+
+    def skip_to(self, offset: int) -> None:
+        """Everything up to `offset`, inclusive, was looked at."""
+        assert not self._is_full, "what comes behind a key that was refused is not looked at"
+        self._latest_offset = max(self._latest_offset, offset)
+
+    def _put(
+        self,
+        payload: bytes,
+        records_count: int,
+        base_offset: int,
+        first_offset: int,
+        last_offset_delta: int,
+        counted: _Counted,
+    ) -> None:
+        if self._is_full:
+            return
+        for frame in record_frames(payload, records_count):
+            offset = base_offset + frame.offset_delta
+            if frame.offset_delta > last_offset_delta or offset > MAX_OFFSET:
+                raise CorruptRecordError(
+                    "a record lies behind the last offset of its batch", base_offset=base_offset
+                )
+            if offset < first_offset:
+                continue
+            if frame.key_size >= 0:
+                key = payload[frame.key_position : frame.key_position + frame.key_size]
+                digest = self._digest(key)
+                if digest not in self._offsets and len(self._offsets) == self._max_entries:
+                    self._is_full = True
+                    return
+                self._offsets[digest] = max(offset, self._offsets.get(digest, -1))
+            else:
+                counted.null_key_count += 1
+            counted.records_count += 1
+            self._latest_offset = max(self._latest_offset, offset)
+
+    def _digest(self, key: Buffer) -> bytes:
+        return hashlib.blake2b(key, digest_size=_DIGEST_BYTES, key=self._hash_key).digest()
+
+
+class _Counted:
+    """Not thread-safe: of one call."""
+
+    def __init__(self) -> None:
+        self.records_count = 0
+        self.null_key_count = 0

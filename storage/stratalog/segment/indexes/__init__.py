@@ -1,0 +1,1 @@
+"""The offset, time and transaction indexes of a segment."""

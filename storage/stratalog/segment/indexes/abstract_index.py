@@ -1,0 +1,288 @@
+"""What the indexes of a segment have in common: entries of one size, ascending, in a file read by pages.
+
+::
+
+    file    | page | page | page |            entries 0 to stored_count
+    memory                       | tail |     the entries behind them
+
+The index of a sealed segment is all in its file, and nothing of it is read before it is needed. One that
+grows holds its newest entries in memory, where most look-ups end; as soon as they fill a page it is written
+behind the others. Nothing is preallocated: the file grows by whole pages, so there is nothing to trim when
+the segment is sealed. What cannot be written stays in memory, and is tried again when there is another page
+of it, and when the segment is sealed. An index without a file is all tail.
+
+A search begins with the tail, where most of them end. Of the pages it looks first at the one where the key
+would be if keys ascended evenly, or else at the last, then at a neighbour, then by bisection: it reads one
+page for each halving, and two more at most.
+
+There is no checksum, and a look-up does not prove that what it passed ascends: it ends in any case, and
+whoever uses an entry compares it with the batch that it points at. `check` goes over all of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer
+from stratalog.record.native.batch_kernels import rank_entries
+from stratalog.segment.indexes.index_file import IndexFile
+from stratalog.segment.indexes.index_page_cache import PAGE_BYTES
+
+Entry = TypeVar("Entry", bound=tuple[int, ...])
+
+
+class IndexKey(NamedTuple):
+    """A field of an entry by which entries ascend: where it begins, and how long it is."""
+
+    position: int
+    size_bytes: int
+
+
+class _Extent(NamedTuple):
+    """Where the entries are at one moment. The tail grows in place; all else about it is replaced as a whole,
+    so a reader that takes it once finds every entry, in the one place or in the other."""
+
+    stored_count: int
+    tail: bytearray
+
+
+class AbstractIndex(ABC, Generic[Entry]):
+    """Not thread-safe for changes: guarded by UnifiedLog.lock. Look-ups run beside an append.
+
+    They may, because entries are only ever added at the end, and a page is in the file before it leaves the
+    tail.
+    """
+
+    __slots__ = ("_extent", "_file", "_write_at_bytes", "base_offset", "last")
+
+    last: Entry | None
+    """The newest entry, known without a read."""
+
+    KIND: ClassVar[str]
+    """In the words of an error."""
+    ENTRY_SIZE: ClassVar[int]
+    _page_bytes: ClassVar[int]
+
+    def __init__(self, base_offset: int, data: Buffer = b"") -> None:
+        """In memory. Raises CorruptRecordError where `data` cannot be the file of an index with this base."""
+        self._require_whole(len(data))
+        self._begin(base_offset, None, _Extent(0, bytearray(data)))
+        self.check()
+        self.last = self.entry(len(self) - 1) if data else None
+
+    @classmethod
+    def open(cls, base_offset: int, file: IndexFile) -> Self:
+        """What is in the file, which is not going to change. Only its last entry is looked at, as in Kafka.
+
+        Raises CorruptRecordError where it cannot be the last of so many, OSError (FileNotFoundError).
+        """
+        size_bytes = file.size()
+        cls._require_whole(size_bytes)
+        index = cls.__new__(cls)
+        index._begin(base_offset, file, _Extent(size_bytes // cls.ENTRY_SIZE, bytearray()))
+        if size_bytes:
+            index.last = index.entry(len(index) - 1)
+            index._require_possible(index.last, len(index))
+        return index
+
+    def _begin(self, base_offset: int, file: IndexFile | None, extent: _Extent) -> None:
+        self.base_offset = base_offset
+        self.last = None
+        self._file = file
+        self._extent = extent
+        self._write_at_bytes = self._page_bytes
+
+    @classmethod
+    def _require_whole(cls, size_bytes: int) -> None:
+        if size_bytes % cls.ENTRY_SIZE:
+            raise CorruptRecordError(f"{cls.KIND} does not consist of whole entries", size=size_bytes)
+
+    def __init_subclass__(cls) -> None:
+        cls._page_bytes = PAGE_BYTES // cls.ENTRY_SIZE * cls.ENTRY_SIZE
+
+    @abstractmethod
+    def _decode(self, data: Buffer) -> Entry:
+        """The one entry in these bytes."""
+
+    @abstractmethod
+    def _require_possible(self, last: Entry, count: int) -> None:
+        """Raises CorruptRecordError where `last` cannot be the last of so many entries that ascend from the
+        base. It is what zeros behind the last entry cannot be."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Look at every entry. Raises CorruptRecordError where they do not ascend, OSError."""
+
+    def __len__(self) -> int:
+        extent = self._extent
+        return extent.stored_count + len(extent.tail) // self.ENTRY_SIZE
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file, once all is written."""
+        return len(self) * self.ENTRY_SIZE
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the entries that are not in the file yet."""
+        return len(self._extent.tail)
+
+    def entry(self, ordinal: int) -> Entry:
+        """Raises CorruptRecordError, OSError, as everything does that may read the file."""
+        size = self.ENTRY_SIZE
+        assert 0 <= ordinal < len(self)
+        extent = self._extent
+        if ordinal >= extent.stored_count:
+            position = (ordinal - extent.stored_count) * size
+            return self._decode(extent.tail[position : position + size])
+        number, position = divmod(ordinal * size, self._page_bytes)
+        return self._decode(self._page(extent, number)[position : position + size])
+
+    def _page(self, extent: _Extent, number: int, *, is_kept: bool = True) -> bytes:
+        """A page of those in the file. `is_kept`: see `IndexFile.page`."""
+        assert self._file is not None
+        page_bytes = self._page_bytes
+        position = number * page_bytes
+        size_bytes = min(page_bytes, extent.stored_count * self.ENTRY_SIZE - position)
+        return self._file.page(position, size_bytes, is_kept=is_kept)
+
+    def _find(self, limit: int, key: IndexKey, last_key: int = 0) -> tuple[int, Buffer]:
+        """How many entries have a key of at most `limit`, and the last of them, empty where there is none.
+        `last_key`: of the last entry, if the keys begin near 0."""
+        size = self.ENTRY_SIZE
+        extent = self._extent
+        stored_count, tail = extent
+        count = rank_entries(tail, size, *key, limit) if tail else 0
+        if count:
+            return stored_count + count, tail[(count - 1) * size : count * size]
+        found: tuple[int, Buffer] = 0, b""
+        if stored_count == 0 or limit < 0:
+            return found
+        assert self._file is not None
+        page, page_bytes, end_position = self._file.page, self._page_bytes, stored_count * size
+        low, high = 0, (end_position - 1) // page_bytes
+        # First where it would be if the keys ascended evenly, which they do more often than not; then beside
+        # that, then in the middle of what is left.
+        middle = high
+        if last_key:
+            middle = min(high, limit * len(self) // (last_key + 1) * size // page_bytes)
+        is_first = True
+        while low <= high:
+            position = middle * page_bytes
+            data = page(position, min(page_bytes, end_position - position))
+            count = rank_entries(data, size, *key, limit)
+            if count:
+                found = position // size + count, data[(count - 1) * size : count * size]
+                if count * size < page_bytes:
+                    break
+                low = middle + 1
+            else:
+                high = middle - 1
+            middle = (low if count else high) if is_first else (low + high) // 2
+            is_first = False
+        return found
+
+    def _extend(self, data: bytes, last: Entry) -> None:
+        """Add whole entries, the last of which is `last`. What fills a page is written; a disk that refuses
+        it is no failure."""
+        assert len(data) % self.ENTRY_SIZE == 0
+        tail = self._extent.tail
+        tail += data
+        self.last = last
+        if len(tail) >= self._write_at_bytes:
+            self._write_pages()
+
+    def _write_pages(self) -> None:
+        """Move the whole pages of the tail into the file."""
+        if self._file is None:
+            return
+        extent, page_bytes = self._extent, self._page_bytes
+        size_bytes = len(extent.tail) // page_bytes * page_bytes
+        try:
+            if size_bytes:
+                self._file.write(extent.stored_count * self.ENTRY_SIZE, [extent.tail[:size_bytes]])
+                count = extent.stored_count + size_bytes // self.ENTRY_SIZE
+                self._extent = _Extent(count, extent.tail[size_bytes:])
+            self._write_at_bytes = page_bytes
+        except OSError:
+            # The records are stored, and the entries still here: not a failure of the append. Who seals the
+            # segment is told if it lasts.
+            self._write_at_bytes = len(extent.tail) + page_bytes
+
+    @property
+    def has_file(self) -> bool:
+        """It grows in a file, or is what is in one."""
+        return self._file is not None
+
+    def attach(self, file: IndexFile) -> None:
+        """Grow in this file from now on, whose contents so far mean nothing."""
+        assert self._file is None
+        self._file = file
+        self._write_pages()
+
+    def save(self, closing: bytes = b"") -> None:
+        """Let the file be whole, with the entry `closing` behind the others. Not synced. The index goes on as
+        it was: what follows replaces what only the file has. Raises OSError."""
+        assert self._file is not None
+        extent = self._extent
+        self._file.write(extent.stored_count * self.ENTRY_SIZE, [extent.tail, closing])
+
+    def first(self, count: int) -> Self:
+        """The first `count` entries as an index that grows. The file is cut when the next page is written, or
+        by `cut_file`."""
+        assert 0 <= count <= len(self)
+        page_count, loose_count = divmod(count, self._page_bytes // self.ENTRY_SIZE)
+        extent, index = self._extent, self.__class__.__new__(self.__class__)
+        tail = bytearray()
+        if count > extent.stored_count:
+            stored_count = extent.stored_count
+            tail += extent.tail[: (count - extent.stored_count) * self.ENTRY_SIZE]
+        else:
+            stored_count = count - loose_count
+            if loose_count:
+                tail += self._page(extent, page_count)[: loose_count * self.ENTRY_SIZE]
+        index._begin(
+            self.base_offset,
+            None if self._file is None else self._file.anew(),
+            _Extent(stored_count, tail),
+        )
+        index.last = index.entry(count - 1) if count else None
+        return index
+
+    def cut_file(self) -> None:
+        """Remove from the file what is not of this index, or not written for good. Raises OSError."""
+        assert self._file is not None
+        self._file.cut(self._extent.stored_count * self.ENTRY_SIZE)
+
+    def remove_file(self) -> None:
+        """Unlink the file, if there is one. Raises OSError."""
+        assert self._file is not None
+        self._file.remove()
+
+    def forget_pages(self) -> None:
+        """Nobody is going to look anything up."""
+        if self._file is not None:
+            self._file.forget_pages(self._page_bytes, self._extent.stored_count * self.ENTRY_SIZE)
+
+    def chunks(self, first: int = 0) -> Iterator[bytes]:
+        """The entries from the ordinal `first` on, as they are or will be in the file, some at a time. Pages
+        that nobody has looked anything up in push none out of the memory."""
+        extent, size = self._extent, self.ENTRY_SIZE
+        begin, position = divmod(min(first, extent.stored_count) * size, self._page_bytes)
+        for number in range(begin, -(-extent.stored_count * size // self._page_bytes)):
+            yield self._page(extent, number, is_kept=False)[position:]
+            position = 0
+        yield bytes(extent.tail[max(0, first - extent.stored_count) * size :])
+
+    def to_bytes(self) -> bytes:
+        """The contents of the file."""
+        return b"".join(self.chunks())
+
+    def __iter__(self) -> Iterator[Entry]:
+        size = self.ENTRY_SIZE
+        for chunk in self.chunks():
+            for position in range(0, len(chunk), size):
+                yield self._decode(chunk[position : position + size])

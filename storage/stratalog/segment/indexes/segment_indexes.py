@@ -1,0 +1,266 @@
+"""The indexes of a segment, and the rule that fills the two that lead to its batches.
+
+Kafka's rule: a batch is entered in both indexes when more than `index.interval.bytes` were written since the
+batch that was entered last; the batch itself does not count yet. The offset entry is the batch's last offset
+with its position; the time entry is the highest timestamp so far, this batch included, with the last offset
+of the batch that has it. Append and rebuild both go through `add_rows`, so an index that was made again has
+the bytes of the one that was lost.
+
+The third index, that of aborted transactions, gets an entry when the marker of one is appended. What belongs
+into it does not follow from the segment alone: a transaction may have begun before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.record.native.batch_kernels import index_rows
+from stratalog.record.native.batch_row import BatchRow
+from stratalog.record.native.index_rows import IndexProgress
+from stratalog.segment.file_names import (
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_path,
+)
+from stratalog.segment.indexes.index_file import IndexFile
+from stratalog.segment.indexes.index_page_cache import IndexPageCache
+from stratalog.segment.indexes.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
+from stratalog.segment.indexes.offset_index import OffsetIndex
+from stratalog.segment.indexes.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+from stratalog.segment.indexes.time_index import TimeIndex
+from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset
+
+
+class _Known(NamedTuple):
+    """What indexes know. Entries are only ever added, so the same counts are the same entries."""
+
+    offset_count: int
+    time_count: int
+    transaction_count: int
+    max_timestamp: TimestampOffset
+    log_size_bytes: int
+
+
+class SegmentIndexes:
+    """Not thread-safe for changes: guarded by UnifiedLog.lock. Look-ups in the indexes run beside an
+    append."""
+
+    __slots__ = (
+        "_saved",
+        "_transaction_index",
+        "_unopened",
+        "bytes_since_entry",
+        "damaged_position",
+        "max_timestamp",
+        "offset_index",
+        "time_index",
+    )
+
+    def __init__(
+        self, offset_index: OffsetIndex, time_index: TimeIndex, transaction_index: TransactionIndex | None
+    ) -> None:
+        """`transaction_index`: None where `leave_aborted` follows."""
+        self.offset_index = offset_index
+        self.time_index = time_index
+        self._transaction_index = transaction_index
+        self._unopened: tuple[IndexFile, int] | None = None
+        self.bytes_since_entry = 0
+        # Where a batch is damaged that these were made of: its offsets are believed, times are not.
+        self.damaged_position: int | None = None
+        self.max_timestamp = time_index.last or NO_TIMESTAMP_OFFSET
+        # What the files hold is all that was known when this was `_known`.
+        self._saved: _Known | None = None
+
+    @staticmethod
+    def empty(base_offset: int) -> SegmentIndexes:
+        """In memory, until they are attached to files."""
+        return SegmentIndexes(OffsetIndex(base_offset), TimeIndex(base_offset), TransactionIndex(base_offset))
+
+    @staticmethod
+    def open(cache: IndexPageCache, directory: str, base_offset: int, log_size_bytes: int) -> SegmentIndexes:
+        """Of a segment that was sealed or closed. No more is read than the last page of the two files that
+        lead to batches.
+
+        Raises FileNotFoundError where one of these is missing, CorruptRecordError, OSError.
+        """
+
+        def file(suffix: str) -> IndexFile:
+            return IndexFile(cache, segment_path(directory, base_offset, suffix))
+
+        indexes = SegmentIndexes(
+            OffsetIndex.open(base_offset, file(OFFSET_INDEX_SUFFIX)),
+            TimeIndex.open(base_offset, file(TIME_INDEX_SUFFIX)),
+            None,
+        )
+        indexes.leave_aborted(cache, directory, log_size_bytes)
+        return indexes
+
+    def leave_aborted(self, cache: IndexPageCache, directory: str, log_size_bytes: int) -> None:
+        """The transaction index is what the file has, once it is asked for."""
+        file = TransactionIndex.file(cache, directory, self.offset_index.base_offset)
+        self._transaction_index, self._unopened = None, (file, log_size_bytes)
+
+    @property
+    def transaction_index(self) -> TransactionIndex:
+        """Proved as a whole when it is asked for first; who reads anything else does not depend on it.
+
+        Raises CorruptRecordError, OSError, both never once it was there.
+        """
+        index = self._transaction_index
+        if index is None:
+            assert self._unopened is not None
+            index = TransactionIndex.open_proven(self.offset_index.base_offset, *self._unopened)
+            self._transaction_index = index
+        return index
+
+    @transaction_index.setter
+    def transaction_index(self, index: TransactionIndex) -> None:
+        self._transaction_index = index
+
+    def attach(self, cache: IndexPageCache, directory: str) -> None:
+        """Grow in the segment's files from now on. What they hold so far of an index that is in memory means
+        nothing."""
+        base_offset = self.offset_index.base_offset
+        if not self.offset_index.has_file:
+            self.offset_index.attach(
+                IndexFile(cache, segment_path(directory, base_offset, OFFSET_INDEX_SUFFIX))
+            )
+        if not self.time_index.has_file:
+            self.time_index.attach(IndexFile(cache, segment_path(directory, base_offset, TIME_INDEX_SUFFIX)))
+        if not self.transaction_index.has_file:
+            self.transaction_index.attach(TransactionIndex.file(cache, directory, base_offset))
+
+    def save(self, log_size_bytes: int) -> None:
+        """Let the files be whole, with the highest timestamp of all as the last entry, unless they are so
+        already. Not synced. The indexes go on as they were, so a failure is none of theirs.
+        `log_size_bytes`: of the data that they are about.
+
+        Raises OSError.
+        """
+        known = self._known(log_size_bytes)
+        if known == self._saved:
+            return
+        self._saved = None
+        self.offset_index.save()
+        self.time_index.save_closed(self.max_timestamp)
+        self.transaction_index.save_or_remove(log_size_bytes)
+        self._saved = known
+
+    def until(self, end_position: int) -> SegmentIndexes:
+        """What they were when the batches below `end_position` were all, as indexes that grow, but for the
+        batches behind the last that has an entry: `resume_with` each.
+
+        A time entry that lies behind them is the one that closed the file: when a batch was entered, the time
+        index got the highest timestamp so far.
+        """
+        offset_index = self.offset_index.below_position(end_position)
+        last = offset_index.last
+        return SegmentIndexes(
+            offset_index,
+            self.time_index.first(0) if last is None else self.time_index.up_to_offset(last.offset),
+            self.transaction_index.first(len(self.transaction_index)),
+        )
+
+    def note_saved(self, opened: SegmentIndexes, log_size_bytes: int) -> None:
+        """These have grown out of `opened`, which the files of data of that size hold: perhaps `save` would
+        write just that."""
+        known = self._known(log_size_bytes)
+        closing_count = int(self.time_index.is_news(self.max_timestamp))
+        if known._replace(time_count=known.time_count + closing_count) == opened._known(log_size_bytes):
+            self._saved = known
+
+    def _known(self, log_size_bytes: int) -> _Known:
+        return _Known(
+            len(self.offset_index),
+            len(self.time_index),
+            len(self.transaction_index),
+            self.max_timestamp,
+            log_size_bytes,
+        )
+
+    def _all(self) -> tuple[OffsetIndex, TimeIndex, TransactionIndex]:
+        return self.offset_index, self.time_index, self.transaction_index
+
+    def add(
+        self, *, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int, interval_bytes: int
+    ) -> None:
+        """Take notice of a batch that lies at `position`, behind all others so far."""
+        self.add_rows(
+            [BatchRow(position, size_bytes, last_offset, max_timestamp_ms, is_noted=False)], interval_bytes
+        )
+
+    def add_rows(self, rows: list[BatchRow], interval_bytes: int) -> None:
+        """Take notice of many batches, in order, behind all others so far."""
+        last = self.time_index.last
+        progress = IndexProgress(
+            self.bytes_since_entry, *self.max_timestamp, -1 if last is None else last.timestamp_ms
+        )
+        base_offset = self.offset_index.base_offset
+        offset_entries, time_entries, progress = index_rows(rows, interval_bytes, base_offset, progress)
+        self.offset_index.extend(offset_entries)
+        self.time_index.extend(time_entries)
+        self.max_timestamp = TimestampOffset(progress.newest_ms, progress.newest_offset)
+        self.bytes_since_entry = progress.bytes_since_entry
+
+    def resume_with(self, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
+        """Take notice of a batch that has an entry already, or none: of the last one that has, and those
+        behind."""
+        self.bytes_since_entry += size_bytes
+        if max_timestamp_ms > self.max_timestamp.timestamp_ms:
+            self.max_timestamp = TimestampOffset(max_timestamp_ms, last_offset)
+
+    def add_aborted(self, aborted: AbortedTransaction) -> None:
+        """Take notice of a transaction whose abort marker is the last batch so far."""
+        self.transaction_index.append(aborted)
+
+    def is_full(self, max_index_bytes: int) -> bool:
+        """One slot of the time index is kept for the entry that closes it."""
+        return (
+            self.offset_index.size_bytes + OFFSET_ENTRY_SIZE > max_index_bytes
+            or self.time_index.size_bytes + 2 * TIME_ENTRY_SIZE > max_index_bytes
+        )
+
+    def cut_files(self) -> None:
+        """Remove from the files what is not of these indexes. Raises OSError."""
+        for index in self._all():
+            index.cut_file()
+
+    def forget_pages(self) -> None:
+        """Nobody is going to look anything up."""
+        for index in self._opened():
+            index.forget_pages()
+
+    def _opened(self) -> Iterator[OffsetIndex | TimeIndex | TransactionIndex]:
+        yield self.offset_index
+        yield self.time_index
+        if self._transaction_index is not None:
+            yield self._transaction_index
+
+    def check(self, *, end_offset: int, log_size_bytes: int) -> None:
+        """Look at every entry. Raises CorruptRecordError where an index is damaged or points beyond the log,
+        OSError."""
+        for index in self._all():
+            index.check()
+        self.check_last(end_offset=end_offset, log_size_bytes=log_size_bytes)
+
+    def check_last(self, *, end_offset: int, log_size_bytes: int) -> None:
+        """Look at the last entries of what is open. Raises CorruptRecordError where one points beyond the
+        log."""
+        last = self.offset_index.last
+        if last is not None and (last.offset >= end_offset or last.position >= log_size_bytes):
+            raise CorruptRecordError(
+                "an offset index points beyond its log", offset=last.offset, end=end_offset
+            )
+        newest = self.time_index.last
+        if newest is not None and newest.offset >= end_offset:
+            raise CorruptRecordError(
+                "a time index points beyond its log", offset=newest.offset, end=end_offset
+            )
+        aborted = None if self._transaction_index is None else self._transaction_index.last
+        if aborted is not None and aborted.last_offset >= end_offset:
+            raise CorruptRecordError(
+                "a transaction index points beyond its log", offset=aborted.last_offset, end=end_offset
+            )

@@ -1,0 +1,96 @@
+"""The sparse index from timestamps to offsets of one segment, in Kafka's format (KIP-33).
+
+Entries of twelve bytes, big-endian, timestamps strictly ascending, offsets ascending::
+
+    timestamp        int64   the highest timestamp of all batches up to and including the one at the offset
+    relative_offset  int32   last offset of the batch that has it, minus the segment's base offset
+
+When a segment is closed or rolled, a last entry gives the highest timestamp of all of it, which makes the age
+of an old segment known without a look at its data. As with the offset index: disposable, compared when used.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import ClassVar
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer
+from stratalog.segment.indexes.abstract_index import AbstractIndex, IndexKey
+from stratalog.segment.timestamp_offset import TimestampOffset
+
+_ENTRY = struct.Struct(">qi")
+ENTRY_SIZE = _ENTRY.size
+assert ENTRY_SIZE == 12
+_TIMESTAMP_KEY = IndexKey(0, 8)
+_OFFSET_KEY = IndexKey(8, 4)
+
+
+class TimeIndex(AbstractIndex[TimestampOffset]):
+    """Guarded by UnifiedLog.lock, with look-ups beside an append, as every `AbstractIndex`."""
+
+    __slots__ = ()
+
+    KIND: ClassVar[str] = "a time index"
+    ENTRY_SIZE: ClassVar[int] = ENTRY_SIZE
+
+    def is_news(self, entry: TimestampOffset) -> bool:
+        """Its timestamp is above those of all entries."""
+        return entry.timestamp_ms >= 0 and (self.last is None or entry.timestamp_ms > self.last.timestamp_ms)
+
+    def maybe_append(self, entry: TimestampOffset) -> bool:
+        """Add the entry unless its timestamp is no news."""
+        if not self.is_news(entry):
+            return False
+        self.extend(self._encode(entry))
+        return True
+
+    def extend(self, entries: bytes) -> None:
+        """Append many entries, in order, as they are in the file, whose timestamps are all news."""
+        if not entries:
+            return
+        first, last = self._decode(entries[:ENTRY_SIZE]), self._decode(entries[-ENTRY_SIZE:])
+        # Invariant: the batch with the highest timestamp so far never lies before that of an earlier entry.
+        assert self.base_offset <= first.offset <= last.offset
+        assert self.is_news(first)
+        assert self.last is None or self.last.offset <= first.offset
+        self._extend(entries, last)
+
+    def save_closed(self, newest: TimestampOffset) -> None:
+        """Save with the highest timestamp of the whole segment as the last entry, which only the file gets
+        until nothing follows it. Raises OSError."""
+        self.save(self._encode(newest) if self.is_news(newest) else b"")
+
+    def before(self, timestamp_ms: int) -> TimestampOffset | None:
+        """The last entry with a smaller timestamp: every batch up to its offset is older than
+        `timestamp_ms`."""
+        if timestamp_ms <= 0:
+            # No entry is older than the epoch.
+            return None
+        _, entry = self._find(timestamp_ms - 1, _TIMESTAMP_KEY)
+        return self._decode(entry) if entry else None
+
+    def up_to_offset(self, offset: int) -> TimeIndex:
+        """The entries of the batches that end at or below `offset`, as an index that grows."""
+        return self.first(self._find(offset - self.base_offset, _OFFSET_KEY)[0])
+
+    def check(self) -> None:
+        """Raises CorruptRecordError where the entries do not ascend, OSError."""
+        before = -1, 0
+        for chunk in self.chunks():
+            for entry in _ENTRY.iter_unpack(chunk):
+                if entry[0] <= before[0] or entry[1] < before[1]:
+                    field = "timestamp" if entry[0] <= before[0] else "relative_offset"
+                    raise CorruptRecordError("the entries of a time index do not ascend", field=field)
+                before = entry
+
+    def _encode(self, entry: TimestampOffset) -> bytes:
+        return _ENTRY.pack(entry.timestamp_ms, entry.offset - self.base_offset)
+
+    def _decode(self, data: Buffer) -> TimestampOffset:
+        timestamp_ms, relative_offset = _ENTRY.unpack(data)
+        return TimestampOffset(timestamp_ms, self.base_offset + relative_offset)
+
+    def _require_possible(self, last: TimestampOffset, count: int) -> None:
+        if last.timestamp_ms < count - 1 or last.offset < self.base_offset:
+            raise CorruptRecordError("the last entry of a time index is too low", entry=last, count=count)

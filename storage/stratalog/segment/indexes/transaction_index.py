@@ -1,0 +1,260 @@
+"""The aborted transactions of one segment, in Kafka's format.
+
+Entries of 34 bytes, big-endian, one for each transaction whose abort marker lies in the segment, in the order
+of the markers::
+
+    version             int16  0
+    producer_id         int64  whose transaction
+    first_offset        int64  its first record, which may lie in an earlier segment
+    last_offset         int64  its marker; strictly ascending
+    last_stable_offset  int64  of the log, once the marker was there: nothing below was undecided
+
+A reader of committed records is told which transactions to leave out of what it fetched. The marker of a
+transaction lies behind its records, so the search goes on into the segments that follow, until an entry's
+`last_stable_offset` shows that everything below the end of the fetch was decided by then.
+
+As with the other indexes: no checksum in the format, made again from the log after a crash. Unlike them it is
+seldom needed, so a segment without an abort has no file; and what an entry says of the log beside it could
+not be compared with a batch or two, so we keep a checksum in another file (`transaction_checksum`). All of
+the index is held against it when it is opened, and each page against what was read then (`WatchedIndexFile`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable, Iterator
+from errno import ENOENT
+from functools import reduce
+from itertools import chain
+from typing import ClassVar, NamedTuple, Self
+
+from crc32c import crc32c
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer, FileSystem
+from stratalog.record.native.batch_kernels import rank_entries
+from stratalog.segment.file_names import (
+    TRANSACTION_CHECKSUM_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_path,
+)
+from stratalog.segment.indexes.abstract_index import AbstractIndex, IndexKey
+from stratalog.segment.indexes.index_file import IndexFile
+from stratalog.segment.indexes.index_page_cache import IndexPageCache
+from stratalog.segment.indexes.transaction_checksum import checksum_line, matches
+from stratalog.segment.indexes.watched_index_file import WatchedIndexFile
+
+_VERSION = 0
+_ENTRY = struct.Struct(">hqqqq")
+ENTRY_SIZE = _ENTRY.size
+assert ENTRY_SIZE == 34
+_LAST_OFFSET_KEY = IndexKey(struct.calcsize(">hqq"), 8)
+
+
+class AbortedTransaction(NamedTuple):
+    """One entry. Both offsets are inclusive; `last_offset` is the abort marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class AbortedInRange(NamedTuple):
+    """What one segment's index knows about a range of offsets."""
+
+    transactions: tuple[AbortedTransaction, ...]
+    is_complete: bool
+    """No later segment has another one."""
+
+
+class TransactionIndex(AbstractIndex[AbortedTransaction]):
+    """Guarded by UnifiedLog.lock, with look-ups beside an append, as every `AbstractIndex`."""
+
+    __slots__ = ("_checksum",)
+
+    _checksum: int
+    """CRC-32C of the entries, as they were entered: not of what the disk made of them."""
+
+    KIND: ClassVar[str] = "a transaction index"
+    ENTRY_SIZE: ClassVar[int] = ENTRY_SIZE
+
+    def __init__(self, base_offset: int, data: Buffer = b"") -> None:
+        super().__init__(base_offset, data)
+        self._checksum = crc32c(data)
+
+    @staticmethod
+    def load(filesystem: FileSystem, directory: str, base_offset: int) -> TransactionIndex:
+        """From the file, in memory, or empty where there is none. Raises CorruptRecordError, OSError."""
+        try:
+            data = filesystem.read_file(segment_path(directory, base_offset, TRANSACTION_INDEX_SUFFIX))
+        except FileNotFoundError:
+            data = b""
+        return TransactionIndex(base_offset, data)
+
+    @classmethod
+    def file(cls, cache: IndexPageCache, directory: str, base_offset: int) -> IndexFile:
+        """Of one that grows, or is opened. It need not be there."""
+        path = segment_path(directory, base_offset, TRANSACTION_INDEX_SUFFIX)
+        return WatchedIndexFile(cache, path, cls._page_bytes)
+
+    @classmethod
+    def open_proven(cls, base_offset: int, file: IndexFile, log_size_bytes: int) -> TransactionIndex:
+        """What is in the file, after a look at every entry; empty where there is none. `log_size_bytes`: of
+        the segment's data.
+
+        Raises CorruptRecordError where an entry cannot be one, or where the checksum beside is that of
+        something else, OSError.
+        """
+        try:
+            index = cls.open(base_offset, file)
+        except FileNotFoundError:
+            return cls(base_offset)
+        index._checksum = index._checked()
+        try:
+            found = file.beside(TRANSACTION_CHECKSUM_SUFFIX).read()
+        except FileNotFoundError:
+            return index
+        if matches(found, index._checksum, log_size_bytes) is False:
+            raise CorruptRecordError(
+                "a transaction index does not match the checksum beside it; restart the server, which makes"
+                " it again from the batches",
+                path=file.path,
+            )
+        return index
+
+    def require_entries(self, directory: str) -> Self:
+        """The index of a segment that has aborted transactions: nobody may take it for having none. Raises
+        FileNotFoundError where it is gone, be it with its segment."""
+        if not len(self):
+            raise FileNotFoundError(
+                ENOENT,
+                "the transaction index is gone; restart the server, which makes it again from the batches",
+                segment_path(directory, self.base_offset, TRANSACTION_INDEX_SUFFIX),
+            )
+        return self
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        # Invariant: markers are entered as they are written, and a transaction begins before its end.
+        assert self.base_offset <= aborted.last_offset
+        assert 0 <= aborted.first_offset < aborted.last_offset
+        assert self.last is None or self.last.last_offset < aborted.last_offset
+        self._extend(_ENTRY.pack(_VERSION, *aborted), aborted)
+
+    def extend(self, entries: bytes) -> None:
+        """Append whole entries of other indexes, in order."""
+        if entries:
+            assert self.last is None or self.last.last_offset < self._decode(entries[:ENTRY_SIZE]).last_offset
+            self._extend(entries, self._decode(entries[-ENTRY_SIZE:]))
+
+    def _extend(self, data: bytes, last: AbortedTransaction) -> None:
+        super()._extend(data, last)
+        self._checksum = crc32c(data, self._checksum)
+
+    def first(self, count: int) -> Self:
+        index = super().first(count)
+        index._checksum = _checksum_of(index.chunks())
+        return index
+
+    def below(self, offset: int) -> TransactionIndex:
+        """The transactions whose marker lies below `offset`, as an index that grows."""
+        return self.first(self._find(offset - 1, _LAST_OFFSET_KEY)[0])
+
+    def save_or_remove(self, log_size_bytes: int) -> None:
+        """Write the file and its checksum; none where there is no entry. Not synced. Raises OSError."""
+        assert self._file is not None
+        checksum_file = self._file.beside(TRANSACTION_CHECKSUM_SUFFIX)
+        if len(self):
+            self.save()
+            checksum_file.write(0, [self.checksum_line(log_size_bytes)])
+        else:
+            # They may be left of before a truncation, or of before a crash.
+            checksum_file.remove()
+            self.remove_file()
+
+    def checksum_line(self, log_size_bytes: int) -> bytes:
+        """The contents of the file beside it, once it is saved. `log_size_bytes`: of the segment's data."""
+        return checksum_line(self._checksum, log_size_bytes)
+
+    def collect(self, fetch_offset: int, upper_bound_offset: int) -> AbortedInRange:
+        """The aborted transactions that overlap [fetch_offset, upper_bound_offset).
+
+        Complete where an entry says that all below the bound was decided when its transaction was aborted;
+        else go on in the next segment. Raises CorruptRecordError, OSError.
+        """
+        found: list[AbortedTransaction] = []
+        first, _ = self._find(fetch_offset - 1, _LAST_OFFSET_KEY)
+        for aborted in self._entries(first):
+            if aborted.first_offset < upper_bound_offset:
+                found.append(aborted)
+            if aborted.last_stable_offset >= upper_bound_offset:
+                return AbortedInRange(tuple(found), is_complete=True)
+        return AbortedInRange(tuple(found), is_complete=False)
+
+    def between(self, start_offset: int, end_offset: int) -> Iterator[bytes]:
+        """The entries whose markers are in [start_offset, end_offset), as they are in the file, some at a
+        time. Raises CorruptRecordError, OSError."""
+        first, _ = self._find(start_offset - 1, _LAST_OFFSET_KEY)
+        end, _ = self._find(end_offset - 1, _LAST_OFFSET_KEY)
+        left_bytes = (end - first) * ENTRY_SIZE
+        for chunk in self.chunks(first):
+            if left_bytes <= 0:
+                return
+            yield chunk[:left_bytes]
+            left_bytes -= len(chunk)
+
+    def check(self) -> None:
+        """Raises CorruptRecordError where the entries are not of this segment, or do not ascend, OSError."""
+        self._checked()
+
+    def _checked(self) -> int:
+        """The checksum of all, after a look at each."""
+        checksum, last_offset_before = 0, self.base_offset - 1
+        for chunk in self.chunks():
+            checksum = crc32c(chunk, checksum)
+            for entry in map(_entry_of, _ENTRY.iter_unpack(chunk)):
+                if entry.last_offset <= last_offset_before:
+                    raise CorruptRecordError(
+                        "the entries of a transaction index do not ascend", entry=tuple(entry)
+                    )
+                last_offset_before = entry.last_offset
+        return checksum
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        return self._entries(0)
+
+    def _entries(self, first: int) -> Iterator[AbortedTransaction]:
+        # All of them are looked at whenever a log is opened, which may be many.
+        return map(_entry_of, chain.from_iterable(map(_ENTRY.iter_unpack, self.chunks(first))))
+
+    def _decode(self, data: Buffer) -> AbortedTransaction:
+        return _entry_of(_ENTRY.unpack(data))
+
+    def _require_possible(self, last: AbortedTransaction, count: int) -> None:
+        """The look at every entry, which follows, says more."""
+
+
+def bytes_below(entries: bytes, offset: int) -> int:
+    """How many bytes are taken by the entries, which ascend, whose markers lie below `offset`."""
+    return rank_entries(entries, ENTRY_SIZE, *_LAST_OFFSET_KEY, offset - 1) * ENTRY_SIZE
+
+
+def without_markers(entries: bytes, last_offsets: Collection[int]) -> bytes:
+    """The entries but for those of these markers."""
+    return b"".join(
+        _ENTRY.pack(*fields) for fields in _ENTRY.iter_unpack(entries) if fields[3] not in last_offsets
+    )
+
+
+def _checksum_of(chunks: Iterable[bytes]) -> int:
+    return reduce(lambda checksum, chunk: crc32c(chunk, checksum), chunks, 0)
+
+
+def _entry_of(fields: tuple[int, ...]) -> AbortedTransaction:
+    version, producer_id, first_offset, last_offset, last_stable_offset = fields
+    entry = AbortedTransaction(producer_id, first_offset, last_offset, last_stable_offset)
+    if version != _VERSION:
+        raise CorruptRecordError("an entry of a transaction index has an unknown version", version=version)
+    if not 0 <= first_offset < last_offset or producer_id < 0 or last_stable_offset < 0:
+        raise CorruptRecordError("an entry of a transaction index is out of range", entry=tuple(entry))
+    return entry

@@ -1,0 +1,495 @@
+"""Every subcommand against a real server: what it prints, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Mapping
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from stratalog.base.errors import LogStoreError
+from stratalog.cli.main import COMMANDS, main, stratalog
+from stratalog.record.partitioner import partition_for_key
+from tests.support.service.server_process import ServerProcess
+
+PROGRAM = "import sys; from stratalog.cli.main import main; sys.argv[:1] = ['stratalog']; main()"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcess]:
+    with ServerProcess(f"{tmp_path_factory.mktemp('cli')}/data") as running:
+        yield running
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses."""
+    return "topic-" + "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+
+
+@pytest.fixture
+def run(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    monkeypatch.setenv("STRATALOG_SERVER", server.address)
+    return Runner()
+
+
+class Runner:
+    """Runs a command line in this process."""
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> str:
+        """The standard output of a command that must succeed."""
+        result = self.result(*arguments, stdin=stdin)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def json(self, *arguments: str, stdin: bytes = b"") -> Any:
+        """The one JSON document that it prints with --json."""
+        return json.loads(self(*arguments, "--json", stdin=stdin))
+
+    def lines(self, *arguments: str) -> list[Any]:
+        """The JSON lines that it prints."""
+        return [json.loads(line) for line in self(*arguments, "--json").splitlines()]
+
+    def failure(self, *arguments: str, stdin: bytes = b"") -> str:
+        """The message of a command that must fail."""
+        result = self.result(*arguments, stdin=stdin)
+        assert isinstance(result.exception, LogStoreError), result.output
+        return str(result.exception)
+
+    def result(self, *arguments: str, stdin: bytes = b"") -> Result:
+        return CliRunner().invoke(stratalog, arguments, input=stdin)
+
+
+def json_lines(*records: Mapping[str, object]) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def test_a_topic_from_creation_to_deletion(run: Runner, topic: str) -> None:
+    created = run.json("topic", "create", topic, "--partitions", "2", "--config", "retention.ms=-1")
+    assert (created["name"], created["partition_count"], created["config_overrides"]) == (
+        topic,
+        2,
+        {"retention.ms": "-1"},
+    )
+    assert topic in run("topic", "list")
+    assert topic in [entry["name"] for entry in run.json("topic", "list")]
+    [described] = run.json("topic", "describe", topic)
+    assert described["config"]["retention.ms"] == "-1"
+    assert "retention.ms" in run("topic", "describe", topic)
+    assert "exists" in run.failure("topic", "create", topic) or "already" in run.failure(
+        "topic", "create", topic
+    )
+    run("topic", "delete", topic)
+    assert topic not in run("topic", "list")
+    assert "no such topic" in run.failure("topic", "delete", topic)
+
+
+def test_configuration_is_printed_in_the_order_of_its_names(run: Runner, topic: str) -> None:
+    config = dict.fromkeys(("segment.bytes", "retention.ms", "local.retention.ms", "segment.ms"), "1000000")
+    options = [option for name, value in config.items() for option in ("--config", f"{name}={value}")]
+    created = run.json("topic", "create", topic, *options)
+    assert list(created["config_overrides"]) == sorted(config)
+    [described] = run.json("topic", "describe", topic)
+    assert list(described["config"]) == sorted(described["config"])
+
+
+def test_one_of_a_thing_is_not_many(run: Runner, topic: str) -> None:
+    assert run("topic", "create", topic) == f"created {topic} with 1 partition\n"
+    assert run.result("produce", topic, stdin=b"x\n").stderr == f"1 record appended to {topic}\n"
+    assert "uploaded 1 slice in 1 object, " in run("tier", "upload", topic)
+    assert "the topic has 1 partition, " in run.failure("consume", topic, "--partition", "1")
+
+
+def test_lines_of_text_become_records(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    produced = run.json("produce", topic, stdin=b"one\ntwo\r\n\nlast without an end")
+    assert produced == {"topic": topic, "records": 4, "partitions": {"0": 4}}
+    assert run("consume", topic) == "one\ntwo\n\nlast without an end\n"
+    assert [line["value"] for line in run.lines("consume", topic)] == [
+        "one",
+        "two",
+        "",
+        "last without an end",
+    ]
+    assert [line["key"] for line in run.lines("consume", topic)] == [None] * 4
+
+
+def test_lines_may_be_sent_in_every_codec(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    codecs = ["none", "gzip", "snappy", "lz4", "zstd"]
+    for codec in codecs:
+        run("produce", topic, "--compression", codec, stdin=f"{codec}\n".encode())
+    assert run("consume", topic).split() == codecs
+
+
+def test_lines_of_text_may_have_keys(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, "--key-separator", ":", stdin=b"a:1\nb:2:3\n")
+    assert run("consume", topic, "--key-separator", "=") == "a=1\nb=2:3\n"
+    message = run.failure("produce", topic, "--key-separator", ":", stdin=b"c:ok\nnothing\n")
+    assert message.startswith("line 2: the line has no key separator")
+
+
+def test_bytes_that_are_not_text_survive_both_formats(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    raw = b"\xff\xfe binary \x00\n"
+    run("produce", topic, stdin=raw)
+    result = run.result("consume", topic)
+    assert result.stdout_bytes == raw
+    [line] = run.lines("consume", topic)
+    assert line["value"] == {"base64": "//4gYmluYXJ5IAA="}
+    run("produce", topic, "--format", "json", stdin=json_lines(line))
+    assert run.result("consume", topic).stdout_bytes == raw * 2
+
+
+def test_json_lines_carry_everything_there_and_back(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--partitions", "12")
+    sent: list[dict[str, Any]] = [
+        {"key": "N14228", "value": "first", "timestamp": 1357034400000, "headers": []},
+        {
+            "key": "N14228",
+            "value": None,
+            "timestamp": 1357034400001,
+            "headers": [{"key": "why", "value": "x"}],
+        },
+        {
+            "key": None,
+            "value": "keyless",
+            "timestamp": 5,
+            "headers": [{"key": "n", "value": None}],
+            "partition": 7,
+        },
+        {"key": {"base64": "/w=="}, "value": "", "timestamp": 6, "headers": []},
+    ]
+    produced = run.json("produce", topic, "--format", "json", stdin=json_lines(*sent))
+    assert produced["records"] == 4
+    got = run.lines("consume", topic)
+    for record in sent:
+        key = record["key"]
+        data = b"\xff" if isinstance(key, dict) else None if key is None else str(key).encode()
+        partition = record.get("partition", None if data is None else partition_for_key(data, 12))
+        [match] = [line for line in got if line["timestamp"] == record["timestamp"]]
+        assert {**match, "offset": 0} == {**record, "partition": partition, "offset": 0}
+    copy = topic + "-copy"
+    run("topic", "create", copy, "--partitions", "12")
+    run("produce", copy, "--format", "json", stdin=json_lines(*got))
+    assert sorted(map(str, run.lines("consume", copy))) == sorted(map(str, got))
+
+
+def test_a_bad_line_is_named_and_what_came_before_is_stored(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    data = json_lines({"value": "good"}) + b'{"value": 7}\n' + json_lines({"value": "never"})
+    message = run.failure("produce", topic, "--format", "json", stdin=data)
+    assert message.startswith("line 2: value must be a string")
+    assert "the 1 record before it is stored" in message
+    big = b"x" * 2_000_000 + b"\n"
+    message = run.failure("produce", topic, stdin=b"small\n" + big)
+    assert "max.message.bytes" in message
+    assert "1 record is stored, line 2 is the first that is not" in message
+    assert run("consume", topic).split() == ["good", "small"]
+
+
+def test_lines_are_stored_however_small_the_topics_segments_are(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--config", "segment.bytes=20000")
+    lines = [f"line-{number}" for number in range(5000)]
+    run("produce", topic, stdin="".join(f"{line}\n" for line in lines).encode())
+    assert run("consume", topic).split() == lines
+    message = run.failure("produce", topic, stdin=b"small\n" + b"x" * 30_000 + b"\n")
+    assert "a record is too large even alone" in message
+    assert "larger than segment.bytes" in message
+    assert "1 record is stored, line 2 is the first that is not" in message
+
+
+def test_a_bad_line_far_behind_costs_none_of_those_before_it(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--partitions", "3")
+    lines = json_lines(*({"key": str(number), "value": "v" * 20} for number in range(20_000)))
+    message = run.failure("produce", topic, "--format", "json", stdin=lines + b"nonsense\n" + lines)
+    assert message.startswith("line 20001: ")
+    assert "the 20,000 records before it are stored" in message
+    assert len(run("consume", topic).split()) == 20_000
+
+
+def test_reading_begins_where_it_is_told(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    records = [{"value": str(number), "timestamp": 1_000_000 + number * 1000} for number in range(10)]
+    run("produce", topic, "--format", "json", stdin=json_lines(*records))
+    expected = {
+        "earliest": list(range(10)),
+        "7": [7, 8, 9],
+        "10": [],
+        "latest": [],
+        "1970-01-01T00:16:45Z": [5, 6, 7, 8, 9],
+        "1970-01-01T00:16:45": [5, 6, 7, 8, 9],
+        "1970-01-01T00:16:45.000001Z": [6, 7, 8, 9],
+        "1970-01-01T00:16:44.999001Z": [5, 6, 7, 8, 9],
+        "2030-01-01": [],
+    }
+    for start, values in expected.items():
+        assert run("consume", topic, "--from", start).split() == [str(value) for value in values], start
+    assert run("consume", topic, "--from", "3", "--max", "2").split() == ["3", "4"]
+    assert "outside the partition" in run.failure("consume", topic, "--from", "11")
+    assert run.result("consume", topic, "--from", "yesterday").exit_code == 2
+
+
+def test_reading_may_be_limited_to_partitions(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--partitions", "3")
+    for partition in range(3):
+        run("produce", topic, "--partition", str(partition), stdin=b"from-%d\n" % partition)
+    assert run("consume", topic, "--partition", "1") == "from-1\n"
+    both = run("consume", topic, "--partition", "0", "--partition", "2").split()
+    assert sorted(both) == ["from-0", "from-2"]
+    assert "has 3 partitions" in run.failure("consume", topic, "--partition", "3")
+    assert "fewer partitions" in run.failure("produce", topic, "--partition", "3", stdin=b"x\n")
+
+
+def test_logs_tiers_and_compaction_are_shown_and_moved(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--config", "cleanup.policy=compact")
+    for number in range(3):
+        run("produce", topic, "--key-separator", ":", stdin=b"a:%d\nb:%d\n" % (number, number))
+        uploaded = run.json("tier", "upload", topic, "--delete-local")
+        assert (uploaded["objects"], uploaded["slices"], uploaded["local_segments_deleted"]) == (1, 1, 1)
+    [log] = run.json("log", "describe", topic)
+    assert (log["log_start_offset"], log["local_log_start_offset"], log["tiered_end_offset"]) == (0, 6, 6)
+    assert len(log["slices"]) == 3
+    assert "slice" in run("log", "describe", topic, "--segments")
+    [job] = run.json("compaction", "run", topic)
+    assert (job["inputs"], job["get_requests"], job["records_in"], job["records_out"]) == (3, 6, 6, 2)
+    assert run("consume", topic, "--key-separator", "=") == "a=2\nb=2\n"
+    shown = dict(line.split("  ", 1) for line in run("tier", "status").splitlines())
+    status = run.json("tier", "status")
+    assert status["live_objects"] == int(shown["live objects"]) >= 1
+    last_upload = datetime.fromisoformat(shown["last successful upload"].strip())
+    assert last_upload.timestamp() * 1000 == pytest.approx(status["last_successful_upload_ms"])
+    assert last_upload.tzinfo is not None
+    assert shown["last upload error"].strip() == "-"
+    assert run.json("records", "delete", topic, "--partition", "0", "--before", "5") == {
+        "topic": topic,
+        "partition": 0,
+        "log_start_offset": 5,
+    }
+    assert run("consume", topic) == "2\n"
+    assert "high watermark" in run.failure("records", "delete", topic, "--partition", "0", "--before", "99")
+
+
+def test_the_status_of_a_server_that_was_replaced_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, store_url = Runner(), f"file://{tmp_path}/store"
+    with (
+        ServerProcess(f"{tmp_path}/a", store_url=store_url) as former,
+        ServerProcess(f"{tmp_path}/b", store_url=store_url) as owner,
+    ):
+        monkeypatch.setenv("STRATALOG_SERVER", owner.address)
+        assert run.json("tier", "status")["takeover"] is None
+        assert "another server" not in run("tier", "status")
+        monkeypatch.setenv("STRATALOG_SERVER", former.address)
+        assert "another server has taken over" in run.failure("topic", "create", "t")
+        takeover = run.json("tier", "status")["takeover"]
+        assert takeover["owner"].endswith(f":{owner.pid}")
+        assert takeover["epoch"] == 2
+        *_, last = run("tier", "status").splitlines()
+        assert last.startswith(f"another server, {takeover['owner']}, has owned this store since epoch 2 (")
+
+
+def test_offsets_by_name_and_by_time_in_both_tiers(run: Runner, topic: str) -> None:
+    run("topic", "create", topic, "--partitions", "2")
+    times_ms = (1000, 3000, 2000)
+    lines = [{"value": "x", "partition": 1, "timestamp": time_ms} for time_ms in times_ms]
+    run("produce", topic, "--format", "json", stdin=json_lines(*lines))
+    run("tier", "upload", topic, "--delete-local")
+    run("produce", topic, "--format", "json", stdin=json_lines({**lines[0], "timestamp": 2500}))
+    expected = {
+        "earliest": (0, None),
+        "latest": (4, None),
+        "earliest-local": (3, None),
+        "latest-tiered": (2, None),
+        "earliest-pending-upload": (3, None),
+        "compacted-upto": (0, None),
+        "max-timestamp": (1, 3000),
+        "0": (0, 1000),
+        "1001": (1, 3000),
+        "3001": (None, None),
+    }
+    for at, (offset, timestamp_ms) in expected.items():
+        answer = {"partition": 1, "offset": offset, "timestamp_ms": timestamp_ms}
+        for level in ("read_uncommitted", "read_committed"):
+            arguments = ("log", "offsets", topic, "--at", at, "--isolation", level)
+            assert run.json(*arguments, "--partition", "1") == [answer], at
+            assert [entry["partition"] for entry in run.json(*arguments)] == [0, 1]
+    table = run("log", "offsets", topic, "--at", "max-timestamp").splitlines()
+    assert [line.split() for line in table] == [
+        ["PARTITION", "OFFSET", "TIMESTAMP", "TIME"],
+        ["0", "-", "-", "-"],
+        ["1", "1", "3000", "1970-01-01T00:00:03.000Z"],
+    ]
+    message = run.failure("log", "offsets", topic, "--partition", "2")
+    assert "the topic has no such partition" in message
+    assert "partition_count=`2`" in message
+    for wrong in ("newest", "-1", str(1 << 63)):
+        assert run.result("log", "offsets", topic, "--at", wrong).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("consume", "nope"),
+        ("produce", "nope"),
+        ("topic", "describe", "nope"),
+        ("topic", "delete", "nope"),
+        ("log", "describe", "nope"),
+        ("records", "delete", "nope", "--partition", "0", "--before", "0"),
+        ("tier", "upload", "nope"),
+        ("compaction", "run", "nope"),
+    ],
+)
+def test_an_unknown_topic_is_said_by_every_command(run: Runner, arguments: tuple[str, ...]) -> None:
+    message = run.failure(*arguments, stdin=b"")
+    assert "no such topic" in message
+    assert "nope" in message
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "create"),
+        ("topic", "create", "t", "--config", "retention.ms"),
+        ("topic", "create", "t", "--partitions", "0"),
+        ("produce", "t", "--format", "xml"),
+        ("produce", "t", "--format", "json", "--key-separator", ":"),
+        ("produce", "t", "--acks", "all"),
+        ("consume", "t", "--max", "0"),
+        ("records", "delete", "t", "--before", "1"),
+        ("nonsense",),
+    ],
+)
+def test_a_wrong_command_line_is_a_usage_error(run: Runner, arguments: tuple[str, ...]) -> None:
+    assert run.result(*arguments).exit_code == 2
+
+
+# --- as a process ------------------------------------------------------------------------------------------
+
+
+def as_process(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env=environment,
+    )
+
+
+def test_a_failure_is_one_line_and_exit_code_one(server: ServerProcess) -> None:
+    ended = as_process("consume", "nope", "--server", server.address)
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert ended.stderr == b"error: there is no such topic, create it or correct the name topic=`nope`\n"
+
+
+def test_a_server_that_is_not_there_is_said_in_one_line() -> None:
+    ended = as_process("topic", "list", "--server", "127.0.0.1:1")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(b"error: the server does not answer")
+    assert len(ended.stderr.splitlines()) == 1
+    assert b"HOST:PORT" in as_process("topic", "list", "--server", "nowhere").stderr
+
+
+def test_following_goes_on_until_interrupted(server: ServerProcess, run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, stdin=b"before\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", PROGRAM, "consume", topic, "--follow", "--server", server.address]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        assert follower.stdout.readline() == b"before\n"
+        run("produce", topic, stdin=b"after\n")
+        assert follower.stdout.readline() == b"after\n"
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(60) == 130
+        assert follower.stderr.read() == b""
+
+
+def test_following_goes_on_behind_a_restart_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        monkeypatch.setenv("STRATALOG_SERVER", server.address)
+        run = Runner()
+        run("topic", "create", "t")
+        run("produce", "t", stdin=b"before\n")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", PROGRAM, "consume", "t", "--follow"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        ) as follower:
+            assert follower.stdout is not None
+            assert follower.stderr is not None
+            assert follower.stdout.readline() == b"before\n"
+            server.add_options("--listen", server.address)
+            server.kill()
+            assert follower.stderr.readline().startswith(b"waiting for the server: ")
+            server.start()
+            run("produce", "t", stdin=b"after\n")
+            assert follower.stdout.readline() == b"after\n"
+            follower.send_signal(signal.SIGINT)
+            assert follower.wait(60) == 130
+            assert follower.stderr.read() == b"", "one line for each time it waits"
+
+
+def test_a_reader_that_leaves_the_pipe_ends_it_quietly(
+    server: ServerProcess, run: Runner, topic: str
+) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, stdin=b"x" * 100 + b"\n" + b"y\n" * 50_000)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", PROGRAM, "consume", topic, "--server", server.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as reader:
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        reader.stdout.readline()
+        reader.stdout.close()
+        assert reader.wait(60) in (0, 1)
+        assert reader.stderr.read() == b""
+
+
+def test_help_needs_no_server_and_imports_little() -> None:
+    ended = as_process("--help")
+    assert ended.returncode == 0
+    for command in COMMANDS:
+        assert command.encode() in ended.stdout
+    heavy = ("grpc", "google.protobuf", "boto3", "asyncio")
+    check = (
+        "import sys; from stratalog.cli.main import stratalog;"
+        "stratalog.main(['--help'], standalone_mode=False);"
+        f"sys.exit(any(name in sys.modules for name in {heavy!r}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True, check=False)
+    assert ended.returncode == 0
+
+
+def test_the_version_is_that_of_the_distribution(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["stratalog", "--version"])
+
+    def version(name: str) -> str:
+        return f"9.9 of {name}"
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == "stratalog 9.9 of stratalog\n"

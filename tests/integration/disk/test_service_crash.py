@@ -1,0 +1,136 @@
+"""kill -9 of a real server under load: what was acknowledged is there after the restart, in order, once."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from pathlib import Path
+
+import pytest
+
+from stratalog.base.errors import LogStoreError
+from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.client import Client
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.retry import RetryPolicy
+from stratalog.client.sealed_batch import Acknowledged
+from tests.support.service.server_process import ServerProcess
+
+PARTITION_COUNT = 3
+PATIENT = RetryPolicy(deadline_s=30.0)
+ENOUGH_COUNT = 20_000
+"""Acknowledged before the kill: by then segments have rolled and objects are uploaded."""
+
+
+class Load:
+    """Sends numbered records until the server is gone. Belongs to the event loop."""
+
+    def __init__(self, address: str, acks: Durability) -> None:
+        self.acknowledged: dict[bytes, Acknowledged] = {}
+        self.enough = asyncio.Event()
+        self._address = address
+        self._settings = ProducerSettings(
+            acks=acks, linger_ms=1, batch_bytes=4_000, max_buffered_bytes=100_000
+        )
+        self._has_failed = False
+
+    async def run(self) -> None:
+        async with Client(self._address, retry=RetryPolicy(deadline_s=0)) as client:
+            producer = client.producer(self._settings)
+            for number in itertools.count():
+                value = b"%09d" % number
+                future = await producer.send("t", None, value, partition=number % PARTITION_COUNT)
+                future.add_done_callback(functools.partial(self._note, value))
+                if self._has_failed:
+                    break
+            await producer.flush()
+
+    def _note(self, value: bytes, future: asyncio.Future[Acknowledged]) -> None:
+        if future.exception() is not None:
+            self._has_failed = True
+            return
+        self.acknowledged[value] = future.result()
+        if len(self.acknowledged) > ENOUGH_COUNT:
+            self.enough.set()
+
+
+async def read_back(address: str) -> dict[TopicPartition, list[bytes | None]]:
+    """All values, by partition; offsets must be dense."""
+    async with Client(address, retry=PATIENT) as client:
+        ends = await client.latest("t")
+        values: dict[TopicPartition, list[bytes | None]] = {partition: [] for partition in ends}
+        async for fetched in client.consumer(await client.earliest("t"), end_offsets=ends).fetches():
+            for record in fetched.records:
+                assert record.offset == len(values[fetched.topic_partition])
+                values[fetched.topic_partition].append(record.value)
+        assert {partition: len(found) for partition, found in values.items()} == ends
+        return values
+
+
+@pytest.mark.parametrize("acks", [Durability.OS, Durability.DISK], ids=["os", "disk"])
+async def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
+    tmp_path: Path, acks: Durability
+) -> None:
+    with ServerProcess(f"{tmp_path}/data", options=["--upload-interval", "1"]) as server:
+        async with Client(server.address, retry=PATIENT) as client:
+            config = {"segment.bytes": "20000", "min.durability": acks.config_value}
+            await client.admin.create_topic("t", PARTITION_COUNT, config)
+        load = Load(server.address, acks)
+        loading = asyncio.create_task(load.run())
+        async with asyncio.timeout(120):
+            await load.enough.wait()
+            server.kill()
+            await loading
+
+        server.start()
+        values = await read_back(server.address)
+        for value, where in load.acknowledged.items():
+            assert values[where.topic_partition][where.offset] == value
+            assert where.durability is acks
+        for found in values.values():
+            # Nothing twice and nothing out of order, the unacknowledged tail included.
+            assert found == sorted(found, key=lambda value: value or b"")
+            assert len(set(found)) == len(found)
+
+        async with Client(server.address, retry=PATIENT) as client:
+            await client.admin.upload(delete_local=True)
+            status = await client.admin.tier_status()
+            assert (status.epoch, status.last_upload_error) == (2, "")
+        assert await read_back(server.address) == values
+        assert server.stop() == 0
+
+
+async def test_killed_again_and_again_it_comes_back_with_everything(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        async with Client(server.address, retry=PATIENT) as client:
+            await client.admin.create_topic("t")
+        for number in range(5):
+            async with Client(server.address, retry=PATIENT) as client:
+                producer = client.producer(ProducerSettings(acks=Durability.DISK))
+                sent = [await producer.send("t", None, b"%d" % number) for _ in range(10)]
+                await producer.flush()
+                assert [future.result().offset for future in sent] == list(
+                    range(number * 10, number * 10 + 10)
+                )
+                if number % 2:
+                    await client.admin.upload(delete_local=True)
+            server.kill()
+            server.start()
+        [found] = (await read_back(server.address)).values()
+        assert found == [b"%d" % (number // 10) for number in range(50)]
+
+
+async def test_a_client_is_told_that_the_server_is_gone(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        async with Client(server.address, retry=RetryPolicy(deadline_s=0)) as client:
+            await client.admin.create_topic("t")
+            producer = client.producer()
+            await (await producer.send("t", None, b"stored"))
+            server.kill()
+            with pytest.raises(LogStoreError, match="does not answer") as caught:
+                await client.admin.list_topics()
+            assert caught.value.code == "SERVER_UNAVAILABLE"
+            future = await producer.send("t", None, b"x")
+            with pytest.raises(LogStoreError, match="does not answer"):
+                await future

@@ -1,0 +1,229 @@
+"""What operators meet while disks fail: topics half made or half deleted, and looking at the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.cli.main import stratalog
+from stratalog.record.record import Record
+from stratalog.testing.failing_directory import FailingDirectory
+from tests.support.service.service_bench import ServiceBench, service_bench
+
+LOCAL = {"remote.storage.enable": "false"}
+
+
+class StubbornDisk(PosixFileSystem):
+    """Has no room to make a directory of this name, and lets nobody rename one of that; such a disk does not
+    go offline."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unmade: str | None = None
+        self.unrenamed: str | None = None
+
+    def make_directories(self, path: str) -> None:
+        _refuse(path, self.unmade, errno.ENOSPC)
+        super().make_directories(path)
+
+    def rename(self, source: str, target: str) -> None:
+        _refuse(source, self.unrenamed, errno.EPERM)
+        super().rename(source, target)
+
+
+def _refuse(path: str, name: str | None, number: int) -> None:
+    if name is not None and path.endswith(f"/{name}"):
+        raise OSError(number, os.strerror(number), path)
+
+
+async def fail_one(bench: ServiceBench, disk: FailingDirectory, other: str, config: Mapping[str, str]) -> int:
+    """Make topic `t` with a partition in each of two directories, and let the disk of one fail; returns the
+    number of the partition in it."""
+    await bench.client.admin.create_topic("t", 2, {**config, "segment.bytes": "1024"})
+    records = [Record(0, SystemClock().now_ms(), b"key", b"x" * 900)]
+    for number in range(2):
+        await bench.client.append("t", number, records)
+    [lost] = [
+        one.topic_partition.partition
+        for one in bench.server.engine.registry.topic("t").partitions
+        if one.log.directory.startswith(other)
+    ]
+    disk.broken = other
+    with pytest.raises(DataDirectoryError):
+        await bench.client.append("t", lost, records)
+    return lost
+
+
+def run(bench: ServiceBench, *arguments: str) -> Any:
+    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
+
+
+async def test_one_log_that_stays_of_a_topic_that_could_not_be_made_keeps_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = StubbornDisk()
+    config = {"num.recovery.threads.per.data.dir": "1"}
+    async with service_bench(tmp_path, filesystem=disk, config=config) as bench:
+        disk.unmade, disk.unrenamed = "t-2", "t-0"
+        with pytest.raises(DataDirectoryError):
+            await bench.client.admin.create_topic("t", 3, LOCAL)
+        disk.unmade = disk.unrenamed = None
+        assert [Path(tmp_path, "data", f"t-{number}").exists() for number in range(3)] == [True, False, False]
+        assert "the log of t-0, a topic that could not be created, is left" in caplog.text
+        assert "still in the catalog" not in caplog.text
+        await bench.client.admin.create_topic("t", 3, LOCAL)
+        assert [await bench.append("t", [b"x"], number) for number in range(3)] == [0, 0, 0]
+
+
+async def test_a_log_that_stayed_open_keeps_its_name_from_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 2, LOCAL)
+        await bench.append("t", [b"old"])
+        logs = bench.server.engine.logs
+
+        def refuse(partition: TopicPartition) -> None:
+            raise DataDirectoryError("the disk refuses", path=logs.path_of(partition))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(logs, "delete_log", refuse)
+            left_over = await bench.client.admin.delete_topic("t")
+        assert left_over == [f"{tmp_path}/data/t-{number}" for number in range(2)]
+        await bench.client.admin.create_topic("t", 2, LOCAL)
+        assert "the log of a deleted topic was still open" in caplog.text
+        assert await bench.append("t", [b"new"]) == 0
+        assert [[one.value for one in records] for records in await bench.read_all("t")] == [[b"new"], []]
+
+
+async def test_operators_see_the_others_beside_a_partition_whose_disk_has_failed(tmp_path: Path) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        lost = await fail_one(bench, disk, other, {})
+        admin = bench.client.admin
+        await bench.append("t", [b"x" * 900], 1 - lost)
+        status = await admin.tier_status()
+        assert status.pending_upload_bytes > 900
+        [offline] = status.offline_partitions
+        assert (offline.topic, offline.partition, offline.path) == ("t", lost, f"{other}/t-{lost}")
+        assert "Input/output error" in offline.reason
+        [described] = await admin.describe_topics(["t"])
+        assert [*described.offline_partitions] == [offline]
+        for command in (("log", "describe", "t"), ("tier", "status"), ("topic", "describe", "t")):
+            shown = await asyncio.to_thread(run, bench, *command)
+            assert (shown.exit_code, f"t-{lost} is offline, path {other}/t-{lost}: " in shown.output) == (
+                0,
+                True,
+            )
+        # Whoever names the topic gets an error that tells of both; whoever does not, both in the answer.
+        with pytest.raises(DataDirectoryError) as failure:
+            await admin.upload(["t"])
+        fields = failure.value.fields
+        assert (fields["path"], fields["uploaded_objects"], fields["uploaded_slices"]) == (other, 1, 1)
+        assert int(str(fields["uploaded_bytes"])) > 1800
+        assert (await admin.describe_log("t", [1 - lost]))[0].tiered_end_offset == 2
+        answer = await admin.upload()
+        assert (answer.objects, [*answer.left_out]) == (0, [offline])
+        for options in ((), ("--json",)):
+            shown = await asyncio.to_thread(run, bench, "tier", "upload", *options)
+            assert shown.exit_code == 1
+            assert f"t-{lost} is offline, path {other}/t-{lost}: " in shown.stderr
+            assert f"partitions=`t-{lost}`" in str(shown.exception)
+        assert json.loads(shown.stdout)["left_out"][0]["partition"] == lost
+        assert (await admin.tier_status()).last_upload_error == ""
+
+
+async def test_an_upload_of_all_says_nothing_of_what_is_never_uploaded(tmp_path: Path) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        await fail_one(bench, disk, other, LOCAL)
+        shown = await asyncio.to_thread(run, bench, "tier", "upload")
+        assert (shown.exit_code, shown.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("config", [{}, LOCAL], ids=["tiered", "local"])
+async def test_records_and_offsets_of_the_others_are_printed(
+    tmp_path: Path, config: Mapping[str, str]
+) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        lost = await fail_one(bench, disk, other, config)
+        for command, printed in (
+            (("consume", "t", "--json"), '"offset"'),
+            (("consume", "t", "--json", "--from", "0"), '"offset"'),
+            (("consume", "t", "--json", "--from", "2020-01-01T00:00:00Z"), '"offset"'),
+            (("log", "offsets", "t"), "\n"),
+            (("log", "offsets", "t", "--at", "0", "--json"), '"offset"'),
+        ):
+            shown = await asyncio.to_thread(run, bench, *command)
+            [told] = shown.stderr.splitlines()
+            assert told.startswith(f"t-{lost} cannot be read, path {other}"), command
+            assert "Input/output error" in told
+            assert shown.stdout.count(printed) == (2 if printed == "\n" else 1), command
+            assert f'"partition": {lost}' not in shown.stdout
+            assert isinstance(shown.exception, DataDirectoryError)
+            assert shown.exception.fields == {"partitions": f"t-{lost}"}
+        for start in ("earliest", "latest", "0"):
+            # What goes on for ever would go on without one of them.
+            shown = await asyncio.to_thread(run, bench, "consume", "t", "--from", start, "--follow")
+            assert isinstance(shown.exception, DataDirectoryError)
+            assert shown.exception.fields["partition"] == f"t-{lost}"
+        for one in (("consume", "t"), ("log", "offsets", "t")):
+            shown = await asyncio.to_thread(run, bench, *one, "--partition", str(1 - lost))
+            assert (shown.exit_code, shown.stderr) == (0, "")
+            shown = await asyncio.to_thread(run, bench, *one, "--partition", str(lost))
+            assert isinstance(shown.exception, DataDirectoryError)
+
+
+async def test_who_reads_on_is_told_of_a_partition_whose_disk_fails_meanwhile(tmp_path: Path) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        lost = await fail_one(bench, disk, other, LOCAL)
+        positions = {TopicPartition("t", number): 0 for number in range(2)}
+        told: list[TopicPartition] = []
+        consumer = bench.client.consumer(
+            positions,
+            end_offsets=dict.fromkeys(positions, 1),
+            on_offline=lambda partition, _: told.append(partition),
+        )
+        assert [one.partition async for one in consumer] == [1 - lost]
+        assert told == [TopicPartition("t", lost)]
+        assert consumer.positions == {partition: int(partition.partition != lost) for partition in positions}
+        with pytest.raises(DataDirectoryError):
+            [one async for one in bench.client.consumer(positions, end_offsets=dict.fromkeys(positions, 1))]
+
+
+@pytest.mark.parametrize(
+    "config", [{}, LOCAL, LOCAL | {"cleanup.policy": "compact,delete"}], ids=["tiered", "local", "compacted"]
+)
+async def test_passes_over_a_disk_that_has_failed_say_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, config: Mapping[str, str]
+) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        await fail_one(bench, disk, other, {**config, "retention.ms": "1"})
+        engine = bench.server.engine
+        caplog.clear()
+        for work in (
+            engine.tiers.upload_pass,
+            engine.tiers.remote_retention_pass,
+            engine.tiers.local_retention_pass,
+            engine.logs.tasks.flush_old,
+            engine.logs.tasks.checkpoint_recovery_points,
+            engine.logs.tasks.checkpoint_starts,
+        ):
+            await asyncio.to_thread(work)
+        assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []

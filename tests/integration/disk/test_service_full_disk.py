@@ -1,0 +1,212 @@
+"""A server on a disk that is full: it is freed by the server's own commands, left in order, and started on.
+
+The disk is a small file system in memory of its own, which not everybody may mount.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.errors import DataDirectoryError
+from stratalog.client.client import Client
+from stratalog.client.retry import RetryPolicy
+from stratalog.record.record import Record
+from tests.support.service.server_process import ServerProcess
+
+LOCAL = {
+    "remote.storage.enable": "false",
+    "segment.bytes": "500000",
+    "file.delete.delay.ms": "100",
+    "min.durability": "disk",
+}
+OPTIONS = tuple(
+    word
+    for entry in (
+        "log.initial.task.delay.ms=50",
+        "log.retention.check.interval.ms=100",
+        "log.segment.delete.delay.ms=100",
+        # Nobody may make room by the way.
+        "log.flush.offset.checkpoint.interval.ms=200",
+        "log.flush.start.offset.checkpoint.interval.ms=200",
+    )
+    for word in ("--config", entry)
+)
+
+
+class SmallDisk:
+    """A file system of a few MiB."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def mount(self, *options: str) -> subprocess.CompletedProcess[str]:
+        command = ["mount", "-t", "tmpfs", *options, "tmpfs", str(self.path)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def enlarge(self) -> None:
+        assert self.mount("-o", "remount,size=24m").returncode == 0
+
+    def names(self, partition: str = "") -> list[str]:
+        """Of what is in the log directory, or in a partition's directory there."""
+        return sorted(os.listdir(self.path / "logs" / partition))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Generator[SmallDisk]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    disk = SmallDisk(path)
+    try:
+        mounted = disk.mount("-o", "size=10m")
+    except FileNotFoundError as failure:
+        pytest.skip(f"no small disk can be mounted here: {failure}")
+    if mounted.returncode:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.fixture(params=["the data directory", "another log directory"])
+def server(request: pytest.FixtureRequest, tmp_path: Path, disk: SmallDisk) -> Generator[ServerProcess]:
+    """All new partitions go to the small disk."""
+    logs, other = f"{disk.path}/logs", f"{tmp_path}/other"
+    is_first = request.param == "the data directory"
+    server = ServerProcess(
+        logs if is_first else other,
+        store_url=f"file://{tmp_path}/store",
+        options=(
+            *("--log-dir", other if is_first else logs),
+            *("--config", f"cordoned.log.dirs={other}"),
+            *OPTIONS,
+        ),
+        log_path=f"{tmp_path}/server.log",
+    )
+    with server:
+        yield server
+
+
+def client_of(server: ServerProcess) -> Client:
+    return Client(server.address, retry=RetryPolicy(deadline_s=0))
+
+
+def record(size: int) -> Record:
+    return Record(0, SystemClock().now_ms(), b"key", os.urandom(size))
+
+
+async def fill(client: Client, topic: str) -> int:
+    """Append until not even a small record has room; returns how many were acknowledged."""
+    count = 0
+    for size in (100_000, 2_000, 50):
+        while True:
+            try:
+                await client.append(topic, 0, [record(size)])
+            except DataDirectoryError:
+                break
+            count += 1
+    with pytest.raises(DataDirectoryError, match="free space"):
+        await client.append(topic, 0, [record(50)])
+    return count
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+async def offsets(server: ServerProcess, topic: str) -> tuple[int, int]:
+    """The first and the end offset of its only partition."""
+    async with client_of(server) as client:
+        [earliest], [latest] = (await client.earliest(topic)).values(), (await client.latest(topic)).values()
+        return earliest, latest
+
+
+async def test_a_topic_is_deleted_and_its_space_is_free(server: ServerProcess, disk: SmallDisk) -> None:
+    async with client_of(server) as client:
+        await client.admin.create_topic("a", 1, LOCAL)
+        await client.admin.create_topic("b", 1, LOCAL)
+        await fill(client, "a")
+        # Everybody who writes now and then has met the full disk.
+        await until(lambda: server.said.count("checkpoint failed: the local disk is full; free space") > 2)
+        assert await client.admin.delete_topic("a") == []
+        await until(lambda: not any(name.startswith("a-") for name in disk.names()))
+        for _ in range(3):
+            await client.append("b", 0, [record(100_000)])
+    server.kill()
+    server.start()
+    assert await offsets(server, "b") == (0, 3)
+
+
+async def test_records_are_deleted_and_their_space_is_free(server: ServerProcess, disk: SmallDisk) -> None:
+    async with client_of(server) as client:
+        await client.admin.create_topic("a", 1, LOCAL)
+        count = await fill(client, "a")
+        assert await client.admin.delete_records("a", 0, 15) == 15
+        await until(lambda: not any(name.startswith(f"{0:020d}.") for name in disk.names("a-0")))
+        for _ in range(3):
+            await client.append("a", 0, [record(100_000)])
+    server.kill()
+    server.start()
+    assert await offsets(server, "a") == (15, count + 3)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_full_disk_is_left_and_started_on(
+    server: ServerProcess, disk: SmallDisk, *, is_killed: bool
+) -> None:
+    async with client_of(server) as client:
+        await client.admin.create_topic("a", 1, LOCAL)
+        await client.admin.create_topic("b", 1, LOCAL)
+        count = await fill(client, "a")
+    if is_killed:
+        server.kill()
+    else:
+        assert server.stop() == 0
+        assert ".kafka_cleanshutdown" in disk.names()
+    server.start()
+    assert await offsets(server, "a") == (0, count)
+    async with client_of(server) as client:
+        assert await client.admin.delete_topic("a") == []
+        await until(lambda: not any(name.startswith("a-") for name in disk.names()))
+        await client.append("b", 0, [record(100_000)])
+    assert server.stop() == 0
+
+
+async def test_the_next_topic_of_a_name_loses_nothing_to_the_one_deleted_on_a_full_disk(
+    server: ServerProcess, disk: SmallDisk
+) -> None:
+    async with client_of(server) as client:
+        await client.admin.create_topic("a", 1, LOCAL)
+        await client.admin.create_topic("b", 1, LOCAL)
+        for _ in range(20):
+            await client.append("a", 0, [record(10)])
+        assert await client.admin.delete_records("a", 0, 15) == 15
+        await fill(client, "b")
+        # The space that is kept aside serves the first, and is filled as well.
+        await client.admin.delete_records("b", 0, 1)
+        await fill(client, "b")
+        await client.admin.delete_topic("a")
+        disk.enlarge()
+        await client.admin.create_topic("a", 1, LOCAL)
+        sent = [b"new%d" % number for number in range(25)]
+        for value in sent:
+            await client.append("a", 0, [Record(0, SystemClock().now_ms(), b"key", value)])
+    server.kill()
+    server.start()
+    assert await offsets(server, "a") == (0, 25)
+    async with client_of(server) as client:
+        ends = await client.latest("a")
+        starts = await client.earliest("a")
+        found = [
+            one.value
+            async for fetched in client.consumer(starts, end_offsets=ends).fetches()
+            for one in fetched.records
+        ]
+    assert found == sent

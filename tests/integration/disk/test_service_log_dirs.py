@@ -1,0 +1,369 @@
+"""Several log directories, as operators see them: where partitions go, how they move, what a failing disk
+takes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stratalog.base.errors import DataDirectoryError, InvalidConfigError, InvalidRequestError
+from stratalog.base.filesystem import AppendFile
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.cli.main import stratalog
+from stratalog.server.app import serve
+from stratalog.server.configuration.settings import ServerSettings
+from stratalog.v1 import admin_pb2
+from tests.support.service.service_bench import ServiceBench, service_bench
+
+
+class FailingDisk(PosixFileSystem):
+    """Refuses to open files below these directories for writing, once they are named."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken: tuple[str, ...] = ()
+
+    def open_append(self, path: str) -> AppendFile:
+        if self.broken and path.startswith(self.broken):
+            raise OSError(errno.EIO, "input/output error", path)
+        return super().open_append(path)
+
+
+def path_of(bench: ServiceBench, number: int, topic: str = "t") -> str:
+    return str(Path(bench.server.engine.registry.partition(topic, number).log.directory).parent)
+
+
+async def until_moved(bench: ServiceBench) -> list[admin_pb2.PartitionMove]:
+    async with asyncio.timeout(60):
+        while True:
+            moves = (await bench.client.admin.describe_log_dirs()).moves
+            if all(move.state in ("done", "cancelled", "failed") for move in moves):
+                return list(moves)
+            await asyncio.sleep(0.01)
+
+
+def run(bench: ServiceBench, *arguments: str) -> Any:
+    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
+
+
+async def test_partitions_are_spread_and_a_cordoned_directory_gets_none(tmp_path: Path) -> None:
+    data, other = f"{tmp_path}/data", f"{tmp_path}/other"
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 4)
+        assert sorted(path_of(bench, number) for number in range(4)) == [data, data, other, other]
+        for number in range(4):
+            await bench.append("t", [b"x" * 100], number)
+        result = await asyncio.to_thread(run, bench, "log-dirs", "cordon", other)
+        assert (result.exit_code, result.output) == (0, f"{other} takes no new partitions\n")
+        await admin.create_topic("u", 2)
+        assert [path_of(bench, number, "u") for number in range(2)] == [data, data]
+        dirs = (await admin.describe_log_dirs()).log_dirs
+        assert [(one.path, one.state, one.partition_count) for one in dirs] == [
+            (data, "live", 4),
+            (other, "cordoned", 2),
+        ]
+        assert all(one.size_bytes > 0 and one.directory_id and not one.reason for one in dirs)
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("v")
+        assert path_of(bench, 0, "v") == data, "cordoned for good"
+        assert (await asyncio.to_thread(run, bench, "log-dirs", "uncordon", other)).exit_code == 0
+        await admin.create_topic("w")
+        assert path_of(bench, 0, "w") == other
+        assert [len(part) for part in await bench.read_all("t")] == [1, 1, 1, 1]
+        again = await asyncio.to_thread(run, bench, "log-dirs", "uncordon", other)
+        assert again.exit_code != 0
+        with pytest.raises(InvalidConfigError) as refusal:
+            await admin.alter_configs({"cordoned.log.dirs": "/nowhere"})
+        assert refusal.value.fields["allowed"] == f"{data}, {other}"
+
+
+async def test_operators_who_cordon_at_once_lose_nothing(tmp_path: Path) -> None:
+    others = tuple(f"{tmp_path}/other-{number}" for number in range(6))
+    async with service_bench(tmp_path, log_dirs=others) as bench:
+        admin = bench.client.admin
+        await asyncio.gather(*(admin.cordon_log_dir(path) for path in others))
+        await asyncio.gather(*(admin.cordon_log_dir(path, is_cordoned=False) for path in others[::2]))
+        states = [one.state for one in (await admin.describe_log_dirs()).log_dirs]
+        assert states == ["live"] + 3 * ["live", "cordoned"]
+
+
+async def test_paths_are_understood_as_those_of_the_start(tmp_path: Path) -> None:
+    other = f"{tmp_path}/other"
+    async with service_bench(tmp_path, log_dirs=(f"{tmp_path}/data/../other/",)) as bench:
+        odd = f"{tmp_path}//data/../other/"
+        for command, said in (("cordon", "takes no new partitions"), ("uncordon", "takes new partitions")):
+            shown = await asyncio.to_thread(run, bench, "log-dirs", command, odd)
+            assert (shown.exit_code, shown.output) == (0, f"{other} {said}\n")
+        await bench.client.admin.alter_configs({"cordoned.log.dirs": odd})
+        assert (await bench.client.admin.describe_log_dirs()).log_dirs[1].state == "cordoned"
+        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
+        await bench.client.admin.create_topic("t")
+        target = next(path for path in (f"{tmp_path}/data", other) if path != path_of(bench, 0))
+        arguments = ("move", "t", "--partition", "0", "--to", f"{target}/")
+        shown = await asyncio.to_thread(run, bench, "log-dirs", *arguments)
+        assert (shown.exit_code, shown.output) == (0, f"t-0 is moving to {target}\n")
+        await until_moved(bench)
+        for wrong in ("nowhere", f"{other}/deeper", ""):
+            with pytest.raises(InvalidRequestError, match="no log directory of this path") as refusal:
+                await bench.client.admin.cordon_log_dir(wrong)
+            assert refusal.value.fields["log_dirs"] == f"{tmp_path}/data, {other}"
+
+
+async def test_a_directory_that_is_left_out_keeps_its_cordon(tmp_path: Path) -> None:
+    other = f"{tmp_path}/other"
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        await bench.client.admin.alter_configs({"cordoned.log.dirs": other})
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.alter_configs({"log.retention.ms": "-1"})
+        await bench.client.admin.create_topic("t")
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        states = [one.state for one in (await bench.client.admin.describe_log_dirs()).log_dirs]
+        assert states == ["live", "cordoned"]
+
+
+async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, other, wrong = f"{tmp_path}/data", f"{tmp_path}/other", f"{tmp_path}/nix"
+
+    def told() -> list[str]:
+        texts = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        caplog.clear()
+        return [text for text in texts if text.startswith("cordoned.log.dirs names directories")]
+
+    async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": f"{wrong}/,{other}"}):
+        [text] = told()
+        assert f"by them: {wrong}. " in text
+        assert f"is named as in {data}, {other}. " in text
+        assert "log-dirs uncordon PATH" in text
+    async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": other}):
+        assert told() == []
+    async with service_bench(tmp_path, config={"cordoned.log.dirs": other}) as bench:
+        assert len(told()) == 1
+        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
+    async with service_bench(tmp_path, config={"cordoned.log.dirs": other}):
+        assert told() == []
+
+
+async def test_the_last_uncordon_leaves_nothing_behind_but_against_the_start(tmp_path: Path) -> None:
+    other = f"{tmp_path}/other"
+    given = {"cordoned.log.dirs": other}
+
+    async def states(bench: ServiceBench) -> list[str]:
+        return [one.state for one in (await bench.client.admin.describe_log_dirs()).log_dirs]
+
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        await bench.client.admin.cordon_log_dir(other)
+        assert dict(bench.server.engine.runtime.current.dynamic) == given
+        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
+        assert not bench.server.engine.runtime.current.dynamic
+    async with service_bench(tmp_path, log_dirs=(other,), config=given) as bench:
+        assert await states(bench) == ["live", "cordoned"], "nothing beats what this start was given"
+        await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
+        assert await states(bench) == ["live", "live"]
+    async with service_bench(tmp_path, log_dirs=(other,), config=given) as bench:
+        assert await states(bench) == ["live", "live"], "let in for good"
+
+
+async def test_uncordon_says_what_became_of_the_directory(tmp_path: Path) -> None:
+    disk, data, other, wrong = FailingDisk(), f"{tmp_path}/data", f"{tmp_path}/other", f"{tmp_path}/nix"
+
+    async def uncordon(bench: ServiceBench, path: str) -> str:
+        shown = await asyncio.to_thread(run, bench, "log-dirs", "uncordon", path)
+        assert shown.exit_code == 0, shown.output
+        return str(shown.output)
+
+    cordoned = {"cordoned.log.dirs": f"{data},{other},{wrong}"}
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        await bench.client.admin.create_topic("t", 2)
+        number = next(number for number in range(2) if path_of(bench, number) == other)
+    async with service_bench(tmp_path, config=cordoned) as bench:
+        assert await uncordon(bench, data) == f"{data} takes new partitions\n"
+        assert (
+            await uncordon(bench, other)
+            == f"the cordon of {other} is gone; it takes no new partitions while it is missing\n"
+        )
+        assert (
+            await uncordon(bench, wrong)
+            == f"the cordon of {wrong} is gone; the server was started without that directory\n"
+        )
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        await bench.client.admin.cordon_log_dir(other)
+        disk.broken = (other,)
+        with pytest.raises(DataDirectoryError):
+            await bench.append("t", [b"x"], number)
+        assert (
+            await uncordon(bench, other)
+            == f"the cordon of {other} is gone; it takes no new partitions while it is offline\n"
+        )
+
+
+async def test_a_partition_moves_while_it_takes_appends(tmp_path: Path) -> None:
+    data, other = f"{tmp_path}/data", f"{tmp_path}/other"
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        await bench.client.admin.create_topic("t", 1, {"segment.bytes": "1024"})
+        for _ in range(5):
+            await bench.append("t", [b"x" * 600])
+        source, target = (data, other) if path_of(bench, 0) == data else (other, data)
+        arguments = ("log-dirs", "move", "t", "--partition", "0", "--to", target)
+        moving = asyncio.create_task(asyncio.to_thread(run, bench, *arguments))
+        for _ in range(5):
+            await bench.append("t", [b"x" * 600])
+        assert (await moving).output == f"t-0 is moving to {target}\n"
+        [move] = await until_moved(bench)
+        assert (move.state, move.source_path, move.target_path, move.remaining_bytes) == (
+            "done",
+            source,
+            target,
+            0,
+        )
+        await bench.append("t", [b"behind"])
+        assert path_of(bench, 0) == target
+        shown = await asyncio.to_thread(run, bench, "log-dirs", "describe")
+        assert f"t-0   {target}" in shown.output
+        document = json.loads((await asyncio.to_thread(run, bench, "log-dirs", "describe", "--json")).output)
+        assert [one["partition_count"] for one in document["log_dirs"] if one["path"] == target] == [1]
+        for wrong in (target, "/nowhere"):
+            with pytest.raises((InvalidRequestError, DataDirectoryError)):
+                await bench.client.admin.move_partition("t", 0, wrong)
+        with pytest.raises(InvalidRequestError, match="is not moving"):
+            await bench.client.admin.cancel_move("t", 0)
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        assert path_of(bench, 0) == target
+        assert [len(part) for part in await bench.read_all("t")] == [11]
+
+
+async def fill_for_a_slow_move(bench: ServiceBench, data: str, other: str) -> tuple[str, str]:
+    """Topic `t` with more than a move copies before and after it is throttled; where it is, and is not."""
+    await bench.client.admin.create_topic("t")
+    for _ in range(4):
+        await bench.append("t", [b"x" * 900_000])
+    return (data, other) if path_of(bench, 0) == data else (other, data)
+
+
+async def test_a_move_is_cancelled_or_goes_on_after_a_restart(tmp_path: Path) -> None:
+    data, other = f"{tmp_path}/data", f"{tmp_path}/other"
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        admin = bench.client.admin
+        source, target = await fill_for_a_slow_move(bench, data, other)
+        # So slow that it never ends by itself.
+        await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
+        await admin.move_partition("t", 0, target)
+        with pytest.raises(InvalidRequestError, match="moving already"):
+            await admin.move_partition("t", 0, target)
+        assert (
+            await asyncio.to_thread(run, bench, "log-dirs", "cancel-move", "t", "--partition", "0")
+        ).exit_code == 0
+        [move] = await until_moved(bench)
+        assert (move.state, path_of(bench, 0)) == ("cancelled", source)
+        await admin.move_partition("t", 0, target)
+        async with asyncio.timeout(60):
+            while (await admin.describe_log_dirs()).moves[0].state != "copying":
+                await asyncio.sleep(0.01)
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        assert bench.server.engine.logs.moves.throttler.max_bytes_per_s == 1
+        await bench.client.admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": None})
+        [move] = await until_moved(bench)
+        assert (move.state, path_of(bench, 0)) == ("done", target)
+        assert [len(part) for part in await bench.read_all("t")] == [4]
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_a_move_to_a_directory_that_was_cordoned_waits_in_sight(
+    tmp_path: Path, is_cancelled: bool
+) -> None:
+    data, other = f"{tmp_path}/data", f"{tmp_path}/other"
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        admin = bench.client.admin
+        source, target = await fill_for_a_slow_move(bench, data, other)
+        await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": "1"})
+        await admin.move_partition("t", 0, target)
+        async with asyncio.timeout(60):
+            while not (await admin.describe_log_dirs()).moves[0].copied_bytes:
+                await asyncio.sleep(0.01)
+        await admin.cordon_log_dir(target)
+    async with service_bench(
+        tmp_path, log_dirs=(other,), config={"log.segment.delete.delay.ms": "0"}
+    ) as bench:
+        admin = bench.client.admin
+        [move] = (await admin.describe_log_dirs()).moves
+        assert (move.topic, move.partition, move.source_path, move.target_path) == ("t", 0, source, target)
+        assert (move.state, move.copied_bytes > 0) == ("waiting", True)
+        assert "takes nothing new; uncordon it" in move.reason
+        shown = await asyncio.to_thread(run, bench, "log-dirs", "describe")
+        assert "takes nothing new; uncordon it" in shown.output
+        if is_cancelled:
+            ended = await asyncio.to_thread(run, bench, "log-dirs", "cancel-move", "t", "--partition", "0")
+            assert (ended.exit_code, ended.output) == (0, "the move of t-0 has ended\n")
+            assert not (await admin.describe_log_dirs()).moves
+            with pytest.raises(InvalidRequestError, match="is not moving"):
+                await admin.cancel_move("t", 0)
+        else:
+            await admin.cordon_log_dir(target, is_cordoned=False)
+            await admin.alter_configs({"replica.alter.log.dirs.io.max.bytes.per.second": None})
+            await admin.move_partition("t", 0, target)
+            [move] = await until_moved(bench)
+            assert (move.state, move.reason) == ("done", "")
+        assert path_of(bench, 0) == (source if is_cancelled else target)
+        assert [len(part) for part in await bench.read_all("t")] == [4]
+    assert not [*Path(target).glob("*-future")]
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        assert not (await bench.client.admin.describe_log_dirs()).moves
+
+
+@pytest.mark.timeout(60)
+async def test_what_was_deleted_is_removed_after_the_delay_of_now(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 1, {"file.delete.delay.ms": "0"})
+        await bench.client.admin.alter_configs({"log.segment.delete.delay.ms": "0"})
+        await bench.client.admin.delete_topic("t")
+        while any(Path(tmp_path, "data").glob("t-0*")):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_disk_that_fails_takes_its_own_partitions_only(tmp_path: Path) -> None:
+    disk, other = FailingDisk(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        await bench.client.admin.create_topic("t", 2, {"segment.bytes": "1024"})
+        numbers = {path_of(bench, number): number for number in range(2)}
+        for number in range(2):
+            await bench.append("t", [b"x" * 900], number)
+        disk.broken = (other,)
+        for message in ("the local disk failed", "offline"):
+            with pytest.raises(DataDirectoryError, match=message):
+                await bench.append("t", [b"x" * 900], numbers[other])
+        assert await bench.append("t", [b"x" * 900], numbers[f"{tmp_path}/data"]) == 1
+        dirs = (await bench.client.admin.describe_log_dirs()).log_dirs
+        assert [(one.state, "input/output error" in one.reason) for one in dirs] == [
+            ("live", False),
+            ("offline", True),
+        ]
+        shown = await asyncio.to_thread(run, bench, "log-dirs", "describe")
+        assert f"{other} is offline: " in shown.output
+
+
+def test_the_last_disk_that_fails_ends_the_process_with_a_clear_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FailingDisk()
+    monkeypatch.setattr("stratalog.server.app.PosixFileSystem", lambda: disk)
+    settings = ServerSettings(
+        data_dir=f"{tmp_path}/data",
+        listen="127.0.0.1:0",
+        config={"log.initial.task.delay.ms": "1", "log.flush.offset.checkpoint.interval.ms": "1"},
+    )
+
+    def break_it(_: object) -> None:
+        disk.broken = (f"{tmp_path}/data",)
+
+    with pytest.raises(DataDirectoryError, match="every log directory has failed") as failure:
+        serve(settings, break_it)
+    assert failure.value.fields["log_dirs"] == f"{tmp_path}/data"

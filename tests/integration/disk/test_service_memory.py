@@ -1,0 +1,275 @@
+"""Many large requests at once, over a disk that stands still and to readers who do not read: what they take
+stays within its bound, nobody is kept out for good, and everything is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import pytest
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.errors import OverloadedError
+from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.client import Client
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.retry import RetryPolicy
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.server.rpc.request_memory import MemoryLease, RequestMemory
+from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem
+from stratalog.v1 import log_pb2
+from tests.support.service.service_bench import ServiceBench, service_bench
+
+PATIENCE_S = 60.0
+VALUE_BYTES = 100_000
+LIMITS: dict[str, Any] = {
+    "max_request_bytes": 200_000,
+    "max_request_memory_bytes": 1_000_000,
+    "config": {"message.max.bytes": "150000"},
+}
+TOPIC_CONFIG = {"max.message.bytes": "150000"}
+SHARE_BYTES = 500_000
+
+
+class StallingDisk(FaultyFileSystem):
+    """Fsyncs of logs stand still from `stall` to `release`. Thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flows = threading.Event()
+        self._flows.set()
+        self.is_stalled = threading.Event()
+        """An fsync has come to a stand."""
+
+    def stall(self) -> None:
+        self._flows.clear()
+
+    def release(self) -> None:
+        self._flows.set()
+
+    def next_fate(self, name: str, path: str) -> Fate | None:
+        if name == "sync" and path.endswith(".log") and not self._flows.is_set():
+            self.is_stalled.set()
+            assert self._flows.wait(PATIENCE_S)
+        return super().next_fate(name, path)
+
+
+def request(
+    number: int, acks: log_pb2.Durability.ValueType, value_bytes: int = VALUE_BYTES
+) -> log_pb2.AppendRequest:
+    batch = encode_batch([Record(0, 0, b"%d" % number, bytes(value_bytes))])
+    return log_pb2.AppendRequest(topic="t", acks=acks, batches=batch)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+class Stalled(NamedTuple):
+    """A server whose writer of t-0 stands still in an fsync."""
+
+    bench: ServiceBench
+    disk: StallingDisk
+    append: asyncio.Task[log_pb2.AppendResponse]
+    """Waits for that fsync."""
+
+
+@asynccontextmanager
+async def stalled_bench(folder: Path) -> AsyncGenerator[Stalled, None]:
+    """Stands still until the disk is released; the store is in memory, so only logs stand still."""
+    disk = StallingDisk()
+    async with service_bench(
+        folder, filesystem=disk, store=MemoryObjectStore(SystemClock()), **LIMITS
+    ) as bench:
+        await bench.client.admin.create_topic("t", config=TOPIC_CONFIG)
+        disk.stall()
+        append = asyncio.create_task(
+            bench.client.append("t", 0, [Record(0, 0, b"first", b"")], acks=Durability.DISK)
+        )
+        await until(disk.is_stalled.is_set)
+        yield Stalled(bench, disk, append)
+
+
+def count_refusals(memory: RequestMemory) -> Callable[[], int]:
+    """How many leases were refused from now on."""
+    count = 0
+    lease = memory.lease
+
+    def counting(size_bytes: int = 0) -> MemoryLease:
+        nonlocal count
+        try:
+            return lease(size_bytes)
+        except OverloadedError:
+            count += 1
+            raise
+
+    memory.lease = counting  # type: ignore[method-assign]  # looks on
+    return lambda: count
+
+
+async def keys_of(bench: ServiceBench) -> list[bytes | None]:
+    [records] = await bench.read_all("t")
+    return [record.key for record in records]
+
+
+async def test_appends_that_do_not_fit_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with stalled_bench(tmp_path) as (bench, disk, first):
+        memory = bench.server.append_memory
+        accepted_count = (SHARE_BYTES - memory.held_bytes) // VALUE_BYTES
+        calls = [
+            bench.client.log.Append(request(number, log_pb2.DURABILITY_DISK), timeout=PATIENCE_S)
+            for number in range(40)
+        ]
+        await until(lambda: sum(call.done() for call in calls) == 40 - accepted_count)
+        assert SHARE_BYTES - 2 * VALUE_BYTES < memory.held_bytes <= SHARE_BYTES
+        disk.release()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        refused = [error for error in outcomes if isinstance(error, grpc.aio.AioRpcError)]
+        assert {error.code() for error in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert len(refused) == 40 - accepted_count
+        await first
+        stored = [
+            b"%d" % n for n, outcome in enumerate(outcomes) if isinstance(outcome, log_pb2.AppendResponse)
+        ]
+        keys = await keys_of(bench)
+        assert len(keys) == len(set(keys))
+        assert set(keys) == {b"first", *stored}
+        assert memory.held_bytes == 0
+
+
+async def test_the_client_sends_again_what_was_refused(tmp_path: Path) -> None:
+    async with service_bench(tmp_path, **LIMITS) as bench:
+        await bench.client.admin.create_topic("t", config=TOPIC_CONFIG)
+        memory = bench.server.append_memory
+        full = memory.lease(SHARE_BYTES)
+        with pytest.raises(OverloadedError) as caught:
+            await bench.append("t", [b"no patience"])
+        assert (caught.value.retriable, caught.value.fields["limit_bytes"]) == (True, SHARE_BYTES)
+        async with bench.client.producer() as producer:
+            future = await producer.send("t", None, b"no patience")
+        assert isinstance(future.exception(), OverloadedError)
+        patience = RetryPolicy(deadline_s=PATIENCE_S, first_pause_s=0.001, max_pause_s=0.002)
+        async with Client(bench.client.address, retry=patience) as client:
+            refused = count_refusals(memory)
+            append = asyncio.create_task(client.append("t", 0, [Record(0, 0, b"one", b"")]))
+            producer = client.producer(ProducerSettings(batch_bytes=100, linger_ms=0))
+            futures = [await producer.send("t", b"%d" % number, bytes(50)) for number in range(30)]
+            await until(lambda: refused() > 10)
+            assert not append.done()
+            assert not any(future.done() for future in futures)
+            full.close()
+            await append
+            await producer.flush()
+            assert all(future.exception() is None for future in futures)
+        keys = [key for key in await keys_of(bench) if key != b"one"]
+        assert keys == [b"%d" % number for number in range(30)], "once each, and in order"
+        assert memory.held_bytes == 0
+
+
+async def test_streams_are_slowed_down_and_not_refused(tmp_path: Path) -> None:
+    async with stalled_bench(tmp_path) as (bench, disk, first):
+        memory = bench.server.append_memory
+
+        async def requests(stream: int) -> AsyncIterator[log_pb2.AppendRequest]:
+            for number in range(20):
+                yield request(stream * 100 + number, log_pb2.DURABILITY_DISK, VALUE_BYTES // 5)
+
+        async def run(stream: int) -> list[int]:
+            call = bench.client.log.AppendStream(requests(stream))
+            return [response.base_offset async for response in call]
+
+        streams = [asyncio.create_task(run(stream)) for stream in range(3)]
+        await until(lambda: memory.is_scarce)
+        assert memory.held_bytes <= SHARE_BYTES
+        disk.release()
+        await first
+        offsets = await asyncio.gather(*streams)
+        assert [len(part) for part in offsets] == [20] * 3
+        assert all(part == sorted(part) for part in offsets)
+        assert len(set(await keys_of(bench))) == 61
+        assert memory.held_bytes == 0
+
+
+async def test_an_append_whose_caller_has_left_counts_until_it_is_written(tmp_path: Path) -> None:
+    async with stalled_bench(tmp_path) as (bench, disk, first):
+        memory = bench.server.append_memory
+        unary = bench.client.log.Append(request(1, log_pb2.DURABILITY_DISK))
+        stream = bench.client.log.AppendStream(iter([request(2, log_pb2.DURABILITY_DISK)]))
+        await until(lambda: memory.held_bytes > 2 * VALUE_BYTES)
+        held_bytes = memory.held_bytes
+        unary.cancel()
+        stream.cancel()
+        # Another call, on the same connection: the server has seen the cancellations before it answers.
+        await bench.client.admin.list_topics()
+        assert memory.held_bytes == held_bytes
+        disk.release()
+        await first
+        await until(lambda: memory.held_bytes == 0)
+        assert await keys_of(bench) == [b"first", b"1", b"2"]
+
+
+async def test_readers_who_do_not_read_leave_one_batch_for_everybody_else(tmp_path: Path) -> None:
+    limits: dict[str, Any] = {**LIMITS, "max_fetch_bytes": 400_000}
+    async with service_bench(tmp_path, **limits) as bench:
+        await bench.client.admin.create_topic("t", config=TOPIC_CONFIG)
+        for number in range(8):
+            await bench.client.log.Append(request(number, log_pb2.DURABILITY_OS))
+        memory = bench.server.fetch_memory
+        wish = log_pb2.FetchRequest(
+            partitions=[log_pb2.FetchPartition(topic="t", max_bytes=400_000)], max_bytes=400_000
+        )
+        lazy = [bench.client.log.FetchStream(wish) for _ in range(6)]
+        await until(lambda: memory.held_bytes > SHARE_BYTES)
+        assert memory.held_bytes <= SHARE_BYTES + 12 * (VALUE_BYTES + 1000), "one batch each beyond it"
+        for _ in range(3):
+            [answer] = (await bench.client.log.Fetch(wish)).partitions
+            assert answer.next_fetch_offset >= 1
+        assert await keys_of(bench) == [b"%d" % number for number in range(8)]
+        assert await bench.append("t", [b"writers do not notice"]) == 8
+        for call in lazy:
+            call.cancel()
+        await until(lambda: memory.held_bytes == 0)
+        [answer] = (await bench.client.log.Fetch(wish)).partitions
+        assert answer.next_fetch_offset == 3, "the whole budget again"
+        await until(lambda: memory.held_bytes == 0)
+
+
+async def test_a_poll_holds_what_it_has_read_and_no_more(tmp_path: Path) -> None:
+    async with service_bench(tmp_path, **LIMITS) as bench:
+        await bench.client.admin.create_topic("t", config=TOPIC_CONFIG)
+        await bench.append("t", [bytes(1000)])
+        memory = bench.server.fetch_memory
+        signal = bench.server.engine.registry.partition("t", 0).signal
+        positions = {TopicPartition("t", 0): 0}
+        poll = asyncio.create_task(bench.client.fetch(positions, max_wait_ms=60_000, min_bytes=5000))
+        await until(lambda: signal.waiter_count == 1 and 0 < memory.held_bytes < 2000)
+        poll.cancel()
+        await until(lambda: memory.held_bytes == 0)
+
+
+async def test_a_call_beyond_those_that_may_be_open_is_refused(tmp_path: Path) -> None:
+    async with service_bench(tmp_path, max_call_count=2) as bench:
+        await bench.client.admin.create_topic("t")
+        signal = bench.server.engine.registry.partition("t", 0).signal
+        positions = {TopicPartition("t", 0): 0}
+        polls = [
+            asyncio.create_task(bench.client.fetch(positions, max_wait_ms=60_000, min_bytes=1))
+            for _ in range(2)
+        ]
+        await until(lambda: signal.waiter_count == 2)
+        with pytest.raises(OverloadedError, match="too many calls"):
+            await bench.append("t", [b"x"])
+        polls[0].cancel()
+        async with Client(bench.client.address, retry=RetryPolicy(deadline_s=PATIENCE_S)) as patient:
+            await patient.append("t", 0, [Record(0, 0, None, b"x")])
+        assert len(await polls[1]) == 1

@@ -1,0 +1,215 @@
+"""A log directory that is left out or not mounted, and a disk that fails under a topic: what is refused, what
+goes on, what operators see, and how what is gone is let go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import urllib.request
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stratalog.base.errors import DataDirectoryError, InvalidRequestError
+from stratalog.base.types import TopicPartition
+from stratalog.cli.main import stratalog
+from stratalog.client.errors import error_of_info
+from stratalog.log.checkpoint import RECOVERY_POINT_FILE
+from stratalog.testing.failing_directory import FailingDirectory
+from tests.support.service.service_bench import ServiceBench, service_bench
+
+LOCAL = {"remote.storage.enable": "false"}
+
+
+def run(bench: ServiceBench, *arguments: str) -> Any:
+    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
+
+
+async def fetch(bench: ServiceBench, partition: TopicPartition) -> None:
+    """Raises what the answer says."""
+    [answer] = await bench.client.fetch({partition: 0})
+    if answer.HasField("error"):
+        raise error_of_info(answer.error)
+
+
+def numbers_by_dir(bench: ServiceBench, topic: str) -> dict[str, int]:
+    partitions = bench.server.engine.registry.topic(topic).partitions
+    return {os.path.dirname(one.log.directory): one.topic_partition.partition for one in partitions}
+
+
+async def fill(bench: ServiceBench) -> None:
+    """Topic `t` with a partition in each of two directories, with a record in each."""
+    await bench.client.admin.create_topic("t", 2, {**LOCAL, "segment.bytes": "1024"})
+    for number in range(2):
+        await bench.append("t", [b"x" * 900], number)
+
+
+@pytest.mark.parametrize("is_empty_instead", [False, True])
+async def test_a_directory_that_is_missing_is_waited_for(tmp_path: Path, is_empty_instead: bool) -> None:
+    other, away = tmp_path / "other", tmp_path / "away"
+    async with service_bench(tmp_path, log_dirs=(str(other),)) as bench:
+        await fill(bench)
+        lost = numbers_by_dir(bench, "t")[str(other)]
+        other_id = (await bench.client.admin.describe_log_dirs()).log_dirs[1].directory_id
+    other.rename(away)
+    dirs = (str(other),) if is_empty_instead else ()
+    async with service_bench(tmp_path, log_dirs=dirs, metrics_listen="127.0.0.1:0") as bench:
+        assert await bench.append("t", [b"y"], 1 - lost) == 1
+        await bench.client.admin.create_topic("u", 2, LOCAL)
+        refused: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: bench.append("t", [b"y"], lost),
+            lambda: fetch(bench, TopicPartition("t", lost)),
+            lambda: bench.client.latest("t"),
+        )
+        for call in refused:
+            with pytest.raises(DataDirectoryError) as failure:
+                await call()
+            assert failure.value.fields["path"] == f"{other}/t-{lost}"
+            assert "log directory that is missing" in str(failure.value.fields["reason"])
+        [described] = [
+            one for one in (await bench.client.admin.describe_log_dirs()).log_dirs if one.state == "missing"
+        ]
+        assert (described.directory_id, described.path) == (other_id, str(other))
+        shown = (await asyncio.to_thread(run, bench, "log-dirs", "describe")).output
+        assert f"{other} is missing: the server was started without it" in shown
+        assert other_id in shown
+        url = f"http://127.0.0.1:{bench.server.metrics_port}/metrics"
+        with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
+            text = answer.read().decode()
+        assert "stratalog_log_manager_missing_log_directory_count 1.0" in text
+        assert "stratalog_log_manager_offline_log_directory_count 1.0" in text
+    if is_empty_instead:
+        shutil.rmtree(other)
+    away.rename(other)
+    async with service_bench(tmp_path, log_dirs=(str(other),)) as bench:
+        assert [len(records) for records in await bench.read_all("t")] == [1 + (lost == 1), 1 + (lost == 0)]
+        states = [one.state for one in (await bench.client.admin.describe_log_dirs()).log_dirs]
+        assert states == (["live", "live", "missing"] if is_empty_instead else ["live", "live"])
+
+
+async def test_a_directory_that_is_forgotten_is_not_waited_for(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    async with service_bench(tmp_path, log_dirs=(str(other),)) as bench:
+        await fill(bench)
+        lost = numbers_by_dir(bench, "t")[str(other)]
+        data_id, other_id = (
+            one.directory_id for one in (await bench.client.admin.describe_log_dirs()).log_dirs
+        )
+        refused = await asyncio.to_thread(run, bench, "log-dirs", "forget", other_id)
+        assert refused.exit_code == 1
+        assert "only one that is missing can be forgotten" in str(refused.exception)
+    shutil.rmtree(other)
+    async with service_bench(tmp_path) as bench:
+        with pytest.raises(InvalidRequestError) as refusal:
+            await bench.client.admin.forget_log_dir(data_id)
+        assert refusal.value.fields["missing_ids"] == other_id
+        result = await asyncio.to_thread(run, bench, "log-dirs", "forget", other_id)
+        assert (result.exit_code, f"forgot {other_id}, which was at {other};" in result.output) == (0, True)
+        shown = await asyncio.to_thread(run, bench, "log-dirs", "describe", "--json")
+        assert [one["state"] for one in json.loads(shown.output)["log_dirs"]] == ["live"]
+        with pytest.raises(DataDirectoryError):
+            await bench.append("t", [b"y"], lost)
+    async with service_bench(tmp_path) as bench:
+        assert await bench.append("t", [b"y"], lost) == 0
+        assert [len(records) for records in await bench.read_all("t")] == [1, 1]
+
+
+async def test_a_copy_of_the_plain_files_alone_begins_nothing_anew(tmp_path: Path) -> None:
+    """As `cp` makes it without `-r`, at a place of which no other directory knows."""
+    async with service_bench(tmp_path) as bench:
+        await fill(bench)
+    data, whole = tmp_path / "data", tmp_path / "whole"
+    data.rename(whole)
+    data.mkdir()
+    for path in whole.iterdir():
+        if path.is_file():
+            shutil.copy(path, data)
+    for number in range(2):
+        async with service_bench(tmp_path) as bench:
+            with pytest.raises(DataDirectoryError, match="is gone from its log directory") as failure:
+                await bench.append("t", [b"y"], number)
+            assert failure.value.fields["path"] == f"{data}/t-{number}"
+            # What is new is created as ever.
+            await bench.client.admin.create_topic(f"new-{number}", 1, LOCAL)
+            assert await bench.append(f"new-{number}", [b"y"]) == 0
+    for number in range(2):
+        shutil.copytree(whole / f"t-{number}", data / f"t-{number}")
+    async with service_bench(tmp_path) as bench:
+        assert [len(records) for records in await bench.read_all("t")] == [1, 1]
+
+
+async def test_a_topic_whose_directories_are_gone_is_deleted_and_its_name_is_free(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await fill(bench)
+    for number in range(2):
+        shutil.rmtree(tmp_path / "data" / f"t-{number}")
+    async with service_bench(tmp_path) as bench:
+        assert await bench.client.admin.delete_topic("t") == []
+        # Whoever makes it again, another server perhaps, its partitions are new here.
+        assert b"t 0" not in (tmp_path / "data" / RECOVERY_POINT_FILE).read_bytes()
+        await bench.client.admin.create_topic("t", 2, LOCAL)
+        assert await bench.append("t", [b"y"], 1) == 0
+    async with service_bench(tmp_path) as bench:
+        assert [len(records) for records in await bench.read_all("t")] == [0, 1]
+
+
+async def test_a_failed_disk_answers_every_call_with_path_and_reason(tmp_path: Path) -> None:
+    disk, other = FailingDirectory(), f"{tmp_path}/other"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        await fill(bench)
+        admin = bench.client.admin
+        lost = numbers_by_dir(bench, "t")[other]
+        disk.broken = str(other)
+        with pytest.raises(DataDirectoryError):
+            await bench.append("t", [b"x" * 900], lost)
+        partition = TopicPartition("t", lost)
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "produce": lambda: bench.append("t", [b"y"], lost),
+            "fetch": lambda: fetch(bench, partition),
+            "list offsets by time": lambda: bench.client.list_offsets([(partition, None, 0)]),
+            "list offsets": lambda: bench.client.latest("t"),
+        }
+        for name, call in calls.items():
+            with pytest.raises(DataDirectoryError) as failure:
+                await call()
+            assert failure.value.fields["path"] == other, name
+            assert "Input/output error" in str(failure.value.fields["reason"]), name
+        [offline] = [one for one in (await admin.describe_log_dirs()).log_dirs if one.state == "offline"]
+        assert (offline.path, "Input/output error" in offline.reason) == (other, True)
+        # All partitions are described, this one as far as it can be.
+        descriptions = await admin.describe_log("t")
+        assert [one.HasField("offline") for one in descriptions] == [number == lost for number in range(2)]
+        assert descriptions[lost].offline.path == f"{other}/t-{lost}"
+        assert "Input/output error" in descriptions[lost].offline.reason
+        assert await bench.append("t", [b"y"], 1 - lost) == 1
+
+
+async def test_a_topic_with_a_partition_on_a_failed_disk_is_deleted(tmp_path: Path) -> None:
+    disk, other, data = FailingDirectory(), f"{tmp_path}/other", f"{tmp_path}/data"
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(other,)) as bench:
+        await fill(bench)
+        lost = numbers_by_dir(bench, "t")[other]
+        disk.broken = str(other)
+        with pytest.raises(DataDirectoryError):
+            await bench.append("t", [b"x" * 900], lost)
+        result = await asyncio.to_thread(run, bench, "topic", "delete", "t")
+        assert result.exit_code == 0
+        assert result.output == (
+            f"deleted t\nnote: {other}/t-{lost} cannot be deleted now;"
+            " a start of the server that can do so deletes it\n"
+        )
+        assert not Path(data, f"t-{1 - lost}").exists()
+        assert Path(other, f"t-{lost}").exists()
+        # The name is free, and what comes next goes where a disk works.
+        await bench.client.admin.create_topic("t", 2, LOCAL)
+        for number in range(2):
+            assert await bench.append("t", [b"new"], number) == 0
+        assert numbers_by_dir(bench, "t").keys() == {data}
+    async with service_bench(tmp_path, log_dirs=(other,)) as bench:
+        assert not Path(other, f"t-{lost}").exists()
+        assert [[one.value for one in records] for records in await bench.read_all("t")] == [[b"new"]] * 2

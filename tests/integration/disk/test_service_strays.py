@@ -1,0 +1,105 @@
+"""Directories in a log directory that are no topic's: what a start of the server makes of them, and says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stratalog.cli.main import stratalog
+from tests.support.service.service_bench import ServiceBench, service_bench
+
+LOCAL = {"remote.storage.enable": "false"}
+MARKER = ".kafka_cleanshutdown"
+
+
+def run(bench: ServiceBench, *arguments: str) -> Any:
+    return CliRunner().invoke(stratalog, [*arguments, "--server", f"127.0.0.1:{bench.server.port}"])
+
+
+async def gauge(bench: ServiceBench) -> list[str]:
+    url = f"http://127.0.0.1:{bench.server.metrics_port}/metrics"
+    with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
+        lines = answer.read().decode().splitlines()
+    found = [line for line in lines if line.startswith("stratalog_log_manager_set_aside_directories{")]
+    return [line.rpartition(" ")[2] for line in found]
+
+
+async def leave_a_ghost(folder: Path) -> None:
+    """A server that was killed, with a topic and beside it a copy of its partition under another name."""
+    async with service_bench(folder) as bench:
+        await bench.client.admin.create_topic("t", 1, LOCAL)
+        await bench.append("t", [b"x"])
+    data = folder / "data"
+    shutil.copytree(data / "t-0", data / "ghost-0")
+    (data / MARKER).unlink()
+
+
+async def test_one_of_an_unknown_id_is_set_aside_listed_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await leave_a_ghost(tmp_path)
+    data = tmp_path / "data"
+    metadata = data / "ghost-0" / "partition.metadata"
+    metadata.write_text(metadata.read_text()[:-4] + "AAAA")
+    with caplog.at_level(logging.WARNING):
+        async with service_bench(tmp_path, metrics_listen="127.0.0.1:0") as bench:
+            [stray] = data.glob("ghost-0.*-stray")
+            assert f"path=`{stray}`" in caplog.text
+            assert await gauge(bench) == ["1.0"]
+            shown = (await asyncio.to_thread(run, bench, "log-dirs", "describe")).output
+            assert f"{stray} is of no topic, or was set aside" in shown
+            [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
+            assert (described.partition_count, list(described.set_aside)) == (1, [str(stray)])
+            # It is looked at, and gone: so says whoever looks next.
+            shutil.rmtree(stray)
+            [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
+            assert (list(described.set_aside), await gauge(bench)) == ([], ["0.0"])
+    assert (data / MARKER).read_text() == '{"version":0}'
+
+
+async def test_one_of_a_known_topic_or_without_an_id_stays_and_spoils_no_marker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await leave_a_ghost(tmp_path)
+    data = tmp_path / "data"
+    shutil.copytree(data / "ghost-0", data / "nobody-0")
+    (data / "nobody-0" / "partition.metadata").unlink()
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            async with service_bench(tmp_path) as bench:
+                [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
+                paths = [str(data / name) for name in ("ghost-0", "nobody-0")]
+                assert (described.partition_count, list(described.set_aside)) == (1, paths)
+        assert "because the catalog knows its topic" in caplog.text
+        assert "because it has no partition.metadata" in caplog.text
+        assert (data / MARKER).read_text() == '{"version":0,"left":["ghost-0","nobody-0"]}'
+
+
+async def test_a_topic_that_an_older_catalog_does_not_know_is_whole_once_it_does(tmp_path: Path) -> None:
+    """The store is put back to an older state by mistake, and then to the right one."""
+    store, older, newer = (tmp_path / name for name in ("data.store", "older", "newer"))
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("first", 1, LOCAL)
+    shutil.copytree(store, older)
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 1, LOCAL)
+        await bench.append("t", [b"x", b"y"])
+    shutil.copytree(store, newer)
+    shutil.rmtree(store)
+    older.rename(store)
+    async with service_bench(tmp_path) as bench:
+        assert await bench.client.admin.describe_topics(["first"])
+        assert list((tmp_path / "data").glob("t-0.*-stray"))
+    shutil.rmtree(store)
+    newer.rename(store)
+    async with service_bench(tmp_path) as bench:
+        assert [[one.value for one in records] for records in await bench.read_all("t")] == [[b"x", b"y"]]
+    assert not list((tmp_path / "data").glob("*-stray"))

@@ -1,0 +1,97 @@
+"""What a real broker leaves on its disks, imported: several disks, deleted records, and a broker that was
+killed when it had written no checkpoint yet.
+
+Fetched by Maven on first use; skipped where that, or Java, cannot be had.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.cli.main import stratalog
+from tests.support.kafka.kafka_broker import KafkaBroker
+from tests.support.kafka.kafka_distribution import KafkaDistribution
+from tests.support.service.service_bench import service_bench
+
+TOPICS = ("t0", "t1", "t2", "t3")
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+def run_import(data_dir: Path, *arguments: str | Path) -> dict[str, Any]:
+    command = ["import", "kafka", *map(str, arguments), "--data-dir", str(data_dir), "--json"]
+    result = CliRunner().invoke(stratalog, command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    report: dict[str, Any] = json.loads(result.stdout)
+    return report
+
+
+def starts(report: dict[str, Any]) -> dict[str, int]:
+    return {topic["topic"]: topic["partitions"][0]["log_start_offset"] for topic in report["topics"]}
+
+
+async def test_records_that_were_deleted_stay_deleted_whatever_disk_they_are_on(
+    tmp_path: Path, kafka: KafkaDistribution
+) -> None:
+    broker = KafkaBroker(kafka, tmp_path, log_dir_count=2)
+    deleted = {topic: number + 1 for number, topic in enumerate(TOPICS)}
+    with broker.running():
+        for topic in TOPICS:
+            broker.create_topic(topic, 1)
+            broker.produce(topic, [f"{topic}x{number}" for number in range(6)])
+        broker.delete_records(deleted, tmp_path / "plan.json")
+    first, second = broker.log_dirs
+    on_second = [topic for topic in TOPICS if (second / f"{topic}-0").exists()]
+    assert 0 < len(on_second) < len(TOPICS)
+    report = run_import(tmp_path / "data", first, second)
+    assert starts(report) == deleted
+    assert not [remark for remark in report["remarks"] if remark.startswith("warning")]
+    async with service_bench(tmp_path) as bench:
+        for topic in TOPICS:
+            [records] = await bench.read_all(topic)
+            assert [record.offset for record in records] == [*range(deleted[topic], 6)]
+    # Brought together by hand, with the first disk's checkpoints: none is imported that these do not know.
+    for topic in on_second:
+        shutil.move(second / f"{topic}-0", first)
+    for options in ([], ["--topic", on_second[0]]):
+        with pytest.raises(DataDirectoryError, match="nobody can tell which of their records were deleted"):
+            run_import(tmp_path / "other", first, *options)
+    known = [topic for topic in TOPICS if topic not in on_second]
+    only = run_import(tmp_path / "other", first, *(f"--topic={topic}" for topic in known))
+    assert starts(only) == {topic: deleted[topic] for topic in known}
+    # What they would have been.
+    told = run_import(tmp_path / "told", first, "--allow-missing-checkpoints")
+    assert starts(told) == {topic: 0 if topic in on_second else deleted[topic] for topic in TOPICS}
+    warnings = [remark for remark in told["remarks"] if "records that were deleted may be back" in remark]
+    assert len(warnings) == len(on_second)
+
+
+async def test_a_broker_that_has_written_no_checkpoint_yet(tmp_path: Path, kafka: KafkaDistribution) -> None:
+    # However long this takes: the first checkpoint comes later.
+    broker = KafkaBroker(kafka, tmp_path, properties=["log.initial.task.delay.ms=600000"])
+    with broker.running(is_killed=True):
+        broker.create_topic("young", 1)
+        broker.produce("young", ["a", "b", "c"])
+        broker.wait_for_high_watermarks()
+    for name in ("recovery-point", "log-start"):
+        assert (broker.log_dir / f"{name}-offset-checkpoint").read_bytes() == b"", name
+    report = run_import(tmp_path / "data", broker.log_dir)
+    assert starts(report) == {"young": 0}
+    assert (report["was_clean"], report["unclean_log_dirs"]) == (False, [str(broker.log_dir)])
+    assert not [remark for remark in report["remarks"] if remark.startswith("warning")]
+    async with service_bench(tmp_path) as bench:
+        [records] = await bench.read_all("young")
+        assert [record.value for record in records] == [b"a", b"b", b"c"]
+        assert (await bench.client.latest("young"))[TopicPartition("young", 0)] == 3
+    # Nor is any of it damage to who looks into the files.
+    dumped = CliRunner().invoke(stratalog, ["log", "dump", str(broker.log_dir)], catch_exceptions=False)
+    assert dumped.exit_code == 0
+    assert "bootstrap.checkpoint: metadata snapshot" in dumped.stdout

@@ -1,0 +1,191 @@
+"""Kafka's own programs on files that this project wrote: its dump tool, and a broker.
+
+Fetched by Maven on first use; skipped where that, or Java, cannot be had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import lz4.frame  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]  # has no types
+import pytest
+from click.testing import CliRunner
+from crc32c import crc32c
+
+from stratalog.base.errors import DataDirectoryInUseError
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.cli.main import stratalog
+from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, format_checkpoint, parse_checkpoint
+from stratalog.manager.partitions.partition_metadata import format_topic_id
+from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, LOG_OVERHEAD, parse_header
+from stratalog.record.record import Record
+from tests.support.kafka.kafka_broker import KafkaBroker
+from tests.support.kafka.kafka_distribution import KafkaDistribution
+from tests.support.logs.log_machine import LogMachine
+from tests.support.places import GOLDEN
+from tests.support.service.service_bench import ServiceBench, service_bench
+
+LZ4: Any = lz4.frame
+TOPICS = ("appendtime", "codecs", "compacted", "recompressed", "txn")
+OURS = "ours"
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+def import_golden(folder: Path) -> None:
+    shutil.copytree(GOLDEN / "data", folder / "kafka")
+    arguments = ["import", "kafka", f"{folder}/kafka", "--data-dir", f"{folder}/data"]
+    assert CliRunner().invoke(stratalog, arguments, catch_exceptions=False).exit_code == 0
+
+
+async def write_ours(bench: ServiceBench) -> None:
+    """Every codec, headers, nulls, several segments."""
+    await bench.client.admin.create_topic(OURS, 1, {"segment.bytes": "4096", "index.interval.bytes": "512"})
+    for number, codec in enumerate([*Codec] * 6):
+        records = [
+            Record(0, 1_700_000_000_000 + number, b"k%d" % number, None),
+            Record(0, 1_700_000_000_000 - number, None, os.urandom(300), (("h", b"x"), ("h", None))),
+        ]
+        await bench.client.append(OURS, 0, records, codec=codec)
+
+
+async def export(bench: ServiceBench, topic: str, target: Path, topic_id: UUID, *options: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "stratalog.cli", "export", "kafka", topic, str(target)),
+        *("--topic-id", format_topic_id(topic_id), "--server", bench.client.address, *options),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    assert await process.wait() == 0
+
+
+def batch_lines(dump: str) -> list[str]:
+    """What the tool says of batches, aborted transactions and producers, without the names of files."""
+    return [
+        line.strip() for line in dump.splitlines() if re.match(r"(baseOffset|version|producerId): ", line)
+    ]
+
+
+async def test_the_dump_tool_finds_nothing_wrong(tmp_path: Path, kafka: KafkaDistribution) -> None:
+    import_golden(tmp_path)
+    async with service_bench(tmp_path) as bench:
+        await write_ours(bench)
+        for name in TOPICS:
+            # From here on the segments, indexes and snapshots are ours.
+            await bench.append(f"g1-{name}", [b"after the import"])
+        await bench.client.admin.upload([])
+    for name in [OURS, *(f"g1-{name}" for name in TOPICS)]:
+        directory = tmp_path / "data" / f"{name}-0"
+        logs = sorted(directory.glob("*.log"))
+        indexes = sorted([*directory.glob("*.index"), *directory.glob("*.timeindex")])
+        found = kafka.dump(logs, "--deep-iteration", "--print-data-log")
+        assert "isvalid: true" in found
+        for text in (found, kafka.dump(indexes, "--index-sanity-check")):
+            assert not re.search(r"isvalid: false|Mismatch|Found|Exception|not valid|Error", text), text
+    assert len(list((tmp_path / "data" / f"{OURS}-0").glob("*.log"))) > 3
+
+
+def test_the_dump_tool_reads_lz4_batches_of_every_client(tmp_path: Path, kafka: KafkaDistribution) -> None:
+    """Kafka's reader knows no blocks that refer to each other, which other encoders write."""
+    plain = encode_batch([Record(0, 1000, b"k%d" % number, os.urandom(40)) for number in range(3000)])
+    section = LZ4.compress(plain[HEADER_SIZE:], block_size=LZ4.BLOCKSIZE_MAX64KB)
+    header = parse_header(plain)._replace(
+        attributes=Codec.LZ4, batch_length=HEADER_SIZE - LOG_OVERHEAD + len(section)
+    )
+    crc = crc32c(section, crc32c(header.pack()[ATTRIBUTES_POSITION:]))
+    machine = LogMachine(PosixFileSystem(), data_dirs=(str(tmp_path),))
+    machine.start().append_as_leader(header._replace(crc=crc).pack() + section, 1)
+    machine.stop()
+    [log] = tmp_path.glob("*/*.log")
+    found = kafka.dump([log], "--deep-iteration", "--print-data-log")
+    assert "isvalid: true" in found
+    assert len(re.findall(r"^\| offset: ", found, re.MULTILINE)) == 3000
+
+
+async def test_what_was_replayed_is_dumped_as_kafkas_own(tmp_path: Path, kafka: KafkaDistribution) -> None:
+    import_golden(tmp_path)
+    async with service_bench(tmp_path) as bench:
+        await export(bench, "g1-txn", tmp_path / "out", UUID(int=9), "--keep-producer-ids")
+    for pattern in ("*.log", "*.txnindex", "*.snapshot"):
+        ours, theirs = (
+            batch_lines(kafka.dump(sorted(directory.glob(f"g1-txn-0/{pattern}"))))
+            for directory in (tmp_path / "out", GOLDEN / "data")
+        )
+        if pattern == "*.snapshot":
+            # Theirs lie where their segments began; the last one has everything.
+            ours, theirs = ours[-4:], theirs[-4:]
+        if pattern == "*.log":
+            ours, theirs = (
+                [re.sub(r"position: \d+ ", "", line) for line in lines] for lines in (ours, theirs)
+            )
+        assert ours == theirs
+
+
+async def consume(address: str, topic: str, isolation_level: str) -> list[dict[str, Any]]:
+    """The topic's records as the golden data has them, read by another client."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.support.kafka.kafka_consume", address, topic, "0", isolation_level),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def encoded(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def put_in_place(exported: Path, log_dir: Path) -> None:
+    """What the documentation says: the directories, and the lines about deleted records."""
+    for directory in exported.glob("*-*"):
+        if directory.is_dir():
+            shutil.rmtree(log_dir / directory.name)
+            shutil.move(directory, log_dir / directory.name)
+    starts = parse_checkpoint((exported / LOG_START_OFFSET_FILE).read_text())
+    known = parse_checkpoint((log_dir / LOG_START_OFFSET_FILE).read_text())
+    (log_dir / LOG_START_OFFSET_FILE).write_text(format_checkpoint({**known, **starts}))
+
+
+async def test_a_broker_serves_what_was_exported(tmp_path: Path, kafka: KafkaDistribution) -> None:
+    import_golden(tmp_path)
+    broker = await asyncio.to_thread(KafkaBroker, kafka, tmp_path)
+    names = [OURS, *(f"g1-{name}" for name in TOPICS)]
+    with broker.running():
+        topic_ids = {name: await asyncio.to_thread(broker.create_topic, name, 1) for name in names}
+        refused = CliRunner().invoke(
+            stratalog,
+            ["import", "kafka", str(broker.log_dir), "--data-dir", f"{tmp_path}/other", "--dry-run"],
+        )
+        assert isinstance(refused.exception, DataDirectoryInUseError)
+    async with service_bench(tmp_path) as bench:
+        await write_ours(bench)
+        # Half of it from the object store.
+        await bench.client.admin.upload([OURS, "g1-txn", "g1-compacted"], delete_local=True)
+        [[*expected_ours]] = await bench.read_all(OURS)
+        for name, topic_id in topic_ids.items():
+            await export(bench, name, tmp_path / "out" / name, topic_id)
+    for name in names:
+        put_in_place(tmp_path / "out" / name, broker.log_dir)
+    with broker.running():
+        for name in TOPICS:
+            for isolation_level in ("read_uncommitted", "read_committed"):
+                lines = (GOLDEN / "expected" / f"{name}.{isolation_level}.jsonl").read_text().splitlines()
+                found = await consume(broker.address, f"g1-{name}", isolation_level)
+                assert found == list(map(json.loads, lines)), name
+        found = await consume(broker.address, OURS, "read_committed")
+        assert [(record["offset"], record["value"]) for record in found] == [
+            (record.offset, encoded(record.value)) for record in expected_ours
+        ]

@@ -1,0 +1,331 @@
+"""Configurations that are described and altered while the server runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.errors import (
+    DataDirectoryError,
+    InvalidConfigError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.cli.main import stratalog
+from stratalog.log.config_key import INT_MAX, LONG_MAX
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.server.configuration.broker_config import BrokerConfig
+from stratalog.server.configuration.broker_keys import BROKER_KEYS
+from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.v1 import admin_pb2
+from tests.support.service.service_bench import ServiceBench, service_bench
+
+UNTIERED = {"remote.storage.enable": "false"}
+BY_SIZE = UNTIERED | {"retention.ms": "-1"}
+SOURCE = admin_pb2.ConfigSource
+
+
+def partition_of(bench: ServiceBench, topic: str = "t") -> HostedPartition:
+    return bench.server.engine.registry.partition(topic, 0)
+
+
+async def value_of(bench: ServiceBench, name: str, topic: str | None = None) -> tuple[str, str]:
+    [entry] = await bench.client.admin.describe_configs(topic, [name])
+    return entry.value, SOURCE.Name(entry.source)
+
+
+async def test_a_topic_is_altered_key_by_key_and_goes_by_it_at_once(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 1, {"max.message.bytes": "5000", "segment.ms": "7"})
+        await bench.append("t", [b"x" * 3000])
+        entry, _ = await admin.alter_configs({"max.message.bytes": "2000", "segment.ms": None}, "t")
+        assert (entry.name, entry.value, SOURCE.Name(entry.source)) == (
+            "max.message.bytes",
+            "2000",
+            "DYNAMIC_TOPIC_CONFIG",
+        )
+        with pytest.raises(RecordTooLargeError):
+            await bench.append("t", [b"x" * 3000])
+        assert await value_of(bench, "segment.ms", "t") == ("604800000", "DEFAULT_CONFIG")
+        [topic] = await admin.describe_topics(["t"])
+        assert dict(topic.config_overrides) == {"max.message.bytes": "2000"}
+    async with service_bench(tmp_path) as bench:
+        assert await value_of(bench, "max.message.bytes", "t") == ("2000", "DYNAMIC_TOPIC_CONFIG")
+
+
+async def test_who_sets_a_value_is_told_with_all_that_stands_behind_it(tmp_path: Path) -> None:
+    async with service_bench(tmp_path, config={"log.retention.minutes": "3"}) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 1, {"retention.ms": "1"})
+        await admin.create_topic("u")
+        assert await value_of(bench, "retention.ms", "u") == ("180000", "STATIC_BROKER_CONFIG")
+        await admin.alter_configs({"log.retention.ms": "2"})
+        [entry] = await admin.describe_configs("t", ["retention.ms"])
+        assert [(one.name, one.value, SOURCE.Name(one.source)) for one in entry.synonyms] == [
+            ("retention.ms", "1", "DYNAMIC_TOPIC_CONFIG"),
+            ("log.retention.ms", "2", "DYNAMIC_BROKER_CONFIG"),
+            ("log.retention.minutes", "3", "STATIC_BROKER_CONFIG"),
+            ("log.retention.hours", "168", "DEFAULT_CONFIG"),
+        ]
+        assert await value_of(bench, "retention.ms", "u") == ("2", "DYNAMIC_BROKER_CONFIG")
+        [minutes] = await admin.describe_configs(names=["log.retention.minutes"])
+        assert minutes.update_mode == admin_pb2.ConfigUpdateMode.READ_ONLY
+        [unset] = await admin.describe_configs(names=["log.roll.ms"])
+        assert unset.value == "604800000"
+
+
+async def test_defaults_of_the_server_reach_its_logs_at_once_and_outlive_a_restart(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t", 1, BY_SIZE)
+        await admin.create_topic("own", 1, BY_SIZE | {"retention.bytes": "-1", "segment.bytes": "1024"})
+        for topic in ("t", "own"):
+            for _ in range(3):
+                await bench.append(topic, [b"x" * 800])
+        await admin.alter_configs({"log.segment.bytes": "1024", "log.retention.bytes": "800"})
+        assert partition_of(bench).log.config.segment_bytes == 1024
+        await bench.append("t", [b"x" * 800])
+        await asyncio.to_thread(bench.server.engine.tiers.local_retention_pass)
+        assert partition_of(bench).log_start_offset == 3
+        assert partition_of(bench, "own").log_start_offset == 0, "what the topic sets is stronger"
+    async with service_bench(tmp_path) as bench:
+        assert partition_of(bench).log.config.retention_bytes == 800
+        await bench.client.admin.alter_configs({"log.retention.bytes": None})
+        assert partition_of(bench).log.config.retention_bytes == -1
+        assert await value_of(bench, "log.segment.bytes") == ("1024", "DYNAMIC_BROKER_CONFIG")
+
+
+async def test_tiered_compaction_goes_by_the_servers_defaults(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        admin = bench.client.admin
+        await admin.alter_configs({"log.cleanup.policy": "compact"})
+        await admin.create_topic("t")
+        for value in ("1", "2"):
+            await bench.client.append("t", 0, [Record(0, 0, b"k", value.encode())])
+            await admin.upload(delete_local=True)
+        jobs = await admin.run_compaction(["t"])
+        assert [(job.records_in, job.records_out, job.refused) for job in jobs] == [(2, 1, "")]
+
+
+@pytest.mark.parametrize(
+    ("topic", "changes", "name"),
+    [
+        ("t", {"retention.ms": "5", "segment.bytes": "1"}, "segment.bytes"),
+        ("t", {"retention.ms": "5", "local.retention.ms": "6"}, "local.retention.ms"),
+        ("t", {"retention.ms": "5", "log.retention.ms": "5"}, "log.retention.ms"),
+        ("t", {"max.message.bytes": str(1 << 30)}, "max.message.bytes"),
+        (None, {"log.retention.ms": "5", "log.segment.bytes": "1"}, "log.segment.bytes"),
+        (None, {"log.retention.check.interval.ms": "5"}, "log.retention.check.interval.ms"),
+        (None, {"retention.ms": "5"}, "retention.ms"),
+    ],
+)
+async def test_what_is_refused_changes_nothing(
+    tmp_path: Path, topic: str | None, changes: dict[str, str], name: str
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t")
+        before = await admin.describe_configs(topic)
+        for validate_only in (True, False):
+            with pytest.raises(InvalidConfigError) as refusal:
+                await admin.alter_configs(changes, topic, validate_only=validate_only)
+            assert (refusal.value.fields["name"], bool(refusal.value.fields["allowed"])) == (name, True)
+        assert await admin.describe_configs(topic) == before
+
+
+async def test_a_trial_changes_nothing(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t")
+        await admin.alter_configs({"retention.ms": "5"}, "t", validate_only=True)
+        await admin.alter_configs({"log.retention.ms": "5"}, validate_only=True)
+        assert await value_of(bench, "retention.ms", "t") == ("604800000", "DEFAULT_CONFIG")
+
+
+async def test_a_topic_with_data_in_the_store_stays_tiered(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("t")
+        await admin.alter_configs(UNTIERED, "t")
+        await admin.alter_configs({"remote.storage.enable": None}, "t")
+        await bench.append("t", [b"x"])
+        await admin.upload()
+        with pytest.raises(InvalidConfigError, match="stays tiered"):
+            await admin.alter_configs(UNTIERED, "t")
+
+
+async def test_a_topic_that_was_refused_is_brought_back_by_taking_its_key_away(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        await bench.append("t", [b"x"])
+        catalog = bench.server.engine.catalog
+        catalog.alter(catalog.topics()["t"].topic_id, config={"key.of.the.future": "1"})
+    async with service_bench(tmp_path) as bench:
+        with pytest.raises(InvalidConfigError, match="run the version that wrote it"):
+            await bench.client.admin.describe_configs("t")
+        await bench.client.admin.alter_configs({"key.of.the.future": None}, "t")
+        assert [len(records) for records in await bench.read_all("t")] == [1]
+
+
+async def test_who_is_not_there_is_named(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        admin = bench.client.admin
+        for topic in ("nope", ""):
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await admin.describe_configs(topic)
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await admin.alter_configs({"retention.ms": "1"}, topic)
+        with pytest.raises(InvalidConfigError, match="not a known key"):
+            await admin.describe_configs(names=["retention.ms"])
+
+
+async def test_a_damaged_file_of_alterations_stops_the_start(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.alter_configs({"log.retention.ms": "-1"})
+    path = tmp_path / "data" / "broker-config.properties"
+    path.write_text(path.read_text().replace("=-1", "=-2"))
+    with pytest.raises(DataDirectoryError, match="or remove it"):
+        async with service_bench(tmp_path):
+            pass
+    path.unlink()
+    async with service_bench(tmp_path) as bench:
+        assert await value_of(bench, "log.retention.ms") == ("604800000", "DEFAULT_CONFIG")
+
+
+def run(bench: ServiceBench, *arguments: str) -> Any:
+    return CliRunner().invoke(
+        stratalog, ["config", *arguments, "--server", f"127.0.0.1:{bench.server.port}"], catch_exceptions=True
+    )
+
+
+async def test_the_command_line_shows_and_alters(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        altered = await asyncio.to_thread(
+            run, bench, "alter", "--topic", "t", "--add", "retention.ms=5", "--add", "segment.ms=6", "--json"
+        )
+        assert altered.exit_code == 0, altered.output
+        values = {entry["name"]: (entry["value"], entry["source"]) for entry in json.loads(altered.output)}
+        assert values == {
+            "retention.ms": ("5", "DYNAMIC_TOPIC_CONFIG"),
+            "segment.ms": ("6", "DYNAMIC_TOPIC_CONFIG"),
+        }
+        await asyncio.to_thread(run, bench, "alter", "--topic", "t", "--delete", "segment.ms")
+        shown = await asyncio.to_thread(run, bench, "describe", "--topic", "t", "retention.ms", "segment.ms")
+        assert [line.split() for line in shown.output.splitlines()] == [
+            ["KEY", "VALUE", "SOURCE", "UPDATE"],
+            ["retention.ms", "5", "DYNAMIC_TOPIC_CONFIG", "cluster-wide"],
+            ["segment.ms", "604800000", "DEFAULT_CONFIG", "cluster-wide"],
+        ]
+        await asyncio.to_thread(run, bench, "alter", "--broker", "--add", "log.retention.ms=7", "--dry-run")
+        await asyncio.to_thread(run, bench, "alter", "--broker", "--add", "log.roll.ms=8")
+        shown = await asyncio.to_thread(
+            run, bench, "describe", "--broker", "--synonyms", "log.retention.ms", "log.roll.ms"
+        )
+        assert "log.roll.ms=8 (DYNAMIC_BROKER_CONFIG) > log.roll.hours=168 (DEFAULT_CONFIG)" in shown.output
+        assert "log.retention.ms=7" not in shown.output
+        [minutes] = json.loads(
+            (
+                await asyncio.to_thread(run, bench, "describe", "--broker", "log.retention.minutes", "--json")
+            ).output
+        )
+        assert (minutes["value"], minutes["update_mode"]) == (None, "read-only")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("describe",),
+        ("describe", "--broker", "--topic", "t"),
+        ("alter", "--broker"),
+        ("alter", "--broker", "--add", "log.roll.ms"),
+        ("alter", "--broker", "--add", "log.roll.ms=1", "--delete", "log.roll.ms"),
+    ],
+)
+def test_a_command_line_that_says_too_little_or_too_much_is_wrong(arguments: tuple[str, ...]) -> None:
+    assert CliRunner().invoke(stratalog, ["config", *arguments]).exit_code == 2
+
+
+async def test_producers_that_are_idle_are_forgotten_by_the_new_period(tmp_path: Path) -> None:
+    config = {"producer.id.expiration.check.interval.ms": "1"}
+    async with service_bench(tmp_path, config=config) as bench:
+        await bench.client.admin.create_topic("t")
+        records = [Record(0, SystemClock().now_ms() - 60_000, None, b"once")]
+        sent = encode_batch(records, producer=BatchProducer(7, 0, 0))
+        await bench.client.append_batches("t", 0, sent)
+        log = partition_of(bench).log
+        assert len(log.producers()) == 1, "for a day"
+        await bench.client.admin.alter_configs({"producer.id.expiration.ms": "1000"})
+        async with asyncio.timeout(60):
+            while log.producers():
+                await asyncio.sleep(0.001)
+        await bench.client.admin.create_topic("u")
+        assert not (await bench.client.append_batches("u", 0, sent)).duplicate
+
+
+async def test_altered_defaults_are_not_told_for_every_topic(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        for topic in ("t", "u"):
+            await bench.client.admin.create_topic(topic)
+        with caplog.at_level(logging.INFO):
+            await bench.client.admin.alter_configs({"log.retention.ms": "5"})
+        told = [record.message for record in caplog.records if record.levelno >= logging.INFO]
+        assert told == ["the configuration was altered: log.retention.ms=5"]
+        assert partition_of(bench).log.config.retention_ms == 5
+
+
+async def test_a_topic_is_described_with_who_set_each_value(tmp_path: Path) -> None:
+    static = {"log.roll.hours": "2"}
+    async with service_bench(tmp_path, config=static) as bench:
+        await bench.client.admin.create_topic("t", 1, {"segment.bytes": "2048"})
+        await bench.client.admin.alter_configs({"log.retention.ms": "5"})
+        arguments = ["topic", "describe", "--server", f"127.0.0.1:{bench.server.port}"]
+        shown = await asyncio.to_thread(CliRunner().invoke, stratalog, arguments)
+        rows = {row[0]: row[1:] for line in shown.output.splitlines() if len(row := line.split()) == 3}
+        assert rows["segment.bytes"] == ["2048", "topic"]
+        assert rows["retention.ms"] == ["5", "server"]
+        assert rows["segment.ms"] == ["7200000", "server"]
+        assert rows["segment.jitter.ms"] == ["0", "default"]
+
+
+@pytest.mark.timeout(120)
+async def test_every_number_of_the_server_may_be_as_large_as_it_likes(tmp_path: Path) -> None:
+    largest: dict[str, str] = {}
+    for name in BROKER_KEYS:
+        # Threads and memory are really taken, and a batch has to fit into a request.
+        if name.endswith((".threads", ".dir", "buffer.size", "message.max.bytes")):
+            continue
+        for text in (str(INT_MAX), str(LONG_MAX)):
+            with suppress(InvalidConfigError):
+                BrokerConfig.of({name: text})
+                largest[name] = text
+    assert len(largest) == 30
+    dynamic = {name: text for name, text in largest.items() if not BROKER_KEYS[name].is_read_only}
+    async with service_bench(tmp_path, config=largest, metrics_listen="127.0.0.1:0") as bench:
+        await bench.client.admin.create_topic("t", 1, UNTIERED | {"cleanup.policy": "compact"})
+        for changes in (dynamic, dict.fromkeys(dynamic), dynamic):
+            await bench.client.admin.alter_configs(changes)
+        await bench.client.append("t", 0, [Record(0, SystemClock().now_ms(), b"key", b"value")])
+        assert [len(records) for records in await bench.read_all("t")] == [1]
+        # Whoever keeps the time of all these is alive.
+        await bench.client.admin.alter_configs({"log.segment.delete.delay.ms": "0"})
+        await bench.client.admin.delete_topic("t")
+        while any(Path(tmp_path, "data").glob("t-0*")):
+            await asyncio.sleep(0.01)
+        url = f"http://127.0.0.1:{bench.server.metrics_port}/metrics"
+        with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
+            assert "stratalog_scheduler_failures_total 0.0" in answer.read().decode()

@@ -1,0 +1,83 @@
+"""`stratalog log dump` of a directory that our own server wrote: running, stopped and killed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stratalog.cli.main import stratalog
+from tests.support.service.server_process import ServerProcess
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+LINES_PER_CODEC = 400
+
+
+def lines_of(*arguments: str, stdin: bytes = b"") -> list[dict[str, Any]]:
+    """The JSON lines that a command which succeeds prints."""
+    result = CliRunner().invoke(stratalog, [*arguments, "--json"], input=stdin)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def dumped(directory: Path) -> list[dict[str, Any]]:
+    return lines_of("log", "dump", "--records", "--index-sanity-check", str(directory))
+
+
+def of_type(items: list[dict[str, Any]], *types: str) -> list[dict[str, Any]]:
+    return [item for item in items if item["type"] in types]
+
+
+def fill(address: str) -> list[dict[str, Any]]:
+    """Records in every codec over several segments; returns them as they are consumed."""
+    lines_of("topic", "create", "orders", "--config", "segment.bytes=20000", "--server", address)
+    for codec in CODECS:
+        records = [
+            {
+                "key": f"{codec}-{number % 7}",
+                "value": None if number % 11 == 0 else f"{number} " * 9,
+                "headers": [{"key": "codec", "value": codec}],
+                "timestamp": 1_700_000_000_000 + number,
+            }
+            for number in range(LINES_PER_CODEC)
+        ]
+        for begin in range(0, LINES_PER_CODEC, 100):
+            text = "".join(json.dumps(record) + "\n" for record in records[begin : begin + 100])
+            command = ("produce", "orders", "--format", "json", "--compression", codec, "--server", address)
+            lines_of(*command, stdin=text.encode())
+    return lines_of("consume", "orders", "--server", address)
+
+
+@pytest.mark.parametrize("end", ["running", "stopped", "killed"])
+def test_the_files_hold_what_was_consumed(tmp_path: Path, end: str) -> None:
+    data = tmp_path / "data"
+    with ServerProcess(str(data)) as server:
+        consumed = fill(server.address)
+        if end == "stopped":
+            assert server.stop() == 0
+        elif end == "killed":
+            server.kill()
+        items = dumped(data / "orders-0")
+        checkpoints = dumped(data)
+    records = of_type(items, "record")
+    assert len(consumed) == len(CODECS) * LINES_PER_CODEC
+    assert [{**record, "partition": 0} for record in map(without_place, records)] == consumed
+    batches = of_type(items, "batch")
+    assert {batch["codec"] for batch in batches} == set(CODECS)
+    assert all(batch["crc_matches"] for batch in batches)
+    assert len({batch["file"] for batch in batches}) > 2
+    assert of_type(items, "offset_index_entry", "time_index_entry")
+    [metadata] = of_type(items, "partition_metadata")
+    assert metadata["topic_id"]
+    properties = {item["name"]: item["value"] for item in of_type(checkpoints, "property")}
+    assert {"version", "directory.id", "store.id"} <= set(properties)
+    if end == "stopped":
+        offsets = {item["file"]: item["offset"] for item in of_type(checkpoints, "checkpoint_offset")}
+        assert offsets["recovery-point-offset-checkpoint"] == len(consumed)
+
+
+def without_place(item: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in item.items() if name not in {"file", "type"}}

@@ -1,0 +1,151 @@
+"""Metrics over HTTP: docs/metrics.md has each of them, and their values are those of what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.errors import InvalidConfigError
+from stratalog.record.record import Record
+from stratalog.server.configuration.held_config import HELD_CONFIG
+from tests.support.places import DOCS
+from tests.support.service.service_bench import HOUR_MS, ServiceBench, service_bench
+
+TEXT = (DOCS / "metrics.md").read_text()
+LISTEN = "127.0.0.1:0"
+COMPACTED = {"remote.storage.enable": "false", "cleanup.policy": "compact", "segment.bytes": "1024"}
+SELDOM = {"log.cleaner.backoff.ms": "3600000"}
+
+
+def read(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        content: bytes = answer.read()
+    return content.decode()
+
+
+async def samples(bench: ServiceBench) -> list[Sample]:
+    text = await asyncio.to_thread(read, bench.server.metrics_port)
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
+async def value(bench: ServiceBench, name: str, **labels: str) -> float:
+    [found] = [
+        sample.value
+        for sample in await samples(bench)
+        if sample.name == f"stratalog_{name}" and sample.labels == labels
+    ]
+    return found
+
+
+async def test_the_document_has_every_metric_with_its_kind_and_labels(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        await bench.append("t", [b"x"])
+    # A crash, so that something is recovered.
+    (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
+    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
+        text = await asyncio.to_thread(read, bench.server.metrics_port)
+    exported = {
+        (sample.name, family.type, ", ".join(f"`{label}`" for label in sample.labels))
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    rows = re.findall(r"^\| `(stratalog_[a-z_]+)` \| ([a-z]+) \| ([^|]*?) ?\|", TEXT, re.MULTILINE)
+    assert {(name, kind, labels) for name, kind, labels in rows} == exported
+    assert [name for name, _, _ in rows] == sorted(name for name, _, _ in rows)
+
+
+async def test_what_the_cleaner_and_retention_did_is_told(tmp_path: Path) -> None:
+    directory = {"log_directory": f"{tmp_path}/data"}
+    async with service_bench(tmp_path, metrics_listen=LISTEN, config=SELDOM) as bench:
+        await bench.client.admin.create_topic("t", 1, COMPACTED)
+        for number in range(10):
+            record = Record(0, SystemClock().now_ms(), b"k", b"%03d" % number + bytes(600))
+            await bench.client.append("t", 0, [record])
+        engine = bench.server.engine
+        assert await asyncio.to_thread(engine.cleaning.workers.clean_filthiest)
+        assert await value(bench, "log_cleaner_cleans_total") == 1
+        assert await value(bench, "log_cleaner_cleaned_records_total") == 9
+        assert await value(bench, "log_cleaner_dropped_records_total") == 8
+        assert await value(bench, "log_cleaner_reclaimed_bytes_total") > 8 * 600
+        assert await value(bench, "log_cleaner_thread_count") == 1
+        assert await value(bench, "log_cleaner_manager_uncleanable_partitions_count", **directory) == 0
+        assert await value(bench, "log_retention_deleted_segments_total") == 0
+        await bench.client.admin.delete_records("t", 0, -1)
+        [before] = await bench.client.admin.describe_log("t")
+        await asyncio.to_thread(engine.tiers.local_retention_pass)
+        assert await value(bench, "log_retention_deleted_segments_total") == len(before.segments)
+        assert await value(bench, "log_manager_log_directory_partitions", **directory) == 1
+        assert await value(bench, "log_manager_log_count") == 1
+
+
+async def test_records_of_the_future_and_what_cannot_be_cleaned_are_counted(tmp_path: Path) -> None:
+    directory = {"log_directory": f"{tmp_path}/data"}
+    async with service_bench(tmp_path, metrics_listen=LISTEN, config=SELDOM) as bench:
+        plain = {**COMPACTED, "cleanup.policy": "delete", "message.timestamp.after.max.ms": str(2**62)}
+        await bench.client.admin.create_topic("plain", 1, plain)
+        for _ in range(2):
+            record = Record(0, SystemClock().now_ms() + 10 * HOUR_MS, None, bytes(900))
+            await bench.client.append("plain", 0, [record])
+        await asyncio.to_thread(bench.server.engine.tiers.local_retention_pass)
+        assert await value(bench, "log_future_timestamp_segments") == 1
+        await bench.client.admin.alter_configs({"retention.ms": "-1"}, "plain")
+        await asyncio.to_thread(bench.server.engine.tiers.local_retention_pass)
+        assert await value(bench, "log_future_timestamp_segments") == 0
+        await bench.client.admin.create_topic("t", 1, COMPACTED)
+        for _ in range(5):
+            await bench.client.append("t", 0, [Record(0, SystemClock().now_ms(), b"k", bytes(900))])
+        segment = tmp_path / "data" / "t-0" / f"{0:020}.log"
+        segment.write_bytes(segment.read_bytes()[:-1] + b"\x01")
+        await asyncio.to_thread(bench.server.engine.cleaning.workers.clean_filthiest)
+        assert await value(bench, "log_cleaner_manager_uncleanable_partitions_count", **directory) == 1
+        assert await value(bench, "log_cleaner_manager_uncleanable_bytes", **directory) > 900
+
+
+async def test_metrics_are_off_unless_asked_for_and_end_with_the_server(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        assert bench.server.metrics_port == 0
+    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
+        port = bench.server.metrics_port
+        assert "stratalog_log_manager_log_count" in await asyncio.to_thread(read, port)
+    with pytest.raises(urllib.error.URLError):
+        await asyncio.to_thread(read, port)
+
+
+async def test_an_address_that_cannot_be_had_is_no_start(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InvalidConfigError, match="cannot listen there for metrics") as failure:
+            async with service_bench(tmp_path, metrics_listen=f"127.0.0.1:{taken.getsockname()[1]}"):
+                pass
+    assert failure.value.fields["name"] == "metrics-listen"
+    with pytest.raises(InvalidConfigError, match="HOST:PORT"):
+        async with service_bench(tmp_path, metrics_listen="nowhere"):
+            pass
+
+
+async def test_partitions_that_are_offline_and_keys_that_are_held_are_counted(tmp_path: Path) -> None:
+    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
+        await bench.client.admin.create_topic("t", 2)
+        await bench.append("t", [b"x"])
+        assert await value(bench, "server_offline_partition_count") == 0
+        assert await value(bench, "server_held_config_key_count") == 0
+    (tmp_path / "data" / "t-0").rename(tmp_path / "lost")
+    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
+        assert await value(bench, "server_offline_partition_count") == 1
+    (tmp_path / "data").rename(tmp_path / "unmounted")
+    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
+        assert await value(bench, "server_offline_partition_count") == 0
+        assert await value(bench, "server_held_config_key_count") == len(HELD_CONFIG)
+        await bench.client.admin.alter_configs(dict.fromkeys(HELD_CONFIG))
+        assert await value(bench, "server_held_config_key_count") == 0

@@ -1,0 +1,433 @@
+"""The Python client against a real server: order, failures, reconnection, and the synchronous face."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from stratalog.base.errors import (
+    InvalidRequestError,
+    LogStoreError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+    UnsupportedOperationError,
+)
+from stratalog.base.types import Durability, TopicPartition
+from stratalog.client.channel import ServerChannel
+from stratalog.client.client import Client
+from stratalog.client.errors import ServerUnavailableError
+from stratalog.client.partition_sender import PartitionSender
+from stratalog.client.producer import BatchOutcome
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.retry import RetryPolicy
+from stratalog.client.sealed_batch import Acknowledged, SealedBatch
+from stratalog.client.sync import SyncClient
+from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.partitioner import partition_for_key
+from stratalog.record.record import Record
+from stratalog.v1 import log_pb2
+from tests.support.service.server_process import ServerProcess
+from tests.support.service.service_bench import service_bench
+
+PATIENT = RetryPolicy(deadline_s=60.0)
+SMALL_BATCHES = ProducerSettings(batch_bytes=200, linger_ms=0)
+
+
+async def test_records_of_a_key_keep_their_order_and_their_partition(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 5)
+        async with bench.client.producer(SMALL_BATCHES) as producer:
+            for number in range(1000):
+                await producer.post("t", b"key-%d" % (number % 17), b"%d" % number)
+        seen: dict[bytes, list[int]] = {}
+        for partition, records in enumerate(await bench.read_all("t")):
+            for record in records:
+                assert record.key is not None
+                assert record.value is not None
+                assert partition_for_key(record.key, 5) == partition
+                seen.setdefault(record.key, []).append(int(record.value))
+        assert seen == {b"key-%d" % key: list(range(key, 1000, 17)) for key in range(17)}
+
+
+@pytest.mark.parametrize("codec", Codec)
+async def test_a_record_arrives_with_everything_it_had(tmp_path: Path, codec: Codec) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        settings = ProducerSettings(codec=codec, acks=Durability.DISK)
+        async with bench.client.producer(settings) as producer:
+            headers = [("h", b"x"), ("h", None)]
+            acknowledged = await (
+                await producer.send("t", b"k", b"v" * 500, timestamp_ms=77, headers=headers)
+            )
+            assert acknowledged == (TopicPartition("t", 0), 0, Durability.DISK)
+            await producer.post("t", b"k", None)
+        [[record, tombstone]] = await bench.read_all("t")
+        assert record == Record(0, 77, b"k", b"v" * 500, (("h", b"x"), ("h", None)))
+        assert tombstone.is_tombstone
+
+
+async def test_records_without_a_key_spread_over_the_partitions(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 3)
+        async with bench.client.producer(SMALL_BATCHES) as producer:
+            for _ in range(100):
+                await producer.post("t", None, bytes(50))
+        counts = [len(records) for records in await bench.read_all("t")]
+        assert sum(counts) == 100
+        assert min(counts) > 10
+
+
+async def test_one_bad_record_fails_alone(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", config={"max.message.bytes": "1000"})
+        producer = bench.client.producer(ProducerSettings(batch_bytes=300, linger_ms=0))
+        futures: list[asyncio.Future[Acknowledged]] = []
+        for number in range(300):
+            value = bytes(5000) if number % 50 == 25 else b"%03d" % number
+            futures.append(await producer.send("t", None, value))
+        await producer.flush()
+        for number, future in enumerate(futures):
+            if number % 50 == 25:
+                assert isinstance(future.exception(), RecordTooLargeError)
+            else:
+                assert future.exception() is None
+        [records] = await bench.read_all("t")
+        assert [record.value for record in records] == [b"%03d" % n for n in range(300) if n % 50 != 25]
+
+
+async def test_a_failure_that_nobody_asked_about_is_raised_by_the_flush(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", config={"max.message.bytes": "1000"})
+        producer = bench.client.producer(SMALL_BATCHES)
+        for size_bytes in (10, 5000, 6000, 10):
+            await producer.post("t", None, bytes(size_bytes))
+        with pytest.raises(RecordTooLargeError):
+            await producer.flush()
+        await producer.flush()
+        assert [len(records) for records in await bench.read_all("t")] == [2]
+
+
+async def test_every_batch_tells_what_became_of_it(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 2, {"max.message.bytes": "1000"})
+        outcomes: list[BatchOutcome] = []
+        producer = bench.client.producer(SMALL_BATCHES, on_outcome=outcomes.append)
+        sizes = [5000 if tag % 7 == 3 else 50 for tag in range(100)]
+        for tag, size_bytes in enumerate(sizes):
+            await producer.post("t", None, bytes(size_bytes), partition=tag % 2, tag=tag)
+        with pytest.raises(RecordTooLargeError):
+            await producer.flush()
+        stored = [len(records) for records in await bench.read_all("t")]
+        for partition in range(2):
+            mine = [outcome for outcome in outcomes if outcome.topic_partition.partition == partition]
+            assert sum(outcome.record_count for outcome in mine if outcome.error is None) == stored[partition]
+            failed = [outcome.first_tag for outcome in mine if outcome.error is not None]
+            assert failed == [tag for tag in range(partition, 100, 2) if sizes[tag] == 5000]
+            # Tags of a partition's batches go on where the batch before ends.
+            expected = partition
+            for outcome in sorted(mine, key=lambda outcome: outcome.first_tag):
+                assert outcome.first_tag == expected
+                expected += 2 * outcome.record_count
+            assert expected == 100 + partition
+
+
+async def test_what_cannot_be_sent_is_refused_at_once(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 2)
+        producer = bench.client.producer()
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await producer.post("nope", None, b"x")
+        with pytest.raises(UnknownTopicOrPartitionError, match="fewer partitions"):
+            await producer.post("t", None, b"x", partition=2)
+        with pytest.raises(InvalidRequestError):
+            await producer.post("t", None, b"x", timestamp_ms=-3)
+        refused = bench.client.producer(ProducerSettings(acks=Durability.OBJECT))
+        with pytest.raises(UnsupportedOperationError):
+            await (await refused.send("t", None, b"x"))
+
+
+@pytest.mark.parametrize(
+    ("misfit", "error"),
+    [
+        ({"key": "text"}, TypeError),
+        ({"value": "text"}, TypeError),
+        ({"headers": None}, TypeError),
+        ({"headers": [(None, b"x")]}, TypeError),
+        ({"headers": [("name", "text")]}, TypeError),
+        ({"headers": [("name",)]}, ValueError),
+        ({"headers": [("\udc80", b"x")]}, UnicodeEncodeError),
+        ({"timestamp_ms": 1.5}, InvalidRequestError),
+        ({"timestamp_ms": 2**63}, InvalidRequestError),
+    ],
+)
+@pytest.mark.parametrize("linger_ms", [0, 3_600_000])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_what_can_be_no_record_is_refused_at_once_and_harms_no_other(
+    tmp_path: Path, misfit: dict[str, Any], error: type[Exception], linger_ms: int, *, is_first: bool
+) -> None:
+    given: dict[str, Any] = {"key": b"k", "value": b"v", **misfit}
+    bytes_like: Any = bytearray(b"bytes-like")
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        outcomes: list[BatchOutcome] = []
+        producer = bench.client.producer(ProducerSettings(linger_ms=linger_ms), on_outcome=outcomes.append)
+        futures: list[asyncio.Future[Acknowledged]] = []
+        for number in range(10):
+            if is_first or number:
+                for _ in range(2):
+                    with pytest.raises(error):
+                        _ = await producer.send("t", **given)
+            futures.append(await producer.send("t", b"k", b"%d" % number, headers=[("name", None)]))
+            if number % 3 == 2:
+                await asyncio.wait_for(producer.flush(), 30)
+        futures.append(await producer.send("t", b"k", bytes_like))
+        await asyncio.wait_for(producer.close(), 30)
+        assert [future.result().offset for future in futures] == [*range(11)]
+        [records] = await bench.read_all("t")
+        assert [record.value for record in records] == [*(b"%d" % n for n in range(10)), b"bytes-like"]
+        assert producer.buffered_bytes == 0
+        assert sum(outcome.record_count for outcome in outcomes) == 11
+
+
+async def test_a_batch_that_is_too_large_as_it_is_stored_makes_no_other_smaller(tmp_path: Path) -> None:
+    """It was much smaller when it was sent than those that come then."""
+    config = {"compression.type": "uncompressed", "max.message.bytes": "100000"}
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", config=config)
+        outcomes: list[BatchOutcome] = []
+        settings = ProducerSettings(batch_bytes=300_000, linger_ms=3_600_000, codec=Codec.ZSTD)
+        producer = bench.client.producer(settings, on_outcome=outcomes.append)
+        source = random.Random(1)
+        batches = [[bytes(80_000)] * 2, *([source.randbytes(50) for _ in range(200)] for _ in range(2))]
+        for values in batches:
+            for value in values:
+                await producer.post("t", None, value)
+            # Not the flush, which waits for what is under way.
+            producer._seal(TopicPartition("t", 0))  # pyright: ignore[reportPrivateUsage]  # no flush
+        await producer.flush()
+        counts = [outcome.record_count for outcome in outcomes]
+        assert counts == [1, 1, 200, 200]
+
+
+async def test_a_callback_that_fails_harms_no_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(outcome: BatchOutcome) -> None:
+        raise ValueError(outcome.first_tag)
+
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        producer = bench.client.producer(SMALL_BATCHES, on_outcome=fail)
+        futures = [await producer.send("t", None, b"%03d" % number) for number in range(100)]
+        await asyncio.wait_for(producer.flush(), 30)
+        assert [future.result().offset for future in futures] == [*range(100)]
+    assert "`on_outcome` of a producer failed for a batch of t-0" in caplog.text
+
+
+async def test_a_sender_that_fails_as_nobody_expects_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        producer = bench.client.producer(SMALL_BATCHES)
+
+        def fail(_sender: PartitionSender, _batch: SealedBatch, _response: log_pb2.AppendResponse) -> None:
+            raise ValueError("a defect")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PartitionSender, "_acknowledge", fail)
+            futures = [await producer.send("t", None, b"%03d" % number) for number in range(100)]
+            await asyncio.wait_for(producer.flush(), 30)
+            assert all(future.done() for future in futures)
+        lost = [future for future in futures if future.exception() is not None]
+        assert len(lost) > 10
+        assert "sending to t-0 failed" in caplog.text
+        # What is sent from then on gets its own answers.
+        before = await bench.client.latest("t")
+        last = await producer.send("t", None, b"last")
+        await asyncio.wait_for(producer.close(), 30)
+        assert last.result().offset >= min(before.values(), default=0)
+        [records] = await bench.read_all("t")
+        assert records[last.result().offset].value == b"last"
+
+
+async def test_a_full_buffer_makes_the_sender_wait(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        producer = bench.client.producer(ProducerSettings(max_buffered_bytes=10_000, linger_ms=3_600_000))
+        for _ in range(10):
+            await producer.post("t", None, bytes(2000), partition=0)
+            if producer.buffered_bytes > 10_000:
+                break
+        blocked = asyncio.create_task(producer.post("t", None, b"blocked", partition=0))
+        await asyncio.sleep(0)
+        assert not blocked.done()
+        await producer.flush()
+        await blocked
+        assert producer.buffered_bytes < 10_000
+        await producer.close()
+        assert producer.buffered_bytes == 0
+
+
+async def test_leaving_with_an_error_abandons_what_is_open(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        futures: list[asyncio.Future[Acknowledged]] = []
+
+        async def fail() -> None:
+            async with bench.client.producer(ProducerSettings(linger_ms=3_600_000)) as producer:
+                futures.append(await producer.send("t", None, b"x"))
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        assert futures[0].cancelled()
+        assert await bench.read_all("t") == [[]]
+
+
+async def test_a_consumer_goes_on_after_a_restart_of_the_server(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        port_option = ["--listen", server.address]
+        async with Client(server.address, retry=PATIENT) as client:
+            await client.admin.create_topic("t")
+            await client.append("t", 0, [Record(0, 0, None, b"before")])
+            values: list[bytes | None] = []
+            async with asyncio.timeout(120):
+                async for fetched in client.consumer({TopicPartition("t", 0): 0}).fetches():
+                    values += [record.value for record in fetched.records]
+                    if len(values) == 2:
+                        break
+                    server.stop()
+                    server.add_options(*port_option)
+                    server.start()
+                    await client.admin.list_topics()
+                    await client.append("t", 0, [Record(0, 0, None, b"after")])
+            assert values == [b"before", b"after"]
+
+
+async def test_a_consumer_that_was_idle_for_long_has_all_its_patience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    now_s = loop.time
+    with ServerProcess(f"{tmp_path}/data") as server:
+        server.add_options("--listen", server.address)
+        breaks: list[LogStoreError] = []
+        async with Client(server.address, retry=PATIENT) as client, asyncio.timeout(3600 + 120):
+            await client.admin.create_topic("t")
+            await client.append("t", 0, [Record(0, 0, None, b"before")])
+            consumer = client.consumer({TopicPartition("t", 0): 0}, on_broken=breaks.append)
+            fetches = consumer.fetches()
+            await anext(fetches)
+            monkeypatch.setattr(loop, "time", lambda: now_s() + 3600)
+            server.kill()
+            waiting = asyncio.create_task(anext(fetches))
+            server.start()
+            await client.admin.list_topics()
+            await client.append("t", 0, [Record(0, 0, None, b"after")])
+            assert [record.value for record in (await waiting).records] == [b"after"]
+            assert len(breaks) == 1, "told once, however many tries it takes"
+            await fetches.aclose()
+
+
+async def test_a_session_without_news_stands_at_once(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench, asyncio.timeout(60):
+        await bench.client.admin.create_topic("t")
+        request = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")])
+        call = bench.client.log.FetchStream(request)
+        await call.wait_for_connection()
+        call.cancel()
+
+
+class QueuedBatches:
+    """Batches of one record each, queued for a server that nothing was ever sent to over this channel."""
+
+    def __init__(self, address: str, retry: RetryPolicy, count: int) -> None:
+        self._channel = ServerChannel(address)
+        partition = TopicPartition("t", 0)
+        sender = PartitionSender(
+            self._channel, partition, None, retry, lambda _batch, _error: None, lambda _batch, _halves: None
+        )
+        self.acknowledged: list[asyncio.Future[Acknowledged]] = []
+        for number in range(count):
+            batch = encode_batch([Record(0, 0, None, b"%d" % number)])
+            future: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
+            sender.send(SealedBatch(partition, batch, [number], [(0, future)], len(batch)))
+            self.acknowledged.append(future)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
+
+
+async def test_what_was_not_sent_goes_out_once_the_server_is_back(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        address = server.address
+        server.add_options("--listen", address)
+        async with Client(address) as client:
+            await client.admin.create_topic("t")
+        server.kill()
+        async with QueuedBatches(address, PATIENT, 20) as queued, asyncio.timeout(120):
+            await asyncio.to_thread(server.start)
+            assert [(await future).offset for future in queued.acknowledged] == list(range(20))
+
+
+async def test_a_server_that_stays_away_fails_all_that_waits_at_the_deadline(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        address = server.address
+        server.kill()
+        async with QueuedBatches(address, RetryPolicy(deadline_s=0.2), 100) as queued, asyncio.timeout(60):
+            for outcome in await asyncio.gather(*queued.acknowledged, return_exceptions=True):
+                assert isinstance(outcome, ServerUnavailableError)
+
+
+async def test_a_stream_that_broke_takes_no_batch_of_the_next_one(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server:
+        server.add_options("--listen", server.address)
+        async with Client(server.address, retry=PATIENT) as client, asyncio.timeout(60):
+            await client.admin.create_topic("t", 2)
+            producer = client.producer(SMALL_BATCHES)
+            await (await producer.send("t", None, b"before", partition=1))
+            os.kill(server.pid, signal.SIGSTOP)
+            lost = await producer.send("t", None, b"unknown", partition=0)
+            # The batch leaves, and the transport waits for the next one.
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            server.kill()
+            with pytest.raises(ServerUnavailableError):
+                await lost
+            await asyncio.to_thread(server.start)
+            values = [b"%03d" % number + bytes(150) for number in range(30)]
+            acknowledged = [await producer.send("t", None, value, partition=0) for value in values]
+            offsets = [(await future).offset for future in acknowledged]
+            found = {
+                record.offset: record.value
+                async for fetched in client.consumer(
+                    {TopicPartition("t", 0): 0}, end_offsets={TopicPartition("t", 0): 30}
+                ).fetches()
+                for record in fetched.records
+            }
+            assert [found[offset] for offset in offsets] == values
+
+
+def test_the_synchronous_face_does_the_same(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data") as server, SyncClient(server.address) as client:
+        client.run(client.client.admin.create_topic("t"))
+        answer = client.append("t", 0, [Record(0, 5, b"k", b"v"), Record(0, 6, b"k", None)])
+        assert (answer.base_offset, answer.last_offset) == (0, 1)
+        ends = client.run(client.client.latest("t"))
+        [fetched] = client.fetches({TopicPartition("t", 0): 0}, end_offsets=ends)
+        assert [record.timestamp_ms for record in fetched.records] == [5, 6]
+        for _ in client.fetches({TopicPartition("t", 0): 0}):
+            break
+        with pytest.raises(UnknownTopicOrPartitionError):
+            client.append("nope", 0, [Record(0, 5, b"k", b"v")])

@@ -1,0 +1,142 @@
+"""The S3 store keeps the contract on every server that can be had, and says clearly what is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.errors import (
+    PreconditionFailedError,
+    StoreAccessDeniedError,
+    StoreNotUsableError,
+)
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.objectstore.s3 import S3ObjectStore
+from stratalog.testing.object_store_contract import (
+    PART_BYTES,
+    ConditionalWriteRaces,
+    ObjectStoreContract,
+    run_at_once,
+)
+from tests.support.tiered.s3_servers import S3Server
+
+
+class TestContract(ObjectStoreContract):
+    @pytest.fixture
+    def store(self, s3_store: S3ObjectStore) -> ObjectStore:
+        return s3_store
+
+
+class TestRaces(ConditionalWriteRaces):
+    commits_per_writer = 2
+
+    @pytest.fixture
+    def store(self, s3_server: S3Server, s3_store: S3ObjectStore) -> ObjectStore:
+        if not s3_server.has_atomic_writes:
+            pytest.skip(f"{s3_server.name} checks and writes in two steps")
+        return s3_store
+
+
+def test_listings_of_many_pages_are_whole_and_in_order(s3_store: S3ObjectStore) -> None:
+    """A page holds 1,000 names; a few more in a directory of their own must not come between."""
+    keys = [f"data/{number:04}-{number * 7919 % 1000:03}" for number in range(1010)] + ["data/1009/x"]
+
+    def put(worker: int) -> None:
+        for key in keys[worker::8]:
+            s3_store.put(key, b"")
+
+    run_at_once(put, 8)
+    assert [info.key for info in s3_store.list("data/")] == keys
+    assert [info.key for info in s3_store.list("data/", start_after=keys[900])] == keys[901:]
+    assert [info.key for info in s3_store.list("data/09")] == keys[900:1000]
+    s3_store.delete_many(keys)
+    assert list(s3_store.list("")) == []
+
+
+def test_requests_are_seen_on_the_wire(s3_server: S3Server, s3_prefix: str) -> None:
+    seen: Counter[tuple[str, str]] = Counter()
+    store = s3_server.open_store(s3_prefix, on_request=lambda method, key: seen.update([(method, key)]))
+    store.put("dir/key", b"x" * 100)
+    store.get_range("dir/key", 10, 20)
+    stream = store.open_range("dir/key", 0, 100)
+    stream.read(3)
+    stream.close()
+    store.put_parts("large", [b"x" * PART_BYTES, b"y"], part_bytes=PART_BYTES)
+    list(store.list("dir/"))
+    store.delete_many(["dir/key", "large"])
+    assert seen == {
+        ("PUT", "dir/key"): 1,
+        ("GET", "dir/key"): 2,
+        ("POST", "large"): 2,  # begin and complete
+        ("PUT", "large"): 2,
+        ("GET", ""): 1,
+        ("POST", ""): 1,
+    }
+    store.close()
+
+
+def test_a_multipart_upload_that_fails_leaves_no_parts(s3_server: S3Server, s3_prefix: str) -> None:
+    class BrokenError(Exception):
+        pass
+
+    def fail_at_second_part(method: str, _key: str) -> None:
+        seen.append(method)
+        if method == "PUT" and seen.count("PUT") == 2:
+            raise BrokenError
+
+    seen: list[str] = []
+    store = s3_server.open_store(s3_prefix, on_request=fail_at_second_part)
+    with pytest.raises(BrokenError):
+        store.put_parts("key", [b"x" * (2 * PART_BYTES)], part_bytes=PART_BYTES)
+    assert seen == ["POST", "PUT", "PUT", "DELETE"]
+    assert list(store.list("")) == []
+    uploads = s3_server.client().list_multipart_uploads(Bucket=s3_server.bucket, Prefix=s3_prefix)
+    assert uploads.get("Uploads", []) == []
+    store.close()
+
+
+def test_a_missing_bucket_is_explained(s3_server: S3Server) -> None:
+    if s3_server.name == "external":
+        pytest.skip("hosted stores answer 403 for buckets of others")
+    store = replace(s3_server, bucket="there-is-no-such-bucket").open_store("prefix")
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: store.get("key"),
+        lambda: store.get_range("key", 0, 1),
+        lambda: store.put("key", b""),
+        lambda: store.put("key", b"", if_absent=True),
+        lambda: list(store.list("")),
+        lambda: store.put_parts("key", [b"x" * (PART_BYTES + 1)], part_bytes=PART_BYTES),
+        lambda: store.delete_many(["key"]),
+    )
+    for call in calls:
+        with pytest.raises(StoreNotUsableError, match="the bucket does not exist: make it"):
+            call()
+    with pytest.raises((StoreNotUsableError, PreconditionFailedError)):  # SeaweedFS looks at the ETag first.
+        store.put("key", b"", if_match='"etag"')
+    store.close()
+
+
+@pytest.mark.parametrize("wrong", [{"secret_access_key": "wrong-secret"}, {"access_key_id": "nobody"}])
+def test_wrong_credentials_are_refused_and_not_repeated(s3_server: S3Server, wrong: dict[str, str]) -> None:
+    if not s3_server.checks_credentials:
+        pytest.skip(f"{s3_server.name} accepts everybody")
+    store = S3ObjectStore(SystemClock(), s3_server.settings("prefix", **wrong))
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: store.get("key"),
+        lambda: store.put("key", b""),
+        lambda: store.put("key", b"", if_match='"etag"'),
+        lambda: list(store.list("")),
+        lambda: store.delete_many(["key"]),
+    )
+    for call in calls:
+        with pytest.raises(StoreAccessDeniedError) as refused:
+            call()
+        shown = f"{refused.value} {refused.value!r} {refused.value.fields}"
+        assert s3_server.secret_access_key not in shown
+        assert not set(wrong.values()) & set(shown.replace("`", " ").split())
+        assert len(shown) < 1000
+    store.close()

@@ -1,0 +1,203 @@
+"""A compacted topic on local disk, end to end: who reads it from the start, at any moment, ends with the last
+value of each key, while producers write, the cleaner works, and the server is killed or stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+from click.testing import CliRunner, Result
+
+from stratalog.base.types import TopicPartition
+from stratalog.cli.main import stratalog
+from stratalog.client.client import Client
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.retry import RetryPolicy
+from stratalog.client.sealed_batch import Acknowledged
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.record import Record
+from tests.support.service.server_process import ServerProcess
+
+PARTITION_COUNT = 2
+KEY_COUNT = 7
+PATIENT = RetryPolicy(deadline_s=30.0)
+TOPIC = {
+    "cleanup.policy": "compact",
+    "remote.storage.enable": "false",
+    "segment.bytes": "4096",
+    "min.cleanable.dirty.ratio": "0",
+}
+BUSY = ("--config", "log.cleaner.backoff.ms=1", "--config", "log.cleaner.threads=2")
+
+
+class Writer:
+    """Writes values that count up under keys of its own. Belongs to the event loop."""
+
+    def __init__(self, number: int, topic: str = "t") -> None:
+        self.chance = Random(number)
+        self.topic = topic
+        self.partition = number % PARTITION_COUNT
+        self.acknowledged: dict[int, Record] = {}
+        """By offset."""
+        self._number = number
+        self._count = 0
+
+    async def write(self, address: str, batch_count: int) -> None:
+        """Each batch is waited for, so that one may be compared with what was acknowledged before."""
+        settings = ProducerSettings(linger_ms=0, codec=self.chance.choice(list(Codec)))
+        async with Client(address, retry=PATIENT) as client:
+            producer = client.producer(settings)
+            for _ in range(batch_count):
+                sent: list[tuple[asyncio.Future[Acknowledged], bytes, bytes | None]] = []
+                for _ in range(self.chance.randrange(1, 6)):
+                    self._count += 1
+                    key = b"%d-%d" % (self._number, self.chance.randrange(KEY_COUNT))
+                    value = b"%06d" % self._count + bytes(200) if self.chance.random() < 0.8 else None
+                    future = await producer.send(self.topic, key, value, partition=self.partition)
+                    sent.append((future, key, value))
+                await producer.flush()
+                for future, key, value in sent:
+                    offset = future.result().offset
+                    self.acknowledged[offset] = Record(offset, 0, key, value)
+
+
+async def read_from_start(address: str, topic: str = "t") -> tuple[list[list[Record]], list[int]]:
+    """What a new consumer gets of each partition, and where it stopped."""
+    async with Client(address, retry=PATIENT) as client:
+        ends = await client.latest(topic)
+        found: list[list[Record]] = [[] for _ in ends]
+        consumer = client.consumer(await client.earliest(topic), end_offsets=ends)
+        async for fetched in consumer.fetches():
+            found[fetched.topic_partition.partition] += fetched.records
+        return found, [ends[TopicPartition(topic, number)] for number in range(len(ends))]
+
+
+def require_last_values(
+    found: list[list[Record]], ends: list[int], acknowledged: dict[tuple[int, int], Record]
+) -> None:
+    """Each key has its last record below the end, tombstones included, or a later one that nobody has
+    acknowledged yet; in the order of offsets, and nothing is changed."""
+    for partition, records in enumerate(found):
+        offsets = [one.offset for one in records]
+        assert offsets == sorted(set(offsets))
+        last = {one.key: one for one in records}
+        for one in records:
+            known = acknowledged.get((partition, one.offset))
+            assert known is None or (known.key, known.value) == (one.key, one.value)
+        for (written_to, offset), one in acknowledged.items():
+            if written_to == partition and offset < ends[partition]:
+                assert one.key in last, "a key is gone"
+                assert last[one.key].offset >= offset, "the last value of a key is gone"
+
+
+def all_acknowledged(writers: list[Writer]) -> dict[tuple[int, int], Record]:
+    return {
+        (writer.partition, offset): one for writer in writers for offset, one in writer.acknowledged.items()
+    }
+
+
+async def write_and_read(server: ServerProcess, writers: list[Writer], batch_count: int) -> int:
+    """Consumers begin again and again for as long as somebody writes; returns how many did."""
+    writing = asyncio.gather(*(writer.write(server.address, batch_count) for writer in writers))
+    reader_count = 0
+    while not writing.done():
+        before = all_acknowledged(writers)
+        found, ends = await read_from_start(server.address)
+        require_last_values(found, ends, before)
+        require_last_values(found, ends, all_acknowledged(writers))
+        reader_count += 1
+    await writing
+    return reader_count
+
+
+def status(address: str) -> Result:
+    return CliRunner().invoke(stratalog, ["cleaner", "status", "--json", "--server", address])
+
+
+async def until_status_agrees(address: str, written_count: int) -> int:
+    """What the cleaner says that it dropped is what is missing; returns how many records those are."""
+    async with asyncio.timeout(60):
+        while True:
+            document = json.loads((await asyncio.to_thread(status, address)).output)
+            found, _ = await read_from_start(address)
+            missing = written_count - sum(map(len, found))
+            if document["dropped_records"] == missing and missing > 0:
+                assert (document.get("dead_workers", 0), document.get("uncleanable", [])) == (0, [])
+                assert document["workers"] == 2
+                assert document["cleaned_bytes"] > document["reclaimed_bytes"] > 0
+                return missing
+
+
+async def test_consumers_from_the_start_end_with_the_last_value_of_each_key(tmp_path: Path) -> None:
+    with ServerProcess(f"{tmp_path}/data", options=BUSY) as server:
+        async with Client(server.address, retry=PATIENT) as client:
+            await client.admin.create_topic("t", PARTITION_COUNT, TOPIC)
+        writers = [Writer(number) for number in range(4)]
+        assert await write_and_read(server, writers, 60) > 2
+        assert await until_status_agrees(server.address, len(all_acknowledged(writers))) > 100
+        for end in (server.kill, server.stop):
+            end()
+            server.start()
+            require_last_values(*await read_from_start(server.address), all_acknowledged(writers))
+            assert await write_and_read(server, writers, 30) > 1
+        found, ends = await read_from_start(server.address)
+        require_last_values(found, ends, all_acknowledged(writers))
+        assert ends == [
+            1 + max(offset for partition, offset in all_acknowledged(writers) if partition == number)
+            for number in range(PARTITION_COUNT)
+        ]
+        assert server.stop() == 0
+
+
+async def test_a_topic_that_is_altered_again_and_again_keeps_its_last_values(tmp_path: Path) -> None:
+    """Policies, sizes, codecs and lags come and go under the hands of producers, readers and the cleaner."""
+    chance = Random(7)
+    with ServerProcess(f"{tmp_path}/data", options=BUSY) as server:
+        async with Client(server.address, retry=PATIENT) as client:
+            await client.admin.create_topic("t", PARTITION_COUNT, {**TOPIC, "retention.ms": "-1"})
+            writers = [Writer(number) for number in range(4)]
+            for _ in range(8):
+                changes: dict[str, str | None] = {
+                    "cleanup.policy": chance.choice(["compact", "compact", "delete", "compact,delete"]),
+                    "segment.bytes": chance.choice(["2048", "4096", "20000"]),
+                    "compression.type": chance.choice(["producer", "gzip", "zstd", "uncompressed"]),
+                    "min.compaction.lag.ms": chance.choice(["0", "0", "50"]),
+                    "max.compaction.lag.ms": chance.choice([None, "100"]),
+                    "message.timestamp.type": chance.choice(["CreateTime", "LogAppendTime"]),
+                }
+                altering = client.admin.alter_configs(changes, "t")
+                await asyncio.gather(altering, write_and_read(server, writers, 10))
+            await client.admin.alter_configs({**TOPIC, "min.compaction.lag.ms": None}, "t")
+        assert await until_status_agrees(server.address, len(all_acknowledged(writers))) > 100
+        server.kill()
+        server.start()
+        require_last_values(*await read_from_start(server.address), all_acknowledged(writers))
+
+
+async def test_tombstones_go_and_take_their_keys_along(tmp_path: Path) -> None:
+    """Without a time for which they stay: then a table of who reads when all is quiet lacks those keys."""
+    with ServerProcess(f"{tmp_path}/data", options=BUSY) as server:
+        async with Client(server.address, retry=PATIENT) as client:
+            await client.admin.create_topic("u", PARTITION_COUNT, {**TOPIC, "delete.retention.ms": "0"})
+        writer = Writer(0, "u")
+        await writer.write(server.address, 60)
+        table = {one.key: one.value for _, one in sorted(writer.acknowledged.items())}
+        tombstones = {key for key, value in table.items() if value is None}
+        filler = Writer(2, "u")
+        for step in range(30):
+            await filler.write(server.address, 10)
+            found, _ = await read_from_start(server.address, "u")
+            seen = {one.key: one.value for one in found[0] if one.key is not None and one.key in table}
+            assert {key: value for key, value in seen.items() if value is not None} == {
+                key: value for key, value in table.items() if value is not None
+            }
+            if step == 5:
+                server.kill()
+                server.start()
+            if not tombstones & set(seen) and step > 6:
+                break
+        else:
+            pytest.fail("tombstones whose time has come are there for ever")

@@ -1,0 +1,278 @@
+"""The whole way through the service, on every store: append, tier, compact, lose the disk, read back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Generator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.errors import (
+    OffsetOutOfRangeError,
+    StoreAccessDeniedError,
+    StoreNotUsableError,
+    StoreUnavailableError,
+)
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.objectstore.s3 import S3ObjectStore
+from stratalog.objectstore.s3_settings import S3Settings
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.store_faults import Fault
+from stratalog.v1 import admin_pb2
+from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.tiered.s3_servers import S3Server
+
+KEY_COUNT = 40
+PARTITION_COUNT = 4
+ROUND_COUNT = 4
+
+OpenStore = Callable[[], ObjectStore | None]
+
+
+@pytest.fixture(params=["embedded", "moto", "seaweedfs"])
+def open_store(request: pytest.FixtureRequest, s3_prefix: str) -> Generator[OpenStore]:
+    """Opens the same store again and again: the embedded one (None), or one on an S3 server."""
+    if request.param == "embedded":
+        yield lambda: None
+        return
+    server: S3Server = request.getfixturevalue(f"{request.param}_server")
+    yield lambda: server.open_store(s3_prefix)
+
+
+class Expected:
+    """What must be in the topics, told by nothing but what was sent."""
+
+    def __init__(self) -> None:
+        self.last_value: dict[bytes, bytes | None] = {}
+        self.plain: list[list[bytes]] = [[] for _ in range(PARTITION_COUNT)]
+
+    async def send_round(self, bench: ServiceBench, number: int) -> None:
+        """A round of updates to every key, some of them deletions, and records for the plain topic."""
+        async with bench.client.producer() as producer:
+            for key_number in range(KEY_COUNT):
+                key = b"key-%03d" % key_number
+                value = None if (key_number + number) % 7 == 0 else b"round-%d-of-%03d" % (number, key_number)
+                await producer.post("table", key, value, timestamp_ms=1_000 + number)
+                self.last_value[key] = value
+        for partition in range(PARTITION_COUNT):
+            values = [b"%d-%d" % (number, index) for index in range(10)]
+            await bench.append("events", values, partition)
+            self.plain[partition] += values
+
+    async def check(self, bench: ServiceBench) -> int:
+        """Read everything; returns the number of records in the table."""
+        folded: dict[bytes | None, bytes | None] = {}
+        record_count = 0
+        for records in await bench.read_all("table"):
+            assert [record.offset for record in records] == sorted({record.offset for record in records})
+            folded.update((record.key, record.value) for record in records)
+            record_count += len(records)
+        present = {key: value for key, value in folded.items() if value is not None}
+        assert present == {key: value for key, value in self.last_value.items() if value is not None}
+        plain = await bench.read_all("events")
+        assert [[record.value for record in records] for records in plain] == self.plain
+        assert [[record.offset for record in records] for records in plain] == [
+            list(range(len(values))) for values in self.plain
+        ]
+        return record_count
+
+
+async def create_topics(bench: ServiceBench) -> None:
+    compacted = {"cleanup.policy": "compact", "retention.ms": "-1"}
+    await bench.client.admin.create_topic("table", PARTITION_COUNT, compacted)
+    await bench.client.admin.create_topic("events", PARTITION_COUNT, {"retention.ms": "-1"})
+
+
+async def test_a_lost_disk_loses_nothing_that_was_tiered(tmp_path: Path, open_store: OpenStore) -> None:
+    expected = Expected()
+    async with service_bench(tmp_path, store=open_store()) as bench:
+        await create_topics(bench)
+        for number in range(ROUND_COUNT):
+            await expected.send_round(bench, number)
+            uploaded = await bench.client.admin.upload(delete_local=True)
+            assert (uploaded.objects, uploaded.slices) == (1, 2 * PARTITION_COUNT), (
+                "many partitions, one object"
+            )
+            assert uploaded.local_segments_deleted == 2 * PARTITION_COUNT
+        assert await expected.check(bench) == ROUND_COUNT * KEY_COUNT
+        jobs = await bench.client.admin.run_compaction()
+        assert jobs
+        assert all(job.refused == "" and job.get_requests == 2 * job.inputs for job in jobs)
+        assert await expected.check(bench) == KEY_COUNT
+        before = await bench.client.admin.tier_status()
+        assert before.dropped_objects == ROUND_COUNT
+    store_url = f"file://{tmp_path}/data.store"
+    async with service_bench(tmp_path / "new-disk", store=open_store(), store_url=store_url) as bench:
+        after = await bench.client.admin.tier_status()
+        assert (after.store_id, after.live_objects, after.epoch) == (before.store_id, before.live_objects, 2)
+        assert await expected.check(bench) == KEY_COUNT
+        for log in await bench.client.admin.describe_log("table"):
+            assert (log.log_start_offset, log.local_log_start_offset) == (0, log.tiered_end_offset)
+            assert log.compacted_upto == log.tiered_end_offset == log.log_end_offset
+        await expected.send_round(bench, ROUND_COUNT)
+        await bench.client.admin.upload()
+        await expected.check(bench)
+
+
+async def test_everything_survives_a_restart_on_the_same_disk(tmp_path: Path, open_store: OpenStore) -> None:
+    expected = Expected()
+    for number in range(3):
+        async with service_bench(tmp_path, store=open_store()) as bench:
+            if number == 0:
+                await create_topics(bench)
+            await expected.check(bench)
+            await expected.send_round(bench, number)
+            if number == 1:
+                await bench.client.admin.upload()
+    async with service_bench(tmp_path, store=open_store()) as bench:
+        assert bench.server.engine.logs.was_clean
+        await expected.check(bench)
+
+
+async def test_the_status_follows_the_uploads(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", config={"segment.bytes": "1024"})
+        empty = await bench.client.admin.tier_status()
+        assert (empty.live_objects, empty.last_successful_upload_ms, empty.pending_upload_bytes) == (0, -1, 0)
+        assert (empty.shard_count, empty.epoch) == (1, 1)
+        for _ in range(5):
+            await bench.append("t", [bytes(600)])
+        await asyncio.to_thread(bench.server.engine.registry.partition("t", 0).log.flush)
+        assert (await bench.client.admin.tier_status()).pending_upload_bytes > 0
+        await asyncio.to_thread(bench.server.engine.tiers.upload_pass)
+        status = await bench.client.admin.tier_status()
+        assert (status.live_objects, status.live_slices, status.pending_upload_bytes) == (1, 1, 0)
+        assert status.last_successful_upload_ms > 0
+        assert status.live_bytes > 4 * 600
+
+
+async def test_uploads_name_topics_that_exist(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        for name in ("a", "b"):
+            await bench.client.admin.create_topic(name)
+            await bench.append(name, [b"x"])
+        assert (await bench.client.admin.upload(["a"])).slices == 1
+        assert (await bench.client.admin.upload()).slices == 1
+        for call in (bench.client.admin.upload(["nope"]), bench.client.admin.run_compaction(["nope"])):
+            with pytest.raises(Exception, match="no such topic"):
+                await call
+
+
+async def test_a_topic_that_is_not_tiered_stays_on_the_disk(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", config={"remote.storage.enable": "false"})
+        await bench.append("t", [b"x"])
+        assert await bench.client.admin.upload(delete_local=True) == admin_pb2.UploadResponse()
+        assert len((await bench.read_all("t"))[0]) == 1
+
+
+async def test_background_passes_do_by_themselves_what_the_calls_do(tmp_path: Path) -> None:
+    periods: dict[str, Any] = {
+        "upload_ms": 5,
+        "head_refresh_ms": 5,
+        "remote_retention_ms": 5,
+    }
+    periods |= {"collector_ms": 5, "fold_ms": 5, "compaction_ms": 5}
+    names = ("log.retention.check.interval.ms", "log.flush.offset.checkpoint.interval.ms")
+    periods["config"] = dict.fromkeys((*names, "log.initial.task.delay.ms"), "5")
+    async with service_bench(tmp_path, **periods) as bench:
+        # By size alone: the records are of 1970.
+        config = {"segment.bytes": "1024", "local.retention.bytes": "1"}
+        config |= {"retention.bytes": "3000", "retention.ms": "-1"}
+        await bench.client.admin.create_topic("t", config=config)
+        async with asyncio.timeout(60):
+            while True:
+                await bench.client.append_batches("t", 0, _batch(600), acks=None)
+                [log] = await bench.client.admin.describe_log("t")
+                if 0 < log.log_start_offset < log.local_log_start_offset:
+                    break
+            records = await _read_while_retention_runs(bench, "t")
+        assert records[0].offset >= log.log_start_offset
+        assert [record.offset for record in records] == list(range(records[0].offset, log.log_end_offset))
+        assert len(records) * len(_batch(600)) >= 3_000
+
+
+async def _read_while_retention_runs(bench: ServiceBench, topic: str) -> list[Record]:
+    """All records of partition 0; again where the log start moved between asking for it and reading."""
+    while True:
+        try:
+            [records] = await bench.read_all(topic)
+        except OffsetOutOfRangeError:
+            continue
+        return records
+
+
+def _batch(size_bytes: int) -> bytes:
+    return encode_batch([Record(0, 0, b"k", bytes(size_bytes))])
+
+
+# --- stores that fail --------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_is_away_stops_tiering_and_nothing_else(tmp_path: Path) -> None:
+    is_away = False
+    store = FaultyObjectStore(
+        MemoryObjectStore(SystemClock()), Random(1), lambda _: Fault.FAILS if is_away else Fault.NONE
+    )
+    async with service_bench(tmp_path, store=store) as bench:
+        await bench.client.admin.create_topic("t")
+        await bench.append("t", [b"tiered"])
+        await bench.client.admin.upload(delete_local=True)
+        is_away = True
+        assert await bench.append("t", [b"local"]) == 1
+        with pytest.raises(StoreUnavailableError):
+            await bench.client.admin.upload()
+        assert (await bench.client.admin.tier_status()).last_upload_error
+        is_away = False
+        assert (await bench.client.admin.upload()).slices == 1
+        assert (await bench.client.admin.tier_status()).last_upload_error == ""
+        [records] = await bench.read_all("t")
+        assert [record.value for record in records] == [b"tiered", b"local"]
+
+
+async def test_a_bucket_that_cannot_be_reached_is_one_clear_error(tmp_path: Path, free_port: int) -> None:
+    settings = S3Settings(
+        bucket="bucket",
+        endpoint_url=f"http://127.0.0.1:{free_port}",
+        region="us-east-1",
+        access_key_id="a",
+        secret_access_key="b",
+        connect_timeout_s=0.2,
+        max_attempts=1,
+    )
+    with pytest.raises(StoreUnavailableError):
+        async with service_bench(tmp_path, store=S3ObjectStore(SystemClock(), settings)):
+            raise AssertionError("it must not start")
+
+
+async def test_wrong_credentials_and_a_missing_bucket_are_told_apart(
+    tmp_path: Path, seaweedfs_server: S3Server, s3_prefix: str
+) -> None:
+    wrong = seaweedfs_server.settings(s3_prefix, secret_access_key="wrong")
+    with pytest.raises(StoreAccessDeniedError):
+        async with service_bench(tmp_path, store=S3ObjectStore(SystemClock(), wrong)):
+            raise AssertionError("it must not start")
+    missing = seaweedfs_server.settings(s3_prefix, bucket="no-such-bucket")
+    with pytest.raises(StoreNotUsableError):
+        async with service_bench(tmp_path, store=S3ObjectStore(SystemClock(), missing)):
+            raise AssertionError("it must not start")
+    # Nothing holds the directory any more: the right settings work at once.
+    async with service_bench(tmp_path, store=seaweedfs_server.open_store(s3_prefix)) as bench:
+        assert await bench.client.admin.list_topics() == []
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,257 @@
+"""Topics in Spark: real PySpark over real objects, in a local directory and in an S3 server."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.objectstore.local import LocalObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.pipeline.local_session import start_local_session, why_spark_cannot_run
+from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.record import Record
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.golden_records import golden_records
+from tests.support.places import GOLDEN
+from tests.support.tiered.tiered_logs import TieredLogs
+from tests.support.tiered.tiered_store import TieredStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+MISSING = why_spark_cannot_run()
+pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+GOLDEN_TOPICS = ("txn", "compacted")
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession]:
+    session = start_local_session("tests", str(tmp_path_factory.mktemp("spark")))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return LocalObjectStore(PosixFileSystem(), ManualClock(NOW_MS), SequentialIds(1), str(tmp_path / "store"))
+
+
+class Topic:
+    """A topic of two partitions, with the records that were written to it."""
+
+    def __init__(self, store: ObjectStore, tmp_path: Path) -> None:
+        self.tiered = TieredStore(
+            PosixFileSystem(),
+            store,
+            ManualClock(NOW_MS),
+            SequentialIds(2),
+            directory=str(tmp_path / "tiered"),
+        )
+        entry = self.tiered.catalog.create("state", 2, {"cleanup.policy": "compact"})
+        self.partitions = [TopicIdPartition(entry.topic_id, number) for number in range(2)]
+        self.written: dict[int, list[Record]] = {0: [], 1: []}
+
+    def upload(self, codec: Codec, *records: tuple[int, bytes, bytes | None]) -> None:
+        """One object: (partition, key, value) of each record."""
+        slices: dict[TopicIdPartition, list[bytes]] = {}
+        for tip in self.partitions:
+            before = self.written[tip.partition]
+            new = [
+                Record(
+                    len(before) + index,
+                    NOW_MS + len(before) + index,
+                    key,
+                    value,
+                    (("source", b"test"), ("empty", None)) if value else (),
+                )
+                for index, (_, key, value) in enumerate(r for r in records if r[0] == tip.partition)
+            ]
+            if new:
+                slices[tip] = [encode_batch(new, codec=codec, base_offset=new[0].offset)]
+                before += new
+        self.tiered.upload(slices)
+
+    def expected_rows(self, log_start_offsets: dict[int, int] | None = None) -> list[dict[str, Any]]:
+        return [
+            {
+                "key": record.key,
+                "value": record.value,
+                "topic": "state",
+                "partition": partition,
+                "offset": record.offset,
+                "timestamp": (EPOCH + dt.timedelta(milliseconds=record.timestamp_ms)).replace(tzinfo=None),
+                "timestampType": 0,
+                "headers": [{"key": key, "value": value} for key, value in record.headers] or None,
+                "tombstone": record.value is None,
+            }
+            for partition, records in self.written.items()
+            for record in records
+            if record.offset >= (log_start_offsets or {}).get(partition, 0)
+        ]
+
+
+@pytest.fixture
+def topic(store: ObjectStore, tmp_path: Path) -> Topic:
+    topic = Topic(store, tmp_path)
+    topic.upload(Codec.NONE, (0, b"a", b"1"), (0, b"b", b"2"), (1, b"c", b"3"))
+    topic.upload(Codec.ZSTD, (0, b"a", None), (1, b"c", b"4"), (1, b"d", b"5"))
+    topic.upload(Codec.GZIP, (0, b"b", b"6"))
+    return topic
+
+
+def source_of(spark: SparkSession, topic: Topic, name: str = "state") -> DataFrameReader:
+    return spark.read.format("stratalog").option("store", topic.tiered.store.url).option("topic", name)
+
+
+def load(spark: SparkSession, topic: Topic, name: str = "state", **options: str) -> DataFrame:
+    return source_of(spark, topic, name).options(**options).load()
+
+
+def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
+    """In the order of partition and offset, values as plain Python."""
+    rows = [row.asDict(recursive=True) for row in frame.collect()]
+    for row in rows:
+        row["key"] = bytes(row["key"])
+        row["value"] = None if row["value"] is None else bytes(row["value"])
+        for header in row["headers"] or ():
+            header["value"] = None if header["value"] is None else bytes(header["value"])
+    return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
+
+
+def test_every_column_of_every_record(spark: SparkSession, topic: Topic) -> None:
+    assert rows_of(load(spark, topic)) == topic.expected_rows()
+
+
+def test_one_task_a_slice_reads_the_same(spark: SparkSession, topic: Topic) -> None:
+    frame = load(spark, topic, maxPartitionBytes="1")
+    assert frame.rdd.getNumPartitions() == 5
+    assert rows_of(frame) == topic.expected_rows()
+
+
+def test_records_below_the_log_start_are_gone(spark: SparkSession, topic: Topic) -> None:
+    topic.tiered.advance_log_start(topic.partitions[0], 1)
+    topic.tiered.advance_log_start(topic.partitions[1], 2)
+    assert rows_of(load(spark, topic)) == topic.expected_rows({0: 1, 1: 2})
+
+
+def test_latest_state_is_the_same_before_and_after_compaction(spark: SparkSession, topic: Topic) -> None:
+    from stratalog.pipeline.latest_state import latest_state
+
+    def state() -> dict[bytes, tuple[int, bytes | None]]:
+        rows = latest_state(load(spark, topic)).collect()
+        return {
+            bytes(row["key"]): (row["offset"], None if row["tombstone"] else bytes(row["value"]))
+            for row in rows
+        }
+
+    expected = {b"a": (2, None), b"b": (3, b"6"), b"c": (1, b"4"), b"d": (2, b"5")}
+    assert state() == expected
+    assert topic.tiered.compactor().run_once()
+    assert rows_of(load(spark, topic)) == [
+        row
+        for row in topic.expected_rows()
+        if (row["partition"], row["offset"]) in {(0, 2), (0, 3), (1, 1), (1, 2)}
+    ]
+    assert state() == expected
+
+
+def test_a_schema_of_few_columns_reads_only_those(spark: SparkSession, topic: Topic) -> None:
+    source = source_of(spark, topic)
+    frame = source.schema("offset bigint, key binary").load()
+    assert frame.columns == ["offset", "key"]
+    assert sorted((bytes(row["key"]), row["offset"]) for row in frame.collect()) == sorted(
+        (row["key"], row["offset"]) for row in topic.expected_rows()
+    )
+
+
+def test_a_topic_without_tiered_data_is_empty(spark: SparkSession, topic: Topic) -> None:
+    topic.tiered.catalog.create("fresh", 3, {})
+    frame = load(spark, topic, "fresh")
+    assert frame.count() == 0
+    assert "tombstone" in frame.columns
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "nobody"}, "no such topic"),
+        ({"topic": ""}, "the topic's name"),
+        ({"store": "ftp://x"}, "store"),
+        ({"maxPartitionBytes": "many"}, "number of bytes"),
+        ({"isolationLevel": "serializable"}, "Kafka's isolation levels"),
+        (
+            {"isolationLevel": "read_committed", "kafka.isolation.level": "read_uncommitted"},
+            "Kafka's isolation levels",
+        ),
+    ],
+)
+def test_wrong_options_say_what_is_wrong(
+    spark: SparkSession, topic: Topic, options: dict[str, str], message: str
+) -> None:
+    given = {"store": topic.tiered.store.url, "topic": "state", **options}
+    with pytest.raises(Exception, match=message):
+        spark.read.format("stratalog").options(**given).load().collect()
+
+
+@pytest.fixture(scope="module")
+def golden_store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of a store that has logs of a broker in many small slices, markers behind records."""
+    clock = ManualClock(NOW_MS)
+    folder = tmp_path_factory.mktemp("golden")
+    store = LocalObjectStore(PosixFileSystem(), clock, SequentialIds(1), str(folder))
+    logs = TieredLogs(MemoryFileSystem(), store, clock, SequentialIds(2), max_object_bytes=2000)
+    for name in GOLDEN_TOPICS:
+        logs.create_topic(name, 1)
+        log = logs.logs[TopicPartition(name, 0)]
+        for path in sorted((GOLDEN / "data" / f"g1-{name}-0").glob("*.log")):
+            log.roll()
+            log.append_as_follower(path.read_bytes())
+    logs.seal()
+    assert not logs.upload().failed
+    return store.url
+
+
+@pytest.mark.parametrize(
+    ("options", "isolation_level"),
+    [
+        ({}, "read_uncommitted"),
+        ({"isolationLevel": "read_uncommitted"}, "read_uncommitted"),
+        ({"isolationLevel": "read_committed"}, "read_committed"),
+        ({"kafka.isolation.level": "read_committed", "maxPartitionBytes": "1"}, "read_committed"),
+    ],
+)
+@pytest.mark.parametrize("name", GOLDEN_TOPICS)
+def test_a_brokers_topics_are_what_kafkas_consumer_read(
+    spark: SparkSession, golden_store: str, name: str, options: dict[str, str], isolation_level: str
+) -> None:
+    source = spark.read.format("stratalog").option("store", golden_store).option("topic", name)
+    rows = source.options(**options).load().collect()
+    found = [
+        Record(
+            row["offset"],
+            round(row["timestamp"].replace(tzinfo=dt.UTC).timestamp() * 1000),
+            None if row["key"] is None else bytes(row["key"]),
+            None if row["value"] is None else bytes(row["value"]),
+            tuple((one["key"], one["value"] and bytes(one["value"])) for one in row["headers"] or ()),
+        )
+        for row in sorted(rows, key=lambda row: row["offset"])
+    ]
+    assert found == golden_records(GOLDEN, name, isolation_level)
+
+
+def test_a_column_that_a_topic_does_not_have(spark: SparkSession, topic: Topic) -> None:
+    source = source_of(spark, topic)
+    with pytest.raises(Exception, match="no such column"):
+        source.schema("colour string").load().collect()

@@ -1,0 +1,495 @@
+"""The kernels of the log cleaner: the compiled ones and their twins give the same, whatever the bytes.
+
+An oracle of its own, a dict and decoded records, says what is right where the bytes are.
+"""
+
+from __future__ import annotations
+
+import importlib
+from array import array
+from random import Random
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.record.batch import batches, decode
+from stratalog.record.builder import encode_batch, rebuild_batch
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
+from stratalog.record.header import (
+    ATTRIBUTES_POSITION,
+    CONTROL_BIT,
+    CRC_POSITION,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    parse_header,
+)
+from stratalog.record.native import (
+    pure_clean_kernels,
+    pure_kernels,
+    pure_offset_map,
+    pure_open_transactions,
+)
+from stratalog.record.native.aborted_spans import ordered
+from stratalog.record.native.batch_row import MAX_ROW_COUNT
+from stratalog.record.native.clean_rule import CleanRule
+from stratalog.record.native.cleaned_batches import CleanedBatches
+from stratalog.record.record import Record
+
+try:
+    native: Any = importlib.import_module("stratalog.record.native._kernels")
+except ImportError:
+    native = None
+
+needs_native = pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
+MAPS: list[Any] = [pure_offset_map.OffsetMap, *([native.OffsetMap] if native else [])]
+SEEDS = st.integers(0, 2**32)
+HASH_KEY = b"0123456789abcdef"
+END = 2**63 - 1
+
+
+def some_key(random: Random, key_count: int) -> bytes | None:
+    if random.random() < 0.05:
+        return None
+    number = random.randrange(key_count)
+    return b"%d" % number * (1 if number % 5 else 9)
+
+
+def some_batch(random: Random, base_offset: int, key_count: int, *, is_plain: bool) -> bytes:
+    """A batch with gaps, tombstones, horizons, append times and whatever else a cleaner can meet."""
+    count = random.choice((1, 2, 5, random.randrange(1, 150)))
+    records = [
+        Record(
+            0,
+            random.choice((-1, 5, 1000, 10**12)) + random.randrange(3),
+            some_key(random, key_count),
+            random.choice((None, b"", b"v" * random.randrange(90))),
+            random.choice(((), (("name", b"value"), ("other", None)))),
+        )
+        for _ in range(count)
+    ]
+    base_timestamp = records[0].timestamp_ms
+    payload = pure_kernels.encode_records(records, base_timestamp)
+    kept = random.choice((2**count - 1, 2**count - 1, random.getrandbits(count), 0))
+    copied = pure_kernels.copy_records(
+        payload,
+        count,
+        kept.to_bytes(count // 8 + 1, "little"),
+        0,
+        first_offset_delta=0,
+        end_offset_delta=count,
+        drop_tombstones=False,
+        timestamp_shift=0,
+    )
+    header = parse_header(encode_batch(records, base_offset=base_offset))
+    attributes = random.choice((0, 0, TIMESTAMP_TYPE_BIT)) | random.choice((0, 0, DELETE_HORIZON_BIT))
+    if not is_plain:
+        attributes |= random.choice((0, Codec.ZSTD, CONTROL_BIT, TRANSACTIONAL_BIT))
+    return rebuild_batch(
+        header._replace(attributes=attributes, producer_id=random.choice((-1, 7, 8))),
+        copied.payload,
+        records_count=copied.count,
+        max_timestamp=base_timestamp + copied.max_timestamp_delta,
+    )
+
+
+def some_marker(random: Random, base_offset: int) -> bytes:
+    """The end of a transaction, most often; some have a time at which they go, or were emptied."""
+    marker = EndTransactionMarker(random.choice(list(ControlType)), random.randrange(3))
+    batch = marker.to_batch(
+        random.choice((7, 8)), 0, random.choice((5, 1000, 10**12)), base_offset=base_offset
+    )
+    header, payload = parse_header(batch), batch[HEADER_SIZE:]
+    fate = random.random()
+    if fate < 0.3:
+        attributes = header.attributes | DELETE_HORIZON_BIT
+    elif fate < 0.4:
+        header, payload = header._replace(records_count=0), b""
+        attributes = header.attributes
+    elif fate < 0.5:
+        # Of some other kind, or not quite a marker.
+        key, value = random.choice(
+            (
+                (b"\0\0\0\2", bytes(6)),
+                (b"\0\0\0\1", b""),
+                (b"\0\0\0\1", None),
+                (b"\0\1\0\1", bytes(6)),
+                (None, None),
+            )
+        )
+        payload = pure_kernels.encode_records([Record(0, 0, key, value)], 0)
+        attributes = header.attributes
+    else:
+        attributes = header.attributes ^ random.choice((0, 0, 0, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT))
+    return rebuild_batch(
+        header._replace(attributes=attributes),
+        payload,
+        records_count=header.records_count,
+        max_timestamp=header.max_timestamp,
+    )
+
+
+def some_row(random: Random, key_count: int, *, is_plain: bool) -> bytes:
+    parts: list[bytes] = []
+    offset = random.choice((0, 7, 2**40))
+    for _ in range(random.randrange(9)):
+        if is_plain or random.random() < 0.7:
+            parts.append(some_batch(random, offset, key_count, is_plain=is_plain))
+        else:
+            parts.append(some_marker(random, offset))
+        offset = parse_header(parts[-1]).next_offset + random.choice((0, 0, 3, -1))
+    return b"".join(parts)
+
+
+def damaged(random: Random, data: bytes) -> bytes:
+    """Some bytes are others, sometimes with checksums that say nothing of it."""
+    changed = bytearray(data)
+    for _ in range(random.choice((0, 1, 1, 3))):
+        if changed:
+            place = random.randrange(len(changed))
+            changed[place] = random.choice(
+                (0, 1, 0x7F, 0x80, 0xFF, changed[place] ^ 1 << random.randrange(8))
+            )
+    if random.random() < 0.7:
+        sum_again(changed)
+    if random.random() < 0.1:
+        del changed[random.randrange(len(changed) + 1) :]
+    return bytes(changed) if random.random() < 0.97 else random.randbytes(random.randrange(200))
+
+
+def sum_again(data: bytearray) -> None:
+    position = 0
+    while True:
+        try:
+            end = position + parse_header(data, position).size_in_bytes
+        except CorruptRecordError:
+            return
+        if end > len(data):
+            return
+        crc = crc32c(memoryview(data)[position + ATTRIBUTES_POSITION : end])
+        data[position + CRC_POSITION : position + ATTRIBUTES_POSITION] = crc.to_bytes(4)
+        position = end
+
+
+def some_spans(random: Random, headers: list[BatchHeader]) -> array[int] | tuple[int, ...]:
+    offsets = [header.base_offset for header in headers]
+    if not offsets or random.random() < 0.3:
+        return ()
+    spans: list[tuple[int, int, int]] = []
+    for _ in range(random.randrange(4)):
+        first, last = sorted((random.choice(offsets), random.choice(offsets) + random.randrange(3)))
+        spans.append((random.choice((7, 8)), first, last))
+    return ordered(spans)
+
+
+def some_rule(random: Random, data: bytes) -> CleanRule:
+    headers = [header for _, header in batches(data)]
+    kept_empty = sorted(header.last_offset for header in headers if random.random() < 0.3)
+    return CleanRule(
+        now_ms=random.choice((0, 1000, 2**62)),
+        horizon_ms=random.choice((0, 5000, 10**12, 2**62, END)),
+        stop_offset=random.choice([END, END, *(header.base_offset for header in headers)]),
+        aborted=some_spans(random, headers),
+        kept_empty=random.choice((kept_empty, tuple(kept_empty), array("q", kept_empty))),
+    )
+
+
+def outcome(function: Any, *arguments: Any, **named: Any) -> Any:
+    try:
+        return function(*arguments, **named)
+    except CorruptRecordError:
+        return CorruptRecordError
+
+
+def assert_same_maps(ours: Any, twin: Any, key_count: int) -> None:
+    ours.check()
+    assert len(ours) == len(twin)
+    assert ours.latest_offset == twin.latest_offset
+    assert ours.is_full == twin.is_full
+    for number in range(key_count):
+        key = b"%d" % number * (1 if number % 5 else 9)
+        assert ours.get(key) == twin.get(key)
+
+
+def comparable(cleaned: CleanedBatches) -> CleanedBatches:
+    return cleaned._replace(data=bytes(cleaned.data))
+
+
+@needs_native
+@given(SEEDS)
+def test_both_put_and_clean_alike(seed: int) -> None:
+    random = Random(seed)
+    key_count = random.choice((1, 4, 40, 400))
+    capacity = random.choice((1, 2, 3, 9, 50, 1000))
+    load_factor = random.choice((0.01, 0.5, 0.9, 1.0))
+    ours = native.OffsetMap(HASH_KEY, capacity, load_factor)
+    twin = pure_offset_map.OffsetMap(HASH_KEY, capacity, load_factor)
+    assert (ours.max_entries, ours.memory_bytes) == (twin.max_entries, twin.memory_bytes)
+    for _ in range(random.choice((1, 1, 3))):
+        row = some_row(random, key_count, is_plain=random.random() < 0.6)
+        rule = some_rule(random, row)
+        offsets = [header.base_offset for _, header in batches(row)]
+        data = damaged(random, row) if random.random() < 0.6 else row
+        first_offset = random.choice([0, 0, *offsets, *(offset + 1 for offset in offsets)])
+        put = [one.put_batches(data, 0, first_offset, rule.stop_offset, rule.aborted) for one in (ours, twin)]
+        assert put[0] == put[1]
+        assert_same_maps(ours, twin, key_count)
+        if random.random() < 0.2 and not twin.is_full:
+            offset = random.choice((0, 50, 2**41))
+            ours.skip_to(offset)
+            twin.skip_to(offset)
+        place = random.choice((0, 10**9))
+        for map_of_either in (ours, twin):
+            transactions = native.OpenTransactions(), pure_open_transactions.OpenTransactions()
+            for producer_id in random.choice(((), (7,), (8, 7), (3, 9))):
+                is_kept = random.random() < 0.5
+                for one in transactions:
+                    one.on_data(producer_id, is_kept=is_kept)
+            cleaned = [
+                comparable(native.clean_batches(data, 0, ours, rule, transactions[0], place)),
+                comparable(
+                    pure_clean_kernels.clean_batches(data, 0, map_of_either, rule, transactions[1], place)
+                ),
+            ]
+            assert cleaned[0] == cleaned[1]
+            assert len(transactions[0]) == len(transactions[1])
+            for producer_id in (-1, 3, 7, 8, 9):
+                assert len({one.on_marker(producer_id) for one in transactions}) == 1
+
+
+@needs_native
+@given(SEEDS)
+def test_both_take_the_records_of_a_batch_alike(seed: int) -> None:
+    random = Random(seed)
+    key_count = random.choice((1, 4, 40))
+    capacity = random.choice((1, 3, 100))
+    ours, twin = native.OffsetMap(HASH_KEY, capacity, 1.0), pure_offset_map.OffsetMap(HASH_KEY, capacity, 1.0)
+    for _ in range(3):
+        batch = some_batch(random, 0, key_count, is_plain=True)
+        payload = batch[HEADER_SIZE:]
+        if random.random() < 0.5:
+            payload = damaged(random, payload)
+        records_count = parse_header(batch).records_count + random.choice((0, 0, 0, 1, -1))
+        base_offset = random.choice((0, 0, 7, END - 3))
+        first_offset = random.choice((0, 0, base_offset + 2))
+        put = [
+            outcome(one.put_records, payload, records_count, base_offset, first_offset)
+            for one in (ours, twin)
+        ]
+        assert put[0] == put[1]
+        assert_same_maps(ours, twin, key_count)
+        shift, drops = random.choice((0, 0, 1, -(10**9), END)), random.random() < 0.5
+        cleaned = [
+            outcome(
+                module.clean_records,
+                payload,
+                records_count,
+                base_offset,
+                one,
+                drop_tombstones=drops,
+                timestamp_shift=shift,
+            )
+            for module, one in ((native, ours), (pure_clean_kernels, twin))
+        ]
+        assert cleaned[0] == cleaned[1]
+
+
+def kernels_of(map_class: Any) -> Any:
+    return native if native and map_class is native.OffsetMap else pure_clean_kernels
+
+
+def open_transactions(map_class: Any) -> Any:
+    """Of the kind that goes with the map."""
+    is_native = native and map_class is native.OffsetMap
+    return (native if is_native else pure_open_transactions).OpenTransactions()
+
+
+def known_by_oracle(data: bytes) -> tuple[dict[bytes, int], int]:
+    """The last offset of each key, and of all."""
+    newest: dict[bytes, int] = {}
+    latest = -1
+    for position, header in batches(data):
+        for record in decode(data, position):
+            if record.key is not None:
+                newest[record.key] = max(record.offset, newest.get(record.key, -1))
+        latest = max(latest, header.last_offset)
+    return newest, latest
+
+
+def kept_by_oracle(
+    records: list[Record], newest: dict[bytes, int], latest: int, *, drops: bool
+) -> list[Record]:
+    return [
+        record
+        for record in records
+        if record.offset > latest
+        or (
+            record.key is not None
+            and record.offset >= newest.get(record.key, -1)
+            and not (record.value is None and drops)
+        )
+    ]
+
+
+@pytest.mark.parametrize("map_class", MAPS)
+@given(seed=SEEDS)
+def test_what_stays_is_what_a_reader_would_keep(map_class: Any, seed: int) -> None:
+    random, clean = Random(seed), kernels_of(map_class).clean_batches
+    data = some_row(random, random.choice((2, 30)), is_plain=True)
+    offset_map = map_class(HASH_KEY, 1000, 0.9)
+    stop_offset = random.choice([END, *(header.base_offset for _, header in batches(data))])
+    put = offset_map.put_batches(data, 0, 0, stop_offset)
+    newest, latest = known_by_oracle(data[: put.end_position])
+    assert offset_map.latest_offset == latest
+    assert len(offset_map) == len(newest)
+    assert all(offset_map.get(key) == offset for key, offset in newest.items())
+
+    rule = some_rule(random, data)._replace(stop_offset=END, horizon_ms=5000, aborted=())
+    cleaned = clean(data, 0, offset_map, rule, open_transactions(map_class), 100)
+    assert cleaned.end_position == cleaned.bytes_in == len(data)
+    horizons_ms: list[int] = []
+    left = list(batches(cleaned.data))
+    assert [
+        (row.position, row.size_bytes, row.last_offset, row.max_timestamp_ms) for row in cleaned.rows
+    ] == [
+        (100 + position, header.size_in_bytes, header.last_offset, header.max_timestamp)
+        for position, header in left
+    ]
+    for position, header in batches(data):
+        records = decode(data, position)
+        drops = header.delete_horizon_ms is not None and header.delete_horizon_ms <= rule.now_ms
+        kept = kept_by_oracle(records, newest, latest, drops=drops)
+        if not kept and header.last_offset not in rule.kept_empty:
+            continue
+        after_position, after = left.pop(0)
+        assert decode(cleaned.data, after_position) == kept
+        assert (after.base_offset, after.last_offset, after.producer_id, after.leader_epoch) == (
+            header.base_offset,
+            header.last_offset,
+            header.producer_id,
+            header.leader_epoch,
+        )
+        gets_horizon = (
+            header.delete_horizon_ms is None
+            and header.last_offset <= latest
+            and any(record.value is None for record in kept)
+        )
+        if gets_horizon:
+            assert after.delete_horizon_ms == rule.horizon_ms
+        elif kept:
+            assert after.delete_horizon_ms == header.delete_horizon_ms
+        horizon_ms = after.delete_horizon_ms
+        is_met = header.base_offset <= latest and any(record.value is None for record in kept)
+        if is_met and horizon_ms is not None and (gets_horizon or horizon_ms > rule.now_ms):
+            horizons_ms.append(horizon_ms)
+    assert not left
+    assert cleaned[-2:] == (min(horizons_ms, default=END), max(horizons_ms, default=-1))
+
+
+@pytest.mark.parametrize("map_class", MAPS)
+def test_a_map_that_fills_up_stops_between_two_records(map_class: Any) -> None:
+    records = [Record(index, 0, key, b"v") for index, key in enumerate((b"a", b"b", b"a", None, b"c", b"a"))]
+    data = encode_batch(records[:2]) + encode_batch(records[2:], base_offset=2)
+    offset_map = map_class(HASH_KEY, 2, 1.0)
+    assert offset_map.put_batches(data, 0, 0, END) == (
+        len(encode_batch(records[:2])),
+        2,
+        4,
+        1,
+        True,
+    )
+    assert (len(offset_map), offset_map.latest_offset, offset_map.is_full) == (2, 3, True)
+    assert (offset_map.get(b"a"), offset_map.get(b"b"), offset_map.get(b"c")) == (2, 1, None)
+    # Nothing is put any more, not even what is known.
+    assert offset_map.put_batches(data, 0, 0, END)[:3] == (0, -1, 0)
+    assert offset_map.put_records(data[HEADER_SIZE:], 2, 90, 0) == (0, 0, True)
+    with pytest.raises(AssertionError):
+        offset_map.skip_to(90)
+
+
+@needs_native
+@pytest.mark.parametrize(("capacity", "load_factor"), [(1, 1.0), (7, 1.0), (5000, 0.9), (5000, 1.0)])
+def test_the_map_against_a_dict(capacity: int, load_factor: float) -> None:
+    random = Random(capacity)
+    offset_map = native.OffsetMap(HASH_KEY, capacity, load_factor)
+    newest: dict[bytes, int] = {}
+    offset = 0
+    while not offset_map.is_full:
+        keys = [b"%d" % random.randrange(capacity * 3) for _ in range(random.choice((1, 100)))]
+        payload = pure_kernels.encode_records([Record(0, 0, key, b"") for key in keys], 0)
+        put = offset_map.put_records(payload, len(keys), offset, 0)
+        for index, key in enumerate(keys[: put.records_count]):
+            newest[key] = offset + index
+        offset += len(keys)
+    offset_map.check()
+    assert len(offset_map) == len(newest) == offset_map.max_entries
+    for number in range(capacity * 3):
+        assert offset_map.get(b"%d" % number) == newest.get(b"%d" % number)
+
+
+@needs_native
+def test_look_ups_are_short_where_nine_slots_of_ten_are_in_use() -> None:
+    capacity = 200_000
+    offset_map = native.OffsetMap(HASH_KEY, capacity, 0.9)
+    for base in range(0, offset_map.max_entries, 1000):
+        records = [Record(0, 0, b"%d" % (base + index), b"") for index in range(1000)]
+        offset_map.put_records(pure_kernels.encode_records(records, 0), 1000, base, 0)
+    assert len(offset_map) == offset_map.max_entries == 180_000
+    offset_map.check()
+    # Half of (1 + 1 / (1 - load)) is what theory says.
+    assert 5.0 < offset_map.mean_probe_slots < 6.0
+
+
+@pytest.mark.parametrize("map_class", MAPS)
+def test_a_call_gives_no_more_rows_than_are_bearable(map_class: Any) -> None:
+    clean = kernels_of(map_class).clean_batches
+    data = b"".join(
+        encode_batch([Record(index, 0, b"%d" % index, b"v")], base_offset=index)
+        for index in range(MAX_ROW_COUNT + 9)
+    )
+    offset_map = map_class(HASH_KEY, 10_000, 0.9)
+    offset_map.put_batches(data, 0, 0, END)
+    rule = CleanRule(0, 0, END)
+    transactions = open_transactions(map_class)
+    first = clean(data, 0, offset_map, rule, transactions)
+    assert (len(first.rows), first.next_offset) == (MAX_ROW_COUNT, MAX_ROW_COUNT)
+    second = clean(data, first.end_position, offset_map, rule, transactions, len(first.data))
+    assert (len(second.rows), second.end_position) == (9, len(data))
+    assert bytes(first.data) + bytes(second.data) == data
+
+
+@pytest.mark.parametrize("map_class", MAPS)
+@pytest.mark.parametrize(
+    ("now_ms", "left", "expected"),
+    [(4, [0, 1], (5, 5)), (5, [1], (END, -1)), (9, [1], (END, -1))],
+)
+def test_a_horizon_that_has_passed_is_not_to_come(
+    map_class: Any, now_ms: int, left: list[int], expected: tuple[int, int]
+) -> None:
+    """Of a batch that the map has not reached the end of, tombstones stay that were stamped all the same."""
+    clean = kernels_of(map_class).clean_batches
+    data = encode_batch([Record(0, 0, b"a", None), Record(0, 0, b"b", None)], delete_horizon_ms=5)
+    offset_map = map_class(HASH_KEY, 9, 0.9)
+    offset_map.skip_to(0)
+    cleaned = clean(data, 0, offset_map, CleanRule(now_ms, 50, END), open_transactions(map_class))
+    assert [one.offset for one in decode(cleaned.data, 0)] == left
+    assert (cleaned.earliest_horizon_ms, cleaned.latest_horizon_ms) == expected
+
+
+@pytest.mark.parametrize("map_class", MAPS)
+def test_a_map_is_as_large_as_its_memory(map_class: Any) -> None:
+    for memory_bytes in (0, 24, 48, 1000, 128 << 20):
+        slots = map_class.slots_for(memory_bytes)
+        assert slots >= 1
+        if slots > 1:
+            assert (slots + 1) * 24 <= memory_bytes < (slots + 2) * 24
+    assert map_class(HASH_KEY, 10, 0.9).memory_bytes == 11 * 24
+    assert map_class(HASH_KEY, 10, 0.9).max_entries == 9
+    assert map_class(HASH_KEY, 10, 0.01).max_entries == 1

@@ -1,0 +1,249 @@
+"""What users of a compacted log expect beyond the published guarantees, over random histories: transactions,
+idempotence, look-ups by time and by leader epoch, deletion and retention go on as if nothing were compacted,
+through restarts, kills in the middle of a clean, and clocks that jump."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.log.log_config import UNLIMITED
+from stratalog.log.read.isolation import Isolation
+from stratalog.record.header import TimestampType
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from tests.support.cleaner.compacted_log import CompactedLog
+from tests.support.logs.log_ledger import read_local
+
+STEPS = (
+    ["publish"] * 12
+    + ["end"] * 6
+    + ["roll"] * 4
+    + ["clean"] * 5
+    + ["wait", "wait", "jump", "epoch", "resend", "resend", "time type", "sizes", "sizes"]
+    + ["restart", "kill", "kill in a clean", "kill in a clean"]
+)
+
+
+class Expectations:
+    """A history that is looked at from all sides after each step. Used by one thread."""
+
+    def __init__(self, seed: int) -> None:
+        self.history = CompactedLog(seed=seed)
+        self._epoch_ends: dict[int, int] = {}
+
+    def play(self, step: str) -> None:
+        getattr(self, "_" + step.replace(" ", "_"))()
+
+    def _publish(self) -> None:
+        self.history.random_batch()
+
+    def _end(self) -> None:
+        history, chance = self.history, self.history.chance
+        if history.open_producers:
+            history.end(chance.choice(history.open_producers), committed=chance.random() < 0.5)
+
+    def _roll(self) -> None:
+        self.history.log.roll()
+
+    def _wait(self) -> None:
+        self.history.machine.clock.advance(self.history.chance.choice([10, 20_000, 60_000]))
+
+    def _jump(self) -> None:
+        jump_ms = self.history.chance.choice([-100_000, -20_000, 30_000, 100_000])
+        self.history.machine.clock.set_wall_ms(self.history.now_ms + jump_ms)
+
+    def _epoch(self) -> None:
+        self._epoch_ends[self.history.leader_epoch] = self.history.log.log_end_offset
+        self.history.leader_epoch += self.history.chance.randrange(1, 4)
+
+    def _time_type(self) -> None:
+        self._reconfigure(message_timestamp_type=self.history.chance.choice(list(TimestampType)))
+
+    def _sizes(self) -> None:
+        """Segments that are there already may be larger than new ones get."""
+        chance = self.history.chance
+        self._reconfigure(
+            segment_bytes=chance.choice([300, 700, 5000]),
+            segment_index_bytes=chance.choice([24, 48, 1 << 20]),
+        )
+
+    def _restart(self) -> None:
+        self.history.restart(is_clean=True)
+
+    def _kill(self) -> None:
+        self.history.restart(is_clean=False)
+
+    def _clean(self) -> None:
+        history = self.history
+        producers, stable_offset = history.log.producers(), history.log.last_stable_offset
+        aborted = self._aborted_ranges()
+        history.clean(history.chance.choice([1, 2, 5, 1000]), io_buffer_bytes=history.chance.choice([1, 600]))
+        assert history.log.producers() == producers
+        assert history.log.last_stable_offset == stable_offset
+        assert self._aborted_ranges() <= aborted
+
+    def _aborted_ranges(self) -> set[tuple[int, int, int]]:
+        log = self.history.log
+        found = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+        return {(one.producer_id, one.first_offset, one.last_offset) for one in found}
+
+    def _kill_in_a_clean(self) -> None:
+        history = self.history
+        at = history.chance.randrange(60)
+        disk = history.disk_now()
+        count = 0
+
+        def on_step() -> None:
+            nonlocal count, disk
+            count += 1
+            if count == at:
+                disk = history.disk_now()
+
+        history.clean(on_step=on_step)
+        history.restart_from(disk if at else history.disk_now())
+
+    def _lose_power(self) -> None:
+        """In the middle of a clean, or after it; of what was not synced some is there, or nothing."""
+        history, chance = self.history, self.history.chance
+        contents = chance.choice([Kept.NONE, Kept.NONE, Kept.HALF, Kept.ALL, Kept.ZEROS, Kept.EACH])
+        names = chance.choice([Kept.NONE, Kept.NONE, Kept.HALF, Kept.ALL, Kept.EACH])
+        survival = Survival(contents, names, chance.randrange(1000))
+        at, count, found = chance.randrange(40), 0, list[MemoryFileSystem]()
+
+        def on_step() -> None:
+            nonlocal count
+            count += 1
+            if count == at:
+                found.append(history.disk_now(survival))
+
+        history.clean(on_step=on_step)
+        history.lose_power(found[0] if found else history.disk_now(survival))
+        self._epoch_ends.clear()
+
+    def _flush(self) -> None:
+        self.history.log.flush()
+
+    def _resend(self) -> None:
+        """A producer whose acknowledgement was lost sends its last batch again."""
+        history, chance = self.history, self.history.chance
+        known = [
+            pid for pid, (_, offset) in history.last_sent.items() if offset >= history.log.log_start_offset
+        ]
+        if known:
+            data, last_offset = history.last_sent[chance.choice(known)]
+            info = history.log.append_as_leader(data, history.leader_epoch)
+            assert (info.is_duplicate, info.last_offset) == (True, last_offset)
+
+    def _reconfigure(self, **changes: Any) -> None:
+        machine = self.history.machine
+        machine.config = dataclasses.replace(machine.config, **changes)
+        self.history.log.reconfigure(machine.config)
+
+    def _delete(self) -> None:
+        """Into the middle of batches, too."""
+        log, chance = self.history.log, self.history.chance
+        part = int(chance.random() / 2 * (log.last_stable_offset - log.log_start_offset))
+        wanted = log.log_start_offset + part
+        log.increment_log_start_offset(wanted)
+        assert log.log_start_offset == wanted
+
+    def _policy(self) -> None:
+        chance = self.history.chance
+        policies = chance.choice([{"compact"}, {"delete"}, {"compact", "delete"}])
+        retention_ms = chance.choice([UNLIMITED, 30_000, 200_000])
+        self._reconfigure(cleanup_policy=frozenset(policies), retention_ms=retention_ms)
+
+    def _retain(self) -> None:
+        log = self.history.log
+        config, start_offset = self.history.machine.config, log.log_start_offset
+        log.delete_old_segments()
+        if not config.is_deleted or config.retention_ms == UNLIMITED:
+            assert log.log_start_offset == start_offset, "retention without the policy"
+        else:
+            now_ms = self.history.now_ms
+            gone = [
+                w.record
+                for o, w in self.history.published.items()
+                if start_offset <= o < log.log_start_offset
+            ]
+            assert all(now_ms - one.timestamp_ms > config.retention_ms for one in gone)
+
+    def verify(self) -> None:
+        history, log = self.history, self.history.log
+        log.check()
+        committed = {one.offset: one for one in history.committed()}
+        for max_bytes in (1, 1 << 20):
+            found = history.read(max_bytes=max_bytes)
+            assert all(committed.get(one.offset) == one for one in found), (
+                "readers get what was not committed"
+            )
+        end_offset = log.last_stable_offset
+        assert history.read_table() == history.table(end_offset)
+        seen = {one.offset for one in history.read()}
+        final = history.final_records(end_offset)
+        assert all(one.offset in seen for one in final if one.value is not None)
+        self._verify_times()
+        if log.log_start_offset == 0:
+            for epoch, end in self._epoch_ends.items():
+                self._verify_epoch(epoch, end)
+
+    def _verify_epoch(self, epoch: int, end: int) -> None:
+        """Of an epoch without records nothing is known but where the one before it ends."""
+        found = self.history.log.end_offset_for(epoch)
+        if found is not None and found.epoch == epoch:
+            assert found.end_offset == end
+
+    def _verify_times(self) -> None:
+        log, chance = self.history.log, self.history.chance
+        there = [one for one in read_local(log) if log.log_start_offset <= one.offset < log.high_watermark]
+        if there:
+            wanted = chance.choice(there).timestamp_ms + chance.choice([-1, 0, 0, 1])
+            expected = next((one for one in there if one.timestamp_ms >= wanted), None)
+            answer = log.offset_for_timestamp(wanted)
+            assert (answer and tuple(answer)) == (expected and (expected.timestamp_ms, expected.offset))
+        newest_ms = max((one.timestamp_ms for one in there), default=None)
+        found = log.max_timestamp(Isolation.HIGH_WATERMARK)
+        assert (found and found.timestamp_ms) == newest_ms
+
+
+@given(seed=st.integers(0, 2**32), steps=st.lists(st.sampled_from(STEPS), min_size=10, max_size=120))
+def test_everything_goes_on_as_if_nothing_were_compacted(seed: int, steps: list[str]) -> None:
+    expectations = Expectations(seed)
+    for step in steps:
+        expectations.play(step)
+        expectations.verify()
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    steps=st.lists(
+        st.sampled_from([*STEPS, "delete", "delete", "policy", "policy", "policy", "retain", "retain"]),
+        min_size=10,
+        max_size=120,
+    ),
+)
+def test_compaction_gets_along_with_deletion_and_retention(seed: int, steps: list[str]) -> None:
+    expectations = Expectations(seed)
+    for step in steps:
+        expectations.play(step)
+        expectations.verify()
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    steps=st.lists(
+        st.sampled_from([*STEPS, "lose power", "lose power", "lose power", "flush"]),
+        min_size=10,
+        max_size=120,
+    ),
+)
+def test_a_power_loss_takes_no_value_away_for_one_that_it_took_too(seed: int, steps: list[str]) -> None:
+    """What is lost is the end of the log. What a clean had dropped for the sake of a record, or of a marker,
+    that was not durable yet would be missing now."""
+    expectations = Expectations(seed)
+    for step in steps:
+        expectations.play(step)
+        expectations.verify()

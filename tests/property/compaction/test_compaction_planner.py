@@ -1,0 +1,397 @@
+"""The planner on random shards: what it may choose, and that it comes to an end.
+
+Jobs are carried out on the state alone, as a commit would, until nothing is planned. The model of a job is
+written from the rules, not from the planner: a run becomes one slice; what was compacted from the first slice
+has horizons.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from random import Random
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.compaction.plan.planner import plan
+from stratalog.compaction.plan.topic_policy import TopicPolicy
+from stratalog.remote.metadata.head.persistent_map import PersistentMap
+from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
+from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
+from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
+from stratalog.remote.objects.slice_entry import LastBatch, SliceEntry
+
+NOW_MS = 1_000_000
+DELETE_RETENTION_MS = 1_000
+LAG_MS = 500
+DATA_POSITION = 96
+
+Topics = dict[UUID, TopicPolicy]
+
+
+def topic(number: int, *, is_compacted: bool, lag_ms: int = 0) -> TopicPolicy:
+    return TopicPolicy(
+        topic_id=UUID(int=number),
+        name=f"topic-{number}",
+        hashing=KeyHashing(bytes([number]) * 16),
+        is_compacted=is_compacted,
+        delete_retention_ms=DELETE_RETENTION_MS,
+        min_compaction_lag_ms=lag_ms,
+        max_compaction_lag_ms=2**63 - 1,
+    )
+
+
+def entry_of(
+    policy: TopicPolicy,
+    partition: int,
+    base_offset: int,
+    end_offset: int,
+    data_bytes: int,
+    *,
+    position: int = 0,
+    tombstone_count: int = 0,
+    horizon_ms: int | None = None,
+    max_timestamp: int = 0,
+    has_markers: bool = False,
+) -> SliceEntry:
+    record_count = 0 if data_bytes == 0 else max(2, tombstone_count + 1)
+    return SliceEntry(
+        topic_id=policy.topic_id,
+        topic=policy.name,
+        partition=partition,
+        base_offset=base_offset,
+        end_offset=end_offset,
+        data_position=DATA_POSITION + position,
+        data_bytes=data_bytes,
+        data_crc=0,
+        record_count=record_count,
+        min_timestamp=0,
+        max_timestamp=max_timestamp,
+        max_timestamp_offset=base_offset,
+        codec_mask=1,
+        stable_end_offset=end_offset,
+        tombstone_count=tombstone_count,
+        marker_count=int(has_markers),
+        earliest_delete_horizon_ms=horizon_ms,
+        last_batch=LastBatch(base_offset, 0, 0) if data_bytes else None,
+    )
+
+
+class Shard:
+    """A shard whose objects are put together slice by slice."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.partitions: dict[TopicIdPartition, PartitionState] = {}
+        self.refs: dict[str, ObjectRef] = {}
+        self.object_seqs: dict[str, int] = {}
+
+    def new_object(self, data_bytes: int) -> str:
+        self.seq += 1
+        name = format_object_name(self.seq, UUID(int=self.seq))
+        end = DATA_POSITION + data_bytes
+        self.refs[name] = ObjectRef(name, end + 100, DATA_POSITION, end, 10, end + 50, 0)
+        self.object_seqs[name] = self.seq
+        return name
+
+    def state(self) -> ShardState:
+        counts: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for partition in self.partitions.values():
+            for live in partition.slices:
+                counts[live.object_name] += 1
+                sizes[live.object_name] += live.entry.data_bytes
+        objects = {
+            name: LiveObject(self.refs[name], self.object_seqs[name], counts[name], sizes[name])
+            for name in counts
+        }
+        return ShardState(
+            seq=self.seq,
+            partitions=PersistentMap(self.partitions.items()),
+            objects=PersistentMap(objects.items()),
+        )
+
+    def commit(self, job: CompactionJob) -> None:
+        """What the commit of the job would leave."""
+        for is_compacted in (True, False):
+            runs = [run for run in job.runs if run.topic.is_compacted is is_compacted]
+            if not runs:
+                continue
+            sizes = [output_bytes(run) for run in runs]
+            name = self.new_object(sum(sizes))
+            for run, size_bytes in zip(runs, sizes, strict=True):
+                self._replace(run, name, size_bytes)
+
+    def _replace(self, run: PartitionRun, name: str, size_bytes: int) -> None:
+        tip = run.topic_id_partition
+        before = self.partitions[tip]
+        first = before.slices.index(run.slices[0])
+        assert before.slices[first : first + len(run.slices)] == run.slices, "inputs are live, in a row"
+        tombstone_count, horizon_ms = tombstones_after(run)
+        entry = entry_of(
+            run.topic,
+            tip.partition,
+            run.base_offset,
+            run.end_offset,
+            size_bytes,
+            tombstone_count=tombstone_count if size_bytes else 0,
+            horizon_ms=horizon_ms if tombstone_count else None,
+            max_timestamp=max(live.entry.max_timestamp for live in run.slices),
+        )
+        output = LiveSlice(name, run.base_offset, run.end_offset, entry)
+        slices = (*before.slices[:first], output, *before.slices[first + len(run.slices) :])
+        is_covering = run.mode is RunMode.COMPACT and first == 0
+        upto = max(before.compacted_upto, run.end_offset) if is_covering else before.compacted_upto
+        self.partitions[tip] = before._replace(slices=slices, compacted_upto=upto)
+
+
+def output_bytes(run: PartitionRun) -> int:
+    total = sum(live.entry.data_bytes for live in run.slices)
+    return total if run.mode is RunMode.CARRY or len(run.slices) == 1 else total * 2 // 3
+
+
+def tombstones_after(run: PartitionRun) -> tuple[int, int | None]:
+    """How many tombstones a run keeps, and their earliest horizon: new ones are stamped, due ones go."""
+    is_covering = run.mode is RunMode.COMPACT and run.covers
+    count = 0
+    horizons: list[int] = []
+    for live in run.slices:
+        horizon_ms = live.entry.earliest_delete_horizon_ms
+        if is_covering and horizon_ms is not None and horizon_ms <= NOW_MS:
+            continue
+        count += live.entry.tombstone_count
+        if horizon_ms is not None:
+            horizons.append(horizon_ms)
+        elif is_covering and live.entry.tombstone_count:
+            horizons.append(NOW_MS + DELETE_RETENTION_MS)
+    return count, min(horizons, default=None)
+
+
+def random_shard(random: Random, topics: Topics) -> Shard:
+    """Uploads of random partitions, some slices of which retention and earlier jobs have taken away again."""
+    shard = Shard()
+    tips = [TopicIdPartition(topic_id, partition) for topic_id in topics for partition in range(3)]
+    ends = dict.fromkeys(tips, 0)
+    for _ in range(random.randrange(1, 14)):
+        chosen = sorted(random.sample(tips, random.randrange(1, len(tips) + 1)))
+        sizes = [random.choice((0, 100, 3_000, 50_000)) for _ in chosen]
+        name = shard.new_object(sum(sizes))
+        position = 0
+        for tip, size_bytes in zip(chosen, sizes, strict=True):
+            base, end = ends[tip], ends[tip] + random.randrange(1, 50)
+            ends[tip] = end
+            tombstone_count = random.choice((0, 0, 2)) if size_bytes else 0
+            horizon_ms = random.choice((None, NOW_MS - 1, NOW_MS + 1)) if tombstone_count else None
+            entry = entry_of(
+                topics[tip.topic_id],
+                tip.partition,
+                base,
+                end,
+                size_bytes,
+                position=position,
+                tombstone_count=tombstone_count,
+                horizon_ms=horizon_ms,
+                max_timestamp=random.choice((0, NOW_MS - LAG_MS // 2)),
+                has_markers=size_bytes > 0 and random.random() < 0.03,
+            )
+            position += size_bytes
+            before = shard.partitions.get(tip, PartitionState())
+            shard.partitions[tip] = before.with_slice(LiveSlice(name, base, end, entry))
+    for tip, partition in shard.partitions.items():
+        start = random.choice((0, 0, random.randrange(partition.tiered_end_offset + 1)))
+        upto = random.choice((0, partition.slices[random.randrange(len(partition.slices))].end_offset))
+        shard.partitions[tip] = partition._replace(compacted_upto=upto).with_log_start(start)
+    return shard
+
+
+def random_topics(random: Random) -> Topics:
+    policies = [
+        topic(number, is_compacted=random.random() < 0.6, lag_ms=random.choice((0, LAG_MS)))
+        for number in range(1, random.randrange(2, 6))
+    ]
+    return {policy.topic_id: policy for policy in policies}
+
+
+def random_settings(random: Random) -> CompactionSettings:
+    return CompactionSettings(
+        spool_directory="/spool",
+        max_inputs_per_job=random.choice((2, 5, 64)),
+        max_job_bytes=random.choice((1_000, 100_000, 1 << 30)),
+        min_dirty_ratio=random.choice((0.0, 0.5, 1.0)),
+        merge_fanout=random.choice((3, 4)),
+    )
+
+
+def require_valid(job: CompactionJob, state: ShardState, settings: CompactionSettings) -> None:
+    job.check()
+    assert len(job.inputs) <= settings.max_inputs_per_job
+    for run in job.runs:
+        partition = state.partitions[run.topic_id_partition]
+        first = partition.slices.index(run.slices[0])
+        assert partition.slices[first : first + len(run.slices)] == run.slices
+        assert run.covers == (first == 0)
+        assert not any(live.entry.marker_count for live in run.slices), "transactions are left alone"
+        if run.mode is RunMode.COMPACT:
+            assert run.topic.is_compacted
+            assert run.end_offset <= partition.stable_end_offset
+            lag_ms = run.topic.min_compaction_lag_ms
+            assert not lag_ms or all(live.entry.max_timestamp <= NOW_MS - lag_ms for live in run.slices)
+
+
+@given(st.integers(0, 2**32))
+def test_plans_are_valid_and_come_to_an_end(seed: int) -> None:
+    random = Random(seed)
+    topics = random_topics(random)
+    shard = random_shard(random, topics)
+    settings = random_settings(random)
+    slice_count = sum(len(partition.slices) for partition in shard.partitions.values())
+    for _ in range(4 * slice_count + 10):
+        state = shard.state()
+        state.check()
+        planned = plan(state, topics, NOW_MS, settings)
+        assert planned == plan(state, topics, NOW_MS, settings), "the planner is a function"
+        if not planned.jobs:
+            break
+        used = [name for job in planned.jobs for name in job.input_names]
+        assert len(used) == len(set(used)), "jobs of a plan share no input"
+        for job in planned.jobs:
+            require_valid(job, state, settings)
+            shard.commit(job)
+    else:
+        raise AssertionError("the planner never stops planning")
+    require_done(shard, topics, settings)
+
+
+def require_done(shard: Shard, topics: Topics, settings: CompactionSettings) -> None:
+    """Where nothing more is planned, nothing is left that should have been."""
+    for tip, partition in shard.partitions.items():
+        policy = topics[tip.topic_id]
+        if not policy.is_compacted or not partition.slices:
+            continue
+        eligible = eligible_slices(policy, partition)
+        dirty = [live for live in eligible if live.end_offset > partition.compacted_upto]
+        dirty_bytes = sum(live.entry.data_bytes for live in dirty)
+        total_bytes = sum(live.entry.data_bytes for live in eligible)
+        assert not dirty or dirty_bytes < settings.min_dirty_ratio * total_bytes
+        for live in eligible:
+            horizon_ms = live.entry.earliest_delete_horizon_ms
+            assert not live.entry.tombstone_count or horizon_ms is None or horizon_ms > NOW_MS
+
+
+def eligible_slices(policy: TopicPolicy, partition: PartitionState) -> list[LiveSlice]:
+    """What may be compacted: everything up to the first slice that is too young or holds a transaction."""
+    latest = NOW_MS - policy.min_compaction_lag_ms if policy.min_compaction_lag_ms else NOW_MS
+    eligible: list[LiveSlice] = []
+    for live in partition.slices:
+        if live.entry.marker_count or live.entry.max_timestamp > latest:
+            break
+        eligible.append(live)
+    return eligible
+
+
+@given(st.integers(0, 2**32))
+def test_a_plan_for_some_topics_has_them_in_every_job(seed: int) -> None:
+    random = Random(seed)
+    topics = random_topics(random)
+    shard = random_shard(random, topics)
+    only = frozenset(random.sample(sorted(topics), 1))
+    for job in plan(shard.state(), topics, NOW_MS, random_settings(random), only=only).jobs:
+        assert any(run.topic_id_partition.topic_id in only for run in job.runs)
+
+
+@given(st.integers(0, 2**32))
+def test_what_is_excluded_or_unknown_is_left_alone_and_reported(seed: int) -> None:
+    random = Random(seed)
+    topics = random_topics(random)
+    shard = random_shard(random, topics)
+    excluded = {tip: "tried a moment ago" for tip in shard.partitions if random.random() < 0.4}
+    unknown = random.choice(sorted(topics))
+    known = {topic_id: policy for topic_id, policy in topics.items() if topic_id != unknown}
+    planned = plan(shard.state(), known, NOW_MS, random_settings(random), excluded=excluded)
+    moved = {run.topic_id_partition for job in planned.jobs for run in job.runs}
+    assert not moved & excluded.keys()
+    assert not any(tip.topic_id == unknown for tip in moved)
+    reported = {refusal.topic_id_partition for refusal in planned.refusals}
+    with_slices = {tip for tip, partition in shard.partitions.items() if partition.slices}
+    assert {tip for tip in with_slices if tip in excluded or tip.topic_id == unknown} <= reported
+
+
+def uploads(
+    policy: TopicPolicy, sizes: list[int], *, tombstone_count: int = 0, max_timestamp: int = 0
+) -> Shard:
+    shard = Shard()
+    tip = TopicIdPartition(policy.topic_id, 0)
+    partition = PartitionState()
+    for number, size_bytes in enumerate(sizes):
+        name = shard.new_object(size_bytes)
+        made = entry_of(
+            policy,
+            0,
+            number * 10,
+            number * 10 + 10,
+            size_bytes,
+            tombstone_count=tombstone_count,
+            max_timestamp=max_timestamp,
+        )
+        partition = partition.with_slice(LiveSlice(name, number * 10, number * 10 + 10, made))
+    shard.partitions[tip] = partition
+    return shard
+
+
+def test_a_clean_object_is_left_alone_until_a_horizon_has_passed() -> None:
+    policy = topic(1, is_compacted=True)
+    topics = {policy.topic_id: policy}
+    shard = uploads(policy, [1_000], tombstone_count=1)
+    tip = TopicIdPartition(policy.topic_id, 0)
+    (live,) = shard.partitions[tip].slices
+    entry = dataclasses.replace(live.entry, earliest_delete_horizon_ms=NOW_MS)
+    shard.partitions[tip] = shard.partitions[tip]._replace(
+        compacted_upto=10, slices=(live._replace(entry=entry),)
+    )
+    settings = CompactionSettings(spool_directory="/spool")
+    assert not plan(shard.state(), topics, NOW_MS - 1, settings).jobs
+    assert not plan(shard.state(), topics, NOW_MS, settings, may_drop_tombstones=False).jobs
+    (job,) = plan(shard.state(), topics, NOW_MS, settings).jobs
+    assert job.runs[0].settles_tombstones
+
+
+def test_a_run_larger_than_a_job_is_still_compacted_from_its_first_slice() -> None:
+    policy = topic(1, is_compacted=True)
+    shard = uploads(policy, [50_000, 50_000, 50_000])
+    tip = TopicIdPartition(policy.topic_id, 0)
+    shard.partitions[tip] = shard.partitions[tip]._replace(compacted_upto=10)
+    settings = CompactionSettings(spool_directory="/spool", max_job_bytes=1_000)
+    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    assert job.runs[0].covers
+    assert len(job.runs[0].slices) == 2
+
+
+def test_little_new_data_waits_but_not_for_ever() -> None:
+    policy = topic(1, is_compacted=True)
+    shard = uploads(policy, [90_000, 1_000], max_timestamp=NOW_MS - 100)
+    tip = TopicIdPartition(policy.topic_id, 0)
+    shard.partitions[tip] = shard.partitions[tip]._replace(compacted_upto=10)
+    settings = CompactionSettings(spool_directory="/spool")
+    assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    impatient = dataclasses.replace(policy, max_compaction_lag_ms=NOW_MS)
+    assert plan(shard.state(), {policy.topic_id: impatient}, NOW_MS, settings).jobs
+    asked_for = plan(
+        shard.state(), {policy.topic_id: policy}, NOW_MS, settings, only=frozenset({policy.topic_id})
+    )
+    assert asked_for.jobs
+
+
+def test_small_plain_objects_are_merged() -> None:
+    policy = topic(1, is_compacted=False)
+    topics = {policy.topic_id: policy}
+    settings = CompactionSettings(spool_directory="/spool", merge_fanout=4)
+    assert not plan(uploads(policy, [1_000] * 3).state(), topics, NOW_MS, settings).jobs
+    (job,) = plan(uploads(policy, [1_000] * 4).state(), topics, NOW_MS, settings).jobs
+    assert len(job.inputs) == 4
+    assert job.runs[0].mode is RunMode.CARRY

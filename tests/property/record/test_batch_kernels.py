@@ -1,0 +1,441 @@
+"""The batch kernels: the compiled ones and their twins give the same, and both what a reader of records sees.
+
+Rows are of batches of all kinds, as they are, changed in a few bytes, cut off, or not batches at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+from random import Random
+from typing import Any, NamedTuple
+
+import crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.record.batch import batches, decode_all
+from stratalog.record.builder import encode_batch, rebuild_batch
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.header import (
+    ATTRIBUTES_POSITION,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    parse_header,
+)
+from stratalog.record.native import pure_batch_kernels, pure_kernels
+from stratalog.record.native.batch_filter import BatchFilter
+from stratalog.record.native.batch_row import MAX_ROW_COUNT
+from stratalog.record.native.key_entries import KeyEntries
+from stratalog.record.native.pure_key_kernels import hash_keys, sort_key_entries
+from stratalog.record.record import Record
+from stratalog.remote.objects.key_stream import encode_key_stream
+
+KERNELS: list[Any] = [pure_batch_kernels]
+try:
+    native: Any = importlib.import_module("stratalog.record.native._kernels")
+    KERNELS.append(native)
+except ImportError:
+    native = None
+
+SEEDS = st.integers(0, 2**32)
+HASH_KEY = b"0123456789abcdef"
+
+
+class Row(NamedTuple):
+    """Batches one after the other, and the records of the plain ones among them."""
+
+    data: bytes
+    records_count: int
+    is_plain: bool
+
+
+def some_batch(random: Random, base_offset: int, *, is_plain: bool) -> bytes:
+    """A batch with gaps, horizons, append times and whatever else compaction can meet."""
+    count = random.randrange(1, 6)
+    records = [
+        Record(
+            0,
+            random.choice((-1, 5, 1000, 10**12)) + random.randrange(3),
+            random.choice((b"a", b"b", b"cc", None if random.random() < 0.1 else b"d")),
+            random.choice((None, b"", b"v" * random.randrange(90))),
+            random.choice(((), (("name", b"value"), ("other", None)))),
+        )
+        for _ in range(count)
+    ]
+    base_timestamp = records[0].timestamp_ms
+    payload = pure_kernels.encode_records(records, base_timestamp)
+    kept = random.choice((2**count - 1, random.randrange(2**count)))
+    copied = pure_kernels.copy_records(
+        payload,
+        count,
+        bytes([kept]),
+        0,
+        first_offset_delta=0,
+        end_offset_delta=count,
+        drop_tombstones=False,
+        timestamp_shift=0,
+    )
+    header = parse_header(
+        encode_batch(records, base_offset=base_offset, leader_epoch=random.choice((1, 1, 2)))
+    )
+    attributes = random.choice((0, 0, TIMESTAMP_TYPE_BIT)) | random.choice((0, 0, DELETE_HORIZON_BIT))
+    if not is_plain:
+        attributes |= random.choice((0, Codec.ZSTD, CONTROL_BIT, TRANSACTIONAL_BIT))
+    return rebuild_batch(
+        header._replace(attributes=attributes),
+        copied.payload,
+        records_count=copied.count,
+        max_timestamp=base_timestamp + copied.max_timestamp_delta + (random.random() < 0.03),
+    )
+
+
+def some_row(random: Random, *, is_plain: bool | None = None) -> Row:
+    if is_plain is None:
+        is_plain = random.random() < 0.6
+    parts: list[bytes] = []
+    offset, records_count = random.choice((0, 7, 2**40)), 0
+    for _ in range(random.randrange(6)):
+        batch = some_batch(random, offset, is_plain=is_plain)
+        header = parse_header(batch)
+        if is_plain and header.records_count == 0:
+            continue
+        parts.append(batch)
+        records_count += header.records_count
+        offset = header.next_offset + random.choice((0, 0, 3, -1 if offset else 0))
+    return Row(b"".join(parts), records_count, is_plain)
+
+
+def damaged(random: Random, data: bytes) -> bytes:
+    changed = bytearray(data)
+    for _ in range(random.choice((0, 1, 1, 3))):
+        if changed:
+            place = random.randrange(len(changed))
+            changed[place] = random.choice(
+                (0, 1, 0x7F, 0x80, 0xFF, changed[place] ^ 1 << random.randrange(8))
+            )
+    if random.random() < 0.2:
+        del changed[random.randrange(len(changed) + 1) :]
+    return bytes(changed) if random.random() < 0.95 else random.randbytes(random.randrange(200))
+
+
+def some_rule(random: Random, data: bytes) -> BatchFilter:
+    ends = [header.next_offset for _, header in batches(data)]
+    return BatchFilter(
+        first_offset=random.choice([0, 0, *(end - random.randrange(4) for end in ends)]),
+        end_offset=random.choice([2**63 - 1, 2**63 - 1, *ends]),
+        has_tombstones=random.random() < 0.7,
+        drop_until_ms=random.choice((None, 0, 2000, 2**62)),
+        stamp_ms=random.choice((None, 0, 5000, 2**62)),
+    )
+
+
+def outcome(function: Any, *arguments: Any) -> Any:
+    try:
+        result = function(*arguments)
+    except CorruptRecordError:
+        return "corrupt"
+    if hasattr(result, "data"):
+        result = result._replace(data=bytes(result.data))
+    return result
+
+
+@pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
+@given(SEEDS)
+def test_both_kinds_agree_on_any_bytes(seed: int) -> None:
+    random = Random(seed)
+    row = some_row(random)
+    rule = some_rule(random, row.data)
+    data = damaged(random, row.data)
+    position = random.choice([0, *(position for position, _ in batches(row.data))])
+    position = min(position, len(data))
+    limit = random.choice((len(data), random.randrange(position, len(data) + 1)))
+    bits = random.choice((row.records_count, row.records_count, row.records_count + 9))
+    survivors = random.choice((random.randbytes((bits + 7) // 8), b"\xff" * ((bits + 7) // 8), None))
+    ordinal = 0 if survivors is None else random.choice((0, 0, random.randrange(8 * len(survivors) + 1)))
+    fingerprint = random.choice((0, random.getrandbits(32)))
+    offset = random.choice([0, *(header.base_offset for _, header in batches(row.data))])
+    file_position = random.choice((0, 2**40))
+    for name, arguments in (
+        ("whole_batches", (data,)),
+        (
+            "sound_batches",
+            (data, random.choice((2**63 - 1, rule.end_offset)), offset, random.choice((-1, -1, 1, 2))),
+        ),
+        ("skip_batches", (data[position:], rule.end_offset, offset, random.choice((-1, 1, 2)))),
+        ("skip_batches", (data[position:limit], 2**63 - 1, 0, -1)),
+        ("walk_batches", (data, position, file_position, offset, random.choice((-1, 1, 2)))),
+        ("scan_batches", (data, position, limit, fingerprint)),
+        ("filter_batches", (data, position, survivors, ordinal, rule, fingerprint)),
+    ):
+        expected = outcome(getattr(pure_batch_kernels, name), *arguments)
+        assert expected != "corrupt"
+        assert outcome(getattr(native, name), *arguments) == expected, name
+    found, expected_entries = KeyEntries(), KeyEntries()
+    first = random.choice((0, 5, 2**32 - 3))
+    assert outcome(native.hash_batches, data, HASH_KEY, first, found) == outcome(
+        pure_batch_kernels.hash_batches, data, HASH_KEY, first, expected_entries
+    )
+    assert columns_of(found) == columns_of(expected_entries)
+
+
+def columns_of(entries: KeyEntries) -> list[object]:
+    entries.check()
+    return [entries.hash_high, entries.hash_low, entries.ordinal, entries.tombstone]
+
+
+def some_producer(random: Random, batch: bytes) -> bytes:
+    """The batch as a producer, a coordinator or nobody would have sent it, in another leader epoch."""
+    header = parse_header(batch)
+    attributes = header.attributes | random.choice((0, 0, CONTROL_BIT, TRANSACTIONAL_BIT))
+    changed = header._replace(
+        leader_epoch=random.choice((1, 2)), attributes=attributes, producer_id=random.choice((-1, -1, 0, 77))
+    )
+    records = batch[HEADER_SIZE:]
+    return (
+        changed._replace(crc=crc32c.crc32c(changed.pack()[ATTRIBUTES_POSITION:] + records)).pack() + records
+    )
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@given(SEEDS)
+def test_a_walk_ends_where_the_row_is_not_what_it_should_be(kernels: Any, seed: int) -> None:
+    random = Random(seed)
+    written: list[bytes] = []
+    offset = 0
+    for _ in range(random.randrange(8)):
+        written.append(some_producer(random, some_batch(random, offset, is_plain=False)))
+        offset = parse_header(written[-1]).next_offset + random.choice((0, 0, 3, -1))
+    broken = random.randrange(2 * len(written) + 1)
+    data = bytearray(b"".join(written))
+    if broken < len(written):
+        start = sum(map(len, written[:broken]))
+        data[random.randrange(start + ATTRIBUTES_POSITION, start + len(written[broken]))] ^= 1
+    cut = random.choice((len(data), random.randrange(len(data) + 1)))
+    position, next_offset, epoch = 0, 0, 1
+    expected: list[tuple[int, int, int, int, bool]] = []
+    for number, header in enumerate(map(parse_header, written)):
+        if number == broken or position + header.size_in_bytes > cut:
+            break
+        if header.base_offset < next_offset or header.leader_epoch < epoch:
+            break
+        bits = header.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT)
+        is_noted = header.producer_id >= 0 or bits != 0 or header.leader_epoch > epoch
+        last_offset = header.base_offset + header.last_offset_delta
+        expected.append((1000 + position, header.size_in_bytes, last_offset, header.max_timestamp, is_noted))
+        position, next_offset, epoch = position + header.size_in_bytes, last_offset + 1, header.leader_epoch
+    assert kernels.walk_batches(bytes(data[:cut]), 0, 1000, 0, 1) == expected
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@given(SEEDS)
+def test_what_is_skipped_ends_below_the_offset(kernels: Any, seed: int) -> None:
+    random = Random(seed)
+    written: list[bytes] = []
+    offset = 0
+    for _ in range(random.randrange(1, 8)):
+        written.append(some_producer(random, some_batch(random, offset, is_plain=False)))
+        offset = parse_header(written[-1]).next_offset + random.choice((0, 0, 3, -1))
+    data = b"".join(written)
+    sought = random.randrange(offset + 2)
+    cut = random.choice((len(data), random.randrange(len(data) + 1)))
+    position, next_offset, epoch = 0, random.choice((0, 1)), random.choice((-1, 1, 2))
+    expected = (position, next_offset, epoch)
+    for header in map(parse_header, written):
+        # The header is all that has to be there.
+        if position + HEADER_SIZE > cut or header.last_offset >= sought:
+            break
+        if header.base_offset < expected[1] or header.leader_epoch < expected[2]:
+            break
+        position += header.size_in_bytes
+        expected = (position, header.last_offset + 1, header.leader_epoch)
+    assert kernels.skip_batches(data[:cut], sought, next_offset, epoch) == expected
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_a_walk_gives_so_many_rows_at_once(kernels: Any) -> None:
+    one = encode_batch([Record(0, 0, None, b"")])
+    data = b"".join(offset.to_bytes(8, "big") + one[8:] for offset in range(MAX_ROW_COUNT + 2))
+    rows = kernels.walk_batches(data, 0, 0, 0, -1)
+    assert [row.last_offset for row in rows] == list(range(MAX_ROW_COUNT))
+    rest = kernels.walk_batches(data, rows[-1].end_position, 0, MAX_ROW_COUNT, -1)
+    assert [row.last_offset for row in rest] == [MAX_ROW_COUNT, MAX_ROW_COUNT + 1]
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@given(SEEDS)
+def test_a_scan_tells_what_records_say(kernels: Any, seed: int) -> None:
+    random = Random(seed)
+    data = some_row(random, is_plain=True).data
+    scanned = kernels.scan_batches(data, 0, len(data), 0)
+    taken = data[: scanned.end_position]
+    headers = [header for _, header in batches(taken)]
+    records = decode_all(taken)
+    assert scanned.records_count == len(records)
+    if records:
+        latest = max(record.timestamp_ms for record in records)
+        assert (scanned.first_offset, scanned.last_offset) == (records[0].offset, records[-1].offset)
+        assert (scanned.min_timestamp, scanned.max_timestamp) == (
+            min(record.timestamp_ms for record in records),
+            latest,
+        )
+        assert scanned.max_timestamp_offset == next(
+            one.offset for one in records if one.timestamp_ms == latest
+        )
+        assert scanned.tombstone_count == sum(record.value is None for record in records)
+        assert scanned.null_key_count == sum(record.key is None for record in records)
+        assert scanned.next_offset == headers[-1].next_offset
+        assert {header.leader_epoch for header in headers} == {scanned.leader_epoch}
+        horizons = [one.delete_horizon_ms for one in headers if one.delete_horizon_ms is not None]
+        assert scanned.delete_horizon_ms == min(horizons, default=None)
+    # The scan stops for a reason: what follows cannot be put together with what it took.
+    if scanned.end_position < len(data):
+        following = parse_header(data, scanned.end_position)
+        left = decode_all(data[scanned.end_position :][: following.size_in_bytes])
+        assert (
+            max(record.timestamp_ms for record in left) != following.max_timestamp
+            or (headers and following.leader_epoch != headers[-1].leader_epoch)
+            or (headers and following.base_offset < headers[-1].next_offset)
+        )
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@given(SEEDS)
+def test_a_filter_keeps_the_records_that_are_to_stay(kernels: Any, seed: int) -> None:
+    random = Random(seed)
+    row = some_row(random, is_plain=True)
+    rule = some_rule(random, row.data)._replace(has_tombstones=True)
+    bitmap_bytes = (row.records_count + 7) // 8
+    survivors = random.choice((random.randbytes(bitmap_bytes), b"\xff" * bitmap_bytes))
+    filtered = kernels.filter_batches(row.data, 0, survivors, 0, rule, 0)
+    expected: list[Record] = []
+    dropped_count = ordinal = 0
+    for position, header in batches(row.data[: filtered.end_position]):
+        drops = (
+            rule.drop_until_ms is not None
+            and header.delete_horizon_ms is not None
+            and header.delete_horizon_ms <= rule.drop_until_ms
+        )
+        for record in decode_all(row.data[position : position + header.size_in_bytes]):
+            survives = survivors[ordinal >> 3] >> (ordinal & 7) & 1
+            ordinal += 1
+            if survives and record.offset >= rule.first_offset:
+                if drops and record.value is None:
+                    dropped_count += 1
+                else:
+                    expected.append(record)
+    kept = bytes(filtered.data)
+    assert decode_all(kept) == expected
+    assert filtered.records_count == len(expected)
+    assert filtered.next_ordinal == ordinal
+    assert filtered.dropped_tombstone_count == dropped_count
+    if expected:
+        assert (filtered.first_offset, filtered.last_offset) == (expected[0].offset, expected[-1].offset)
+    # What was made anew is sound: a scan in pieces gets through all of it, and has the same fingerprint.
+    position = fingerprint = 0
+    while position < len(kept):
+        scanned = kernels.scan_batches(kept, position, len(kept), fingerprint)
+        if scanned.end_position == position:
+            # Only a batch that was kept as it is may have a header with another highest timestamp.
+            size = parse_header(kept, position).size_in_bytes
+            assert kept[position : position + size] in row.data
+            return
+        position, fingerprint = scanned.end_position, scanned.fingerprint
+    assert fingerprint == filtered.fingerprint
+
+
+@pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
+@given(st.binary(max_size=40) | st.integers(0, 20_000).map(lambda size: Random(size).randbytes(size)), SEEDS)
+def test_the_checksum_is_that_of_the_library(data: bytes, begin: int) -> None:
+    crc = begin & 0xFFFFFFFF
+    assert native.crc32c(data, crc) == crc32c.crc32c(data, crc)
+    assert native.crc32c(data, crc, by_tables=True) == crc32c.crc32c(data, crc)
+    assert native.crc32c(data, crc, by_lanes=True) == crc32c.crc32c(data, crc)
+
+
+def some_key_stream(random: Random, keys: list[bytes]) -> tuple[bytes, int, int, int]:
+    records = [
+        Record(0, 0, random.choice(keys), random.choice((None, b"value")))
+        for _ in range(random.choice((0, 1, 5, 40)))
+    ]
+    entries = KeyEntries()
+    hash_keys(pure_kernels.encode_records(records, 0), len(records), HASH_KEY, 0, entries)
+    stream = encode_key_stream(sort_key_entries(entries))
+    return b"".join(stream.parts), stream.entry_count, stream.crc, len(records)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@given(SEEDS)
+def test_the_last_record_of_a_key_survives(kernels: Any, seed: int) -> None:
+    random = Random(seed)
+    keys = [b"%d" % number for number in range(random.choice((1, 3, 60)))]
+    last: dict[bytes, tuple[int, int]] = {}
+    streams: list[tuple[bytes, int, int, int]] = []
+    for index in range(random.randrange(5)):
+        records = [Record(0, 0, random.choice(keys), b"value") for _ in range(random.choice((0, 1, 50)))]
+        entries = KeyEntries()
+        hash_keys(pure_kernels.encode_records(records, 0), len(records), HASH_KEY, 0, entries)
+        stream = encode_key_stream(sort_key_entries(entries))
+        streams.append((b"".join(stream.parts), stream.entry_count, stream.crc, len(records)))
+        for ordinal, record in enumerate(records):
+            assert record.key is not None
+            last[record.key] = index, ordinal
+    expected = [bytearray((record_count + 7) // 8) for *_, record_count in streams]
+    for index, ordinal in last.values():
+        expected[index][ordinal >> 3] |= 1 << (ordinal & 7)
+    assert kernels.merge_key_streams(streams) == expected
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@given(SEEDS)
+def test_a_stream_of_several_blocks_is_one_stream(kernels: Any, seed: int) -> None:
+    """Blocks of 4,096 entries are many for a test, so these are put together from short ones."""
+    random = Random(seed)
+    hashes = sorted({(random.randrange(4), random.randrange(2**64)) for _ in range(30)})
+    parts: list[bytes] = []
+    for start in range(0, len(hashes), 7):
+        entries = KeyEntries()
+        for offset, (high, low) in enumerate(hashes[start : start + 7]):
+            entries.hash_high.append(high)
+            entries.hash_low.append(low)
+            entries.ordinal.append(start + offset)
+            entries.tombstone.append(0)
+        parts += [bytes(part) for part in encode_key_stream(entries).parts]
+    count = len(hashes)
+    whole = b"".join(parts)
+    (bitmap,) = kernels.merge_key_streams([(whole, count, crc32c.crc32c(whole), count)])
+    assert int.from_bytes(bitmap, "little") == (1 << count) - 1
+    random.shuffle(parts)
+    shuffled = b"".join(parts)
+    merged = kernels.merge_key_streams([(shuffled, count, crc32c.crc32c(shuffled), count)])
+    assert (merged is None) == (shuffled != whole)
+
+
+@given(SEEDS)
+def test_a_stream_that_is_not_what_it_must_be_is_left_alone(seed: int) -> None:
+    random = Random(seed)
+    streams = [some_key_stream(random, [b"a", b"b", b"c", b"d"]) for _ in range(1 + random.randrange(3))]
+    place = random.randrange(len(streams))
+    data, entry_count, crc, record_count = streams[place]
+    match random.randrange(5):
+        case 0:
+            changed = damaged(random, data)
+            # A checksum that was made of the damage, so that something else has to notice.
+            crc = random.choice((crc, crc32c.crc32c(changed)))
+            streams[place] = changed, entry_count, crc, record_count
+        case 1:
+            streams[place] = data, entry_count + 1, crc, record_count
+        case 2:
+            streams[place] = data, entry_count, crc ^ 1, record_count
+        case 3:
+            streams[place] = data, entry_count, crc, max(0, record_count - random.randrange(3))
+        case _:
+            pass
+    outcomes = [kernels.merge_key_streams(streams) for kernels in KERNELS]
+    assert outcomes[0] == outcomes[-1]
+    if streams[place][0] != data or streams[place][1:3] != (entry_count, crc):
+        assert outcomes[0] is None

@@ -1,0 +1,92 @@
+"""What index kernels enter and find: the compiled ones and their twins give the same, and what lists give."""
+
+from __future__ import annotations
+
+import importlib
+from bisect import bisect_right
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.record.native import pure_batch_kernels
+from stratalog.record.native.batch_row import BatchRow
+from stratalog.record.native.index_rows import IndexProgress
+
+KERNELS: list[Any] = [pure_batch_kernels]
+try:
+    native: Any = importlib.import_module("stratalog.record.native._kernels")
+    KERNELS.append(native)
+except ImportError:
+    native = None
+
+SEGMENT_BASE_OFFSET = 2**61
+ENTRY_NUMBERS = st.sampled_from([0, 1, 2**31 - 2, 2**31 - 1]) | st.integers(0, 2**31 - 1)
+ROWS = st.lists(
+    st.builds(
+        BatchRow,
+        ENTRY_NUMBERS,
+        st.integers(61, 3000),
+        ENTRY_NUMBERS.map(lambda relative_offset: SEGMENT_BASE_OFFSET + relative_offset),
+        st.integers(-1, 5) | st.integers(-(2**63), 2**63 - 1),
+        st.booleans(),
+    ),
+    max_size=20,
+)
+PROGRESS = st.builds(
+    IndexProgress,
+    st.integers(0, 5000),
+    st.integers(-1, 5),
+    ENTRY_NUMBERS.map(lambda relative_offset: SEGMENT_BASE_OFFSET + relative_offset),
+    st.integers(-1, 5),
+)
+
+
+@pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
+@given(ROWS, st.sampled_from([0, 1, 4096, 2**31 - 1]), PROGRESS)
+def test_both_kinds_enter_the_same_batches(
+    rows: list[BatchRow], interval_bytes: int, progress: IndexProgress
+) -> None:
+    expected = pure_batch_kernels.index_rows(rows, interval_bytes, SEGMENT_BASE_OFFSET, progress)
+    assert native.index_rows(rows, interval_bytes, SEGMENT_BASE_OFFSET, progress) == expected
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize(
+    ("position", "last_offset"), [(2**31, 10), (-1, 10), (0, 9), (0, 10 + 2**31)], ids=str
+)
+def test_what_an_entry_cannot_say_is_not_entered(kernels: Any, position: int, last_offset: int) -> None:
+    row = BatchRow(position, 100, last_offset, 5, is_noted=False)
+    with pytest.raises(AssertionError):
+        kernels.index_rows([row], 0, 10, IndexProgress(1, -1, -1, -1))
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@given(
+    st.sampled_from([(8, 0, 4), (8, 4, 4), (12, 0, 8), (12, 8, 4), (34, 18, 8)]),
+    st.lists(ENTRY_NUMBERS, max_size=40),
+    st.integers(-2, 2**31 + 1),
+    st.integers(0, 33),
+)
+def test_as_many_entries_as_a_list_finds(
+    kernels: Any, layout: tuple[int, int, int], keys: list[int], limit: int, torn_bytes: int
+) -> None:
+    entry_size, key_position, key_size = layout
+    keys.sort()
+    data = b"".join(
+        key.to_bytes(key_size, "big").rjust(key_position + key_size, b"\xff").ljust(entry_size, b"\xff")
+        for key in keys
+    )
+    torn = bytes(torn_bytes % entry_size)
+    for one in (limit, *keys):
+        found = kernels.rank_entries(data + torn, entry_size, key_position, key_size, one)
+        assert found == bisect_right(keys, one)
+
+
+@pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
+@given(st.binary(max_size=400), st.sampled_from([(8, 0, 4), (12, 0, 8)]), st.integers(-1, 2**63 - 1))
+def test_both_kinds_end_at_the_same_entry_of_garbage(
+    data: bytes, layout: tuple[int, int, int], limit: int
+) -> None:
+    assert native.rank_entries(data, *layout, limit) == pure_batch_kernels.rank_entries(data, *layout, limit)

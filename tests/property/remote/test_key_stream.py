@@ -1,0 +1,198 @@
+"""Key streams give back what they were given, block by block, and never hand out what is damaged, unsorted
+or foreign.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
+from stratalog.record.key_block import MAX_BLOCK_ENTRY_COUNT, block_size_bytes
+from stratalog.record.native.kernels import KeyEntries
+from stratalog.remote.objects.key_stream import (
+    EncodedKeyStream,
+    KeyBlock,
+    encode_key_stream,
+    key_blocks,
+    read_key_stream,
+)
+from stratalog.remote.objects.object_format import crc_of
+from stratalog.remote.objects.slice_entry import KeyStrategy, KeyStreamRef
+
+DAMAGE = (StoreCorruptError, StoreNotUsableError)
+
+u64 = st.integers(0, 2**64 - 1)
+
+
+@st.composite
+def damaged(draw: st.DrawFn, data: bytes) -> bytes:
+    """One byte changed, or a piece put in the place of another."""
+    position = draw(st.integers(0, len(data) - 1))
+    if draw(st.booleans()):
+        changed = bytearray(data)
+        changed[position] ^= draw(st.integers(1, 255))
+        return bytes(changed)
+    return data[:position] + draw(st.binary(max_size=16)) + data[position + draw(st.integers(0, 16)) :]
+
+
+def key_entries(hashes: list[tuple[int, int]]) -> KeyEntries:
+    """An entry for each hash, in order; ordinals run backwards so that they are not the same as positions."""
+    found = KeyEntries()
+    found.hash_high = array("Q", [high for high, _ in hashes])
+    found.hash_low = array("Q", [low for _, low in hashes])
+    found.ordinal = array("I", range(len(hashes) - 1, -1, -1))
+    found.tombstone = bytearray(number % 2 for number in range(len(hashes)))
+    return found
+
+
+def stream_ref(encoded: EncodedKeyStream, *, has_version: bool = False) -> KeyStreamRef:
+    strategy = KeyStrategy.HIGHEST_VERSION if has_version else KeyStrategy.LAST_OFFSET
+    header = "version" if has_version else ""
+    return KeyStreamRef(0, encoded.size_bytes, encoded.entry_count, encoded.crc, strategy, header, 7)
+
+
+def rows(blocks: Iterator[KeyBlock]) -> list[tuple[int, int, int, int, int | None]]:
+    """All entries as tuples, read through the widths that the format promises."""
+    found: list[tuple[int, int, int, int, int | None]] = []
+    for block in blocks:
+        versions = [None] * block.entry_count if block.version is None else block.version.cast("q").tolist()
+        columns = (
+            block.hash_high.cast("Q").tolist(),
+            block.hash_low.cast("Q").tolist(),
+            block.ordinal.cast("I").tolist(),
+            block.tombstone.tolist(),
+            versions,
+        )
+        found += zip(*columns, strict=True)
+    return found
+
+
+@given(st.sets(st.tuples(st.integers(0, 3) | u64, st.integers(0, 3) | u64), max_size=40), st.booleans())
+def test_a_key_stream_comes_back(hashes: set[tuple[int, int]], has_version: bool) -> None:
+    found = key_entries(sorted(hashes))
+    versions = array("q", [ordinal - 5 for ordinal in found.ordinal]) if has_version else None
+    encoded = encode_key_stream(found, versions)
+    data = b"".join(encoded.parts)
+    expected = [
+        (high, low, ordinal, tombstone, None if versions is None else versions[number])
+        for number, (high, low, ordinal, tombstone) in enumerate(
+            zip(found.hash_high, found.hash_low, found.ordinal, found.tombstone, strict=True)
+        )
+    ]
+    assert len(data) == encoded.size_bytes
+    assert rows(key_blocks(data, stream_ref(encoded, has_version=has_version), len(hashes))) == expected
+
+
+@given(st.integers(0, 3), st.sampled_from((-1, 0, 1)), st.booleans())
+def test_blocks_are_bounded_and_aligned(blocks: int, more: int, has_version: bool) -> None:
+    count = max(blocks * MAX_BLOCK_ENTRY_COUNT + more, 0)
+    found = key_entries([(number, 0) for number in range(count)])
+    versions = array("q", range(count)) if has_version else None
+    encoded = encode_key_stream(found, versions)
+    assert encoded.size_bytes % 8 == 0
+    stream = b"".join(encoded.parts) + b"the next stream"
+    position = 0
+
+    def read(size: int) -> bytes:
+        nonlocal position
+        position += size
+        return stream[position - size : position]
+
+    ref = stream_ref(encoded, has_version=has_version)
+    sizes = [block.entry_count for block in read_key_stream(read, ref, count)]
+    assert position == encoded.size_bytes, "nothing behind the stream was read"
+    assert sum(sizes) == count
+    assert all(size == MAX_BLOCK_ENTRY_COUNT for size in sizes[:-1])
+    assert encoded.size_bytes == sum(block_size_bytes(size, has_version=has_version) for size in sizes)
+
+
+def reader_of(data: bytes) -> Callable[[int], bytes]:
+    """Reads forward, and short at the end."""
+    position = 0
+
+    def read(size: int) -> bytes:
+        nonlocal position
+        position += size
+        return data[position - size : position]
+
+    return read
+
+
+@given(st.data())
+def test_a_damaged_key_stream_is_refused(data: st.DataObject) -> None:
+    hashes = data.draw(st.sets(st.tuples(u64, u64), min_size=1, max_size=20))
+    encoded = encode_key_stream(key_entries(sorted(hashes)))
+    whole = b"".join(encoded.parts)
+    changed = data.draw(damaged(whole))
+    with nullcontext() if changed == whole else pytest.raises(DAMAGE):
+        list(key_blocks(changed, stream_ref(encoded), len(hashes)))
+    # Forward only: what lies behind the stream is somebody else's.
+    is_whole = changed.startswith(whole)
+    with nullcontext() if is_whole else pytest.raises(DAMAGE):
+        list(read_key_stream(reader_of(changed), stream_ref(encoded), len(hashes)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=8))
+def test_a_stream_that_is_not_sorted_is_refused(hashes: list[tuple[int, int]]) -> None:
+    encoded = encode_key_stream(key_entries(hashes))
+    is_sorted = all(earlier < later for earlier, later in itertools.pairwise(hashes))
+    with nullcontext() if is_sorted else pytest.raises(StoreCorruptError):
+        list(key_blocks(b"".join(encoded.parts), stream_ref(encoded), len(hashes)))
+
+
+def test_order_is_checked_from_block_to_block() -> None:
+    hashes = [(number, 0) for number in range(MAX_BLOCK_ENTRY_COUNT)]
+    encoded = encode_key_stream(key_entries([*hashes, (MAX_BLOCK_ENTRY_COUNT - 1, 0)]))
+    with pytest.raises(StoreCorruptError, match="block to block"):
+        list(key_blocks(b"".join(encoded.parts), stream_ref(encoded), len(hashes) + 1))
+
+
+def test_an_ordinal_behind_the_slice_is_refused() -> None:
+    encoded = encode_key_stream(key_entries([(1, 1), (2, 2)]))
+    with pytest.raises(StoreCorruptError, match="behind the end"):
+        list(key_blocks(b"".join(encoded.parts), stream_ref(encoded), 1))
+
+
+def test_a_damaged_block_is_not_handed_out() -> None:
+    """Its own checksum tells: the stream's would come too late for whoever acts on each block."""
+    encoded = encode_key_stream(key_entries([(number, 0) for number in range(MAX_BLOCK_ENTRY_COUNT + 1)]))
+    changed = bytearray(b"".join(encoded.parts))
+    changed[-8] ^= 1  # the tombstone of the last block's only entry
+    blocks = key_blocks(bytes(changed), stream_ref(encoded), MAX_BLOCK_ENTRY_COUNT + 1)
+    assert next(blocks).entry_count == MAX_BLOCK_ENTRY_COUNT
+    with pytest.raises(StoreCorruptError, match="block that fails its checksum"):
+        next(blocks)
+
+
+def test_padding_is_zero() -> None:
+    encoded = encode_key_stream(key_entries([(1, 1)]))
+    changed = bytearray(b"".join(encoded.parts))
+    changed[-1] = 1
+    block_crc = crc_of(changed[16:], crc_of(changed[:12]))
+    changed[12:16] = block_crc.to_bytes(4, "little")
+    ref = stream_ref(encoded)._replace(crc=crc_of(changed))
+    with pytest.raises(StoreCorruptError, match="padding"):
+        list(key_blocks(bytes(changed), ref, 1))
+
+
+def test_a_tombstone_is_a_bit() -> None:
+    found = key_entries([(1, 1)])
+    found.tombstone[0] = 2
+    encoded = encode_key_stream(found)
+    with pytest.raises(StoreCorruptError, match="tombstone"):
+        list(key_blocks(b"".join(encoded.parts), stream_ref(encoded), 1))
+
+
+def test_a_missing_block_is_noticed_in_the_end() -> None:
+    encoded = encode_key_stream(key_entries([(number, 0) for number in range(MAX_BLOCK_ENTRY_COUNT + 1)]))
+    first_bytes = block_size_bytes(MAX_BLOCK_ENTRY_COUNT, has_version=False)
+    ref = stream_ref(encoded)._replace(size_bytes=first_bytes)
+    with pytest.raises(StoreCorruptError, match="describes"):
+        list(key_blocks(b"".join(encoded.parts)[:first_bytes], ref, MAX_BLOCK_ENTRY_COUNT + 1))

@@ -1,0 +1,402 @@
+"""Every codec of the object file gives back what it was given, and meets damage with its own errors only.
+
+The codecs whose checksum lies elsewhere (directory, index) are also fed damaged bytes directly: a caller
+that got the checksum right by accident must not meet an IndexError.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import nullcontext
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
+from stratalog.remote.objects.directory_codec import (
+    DIRECTORY_HEADER,
+    ENTRY,
+    decode_directory,
+    encode_directory,
+)
+from stratalog.remote.objects.object_format import (
+    FOOTER,
+    HEADER,
+    ObjectHeader,
+    ObjectKind,
+    crc_of,
+    decode_footer,
+    decode_header,
+    encode_footer,
+    encode_header,
+)
+from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
+from stratalog.remote.objects.slice_entry import (
+    KeyStrategy,
+    KeyStreamRef,
+    LastBatch,
+    LeaderEpoch,
+    OpenTransaction,
+    PartRef,
+    SliceEntry,
+)
+from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index, encode_slice_index
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
+
+DAMAGE = (StoreCorruptError, StoreNotUsableError)
+
+u32 = st.integers(0, 2**32 - 1)
+u64 = st.integers(0, 2**64 - 1)
+offsets = st.integers(0, 2**63 - 2)
+timestamps = st.integers(-(2**63), 2**63 - 1)
+uuids = st.integers(0, 2**128 - 1).map(lambda number: UUID(int=number))
+names = st.builds(format_object_name, st.integers(0, 2**63), uuids)
+texts = st.text(min_size=1, max_size=20).filter(lambda text: text.isprintable())
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> ObjectHeader:
+    kind = draw(st.sampled_from(ObjectKind))
+    inputs = draw(st.lists(names, min_size=1, max_size=4)) if kind is ObjectKind.REPLACEMENT else []
+    return ObjectHeader(
+        store_id=draw(uuids),
+        shard=draw(st.integers(0, 9999)),
+        epoch=draw(offsets),
+        kind=kind,
+        name=draw(names),
+        inputs=tuple(inputs),
+    )
+
+
+@st.composite
+def refs(draw: st.DrawFn) -> ObjectRef:
+    data_position = draw(st.integers(0, 2**40))
+    directory_position = 8 * -(-(data_position + draw(st.integers(0, 2**40))) // 8)
+    directory_bytes = draw(st.integers(0, 2**30))
+    key_streams_end = directory_position + directory_bytes + draw(st.integers(0, 2**40))
+    size_bytes = key_streams_end + draw(st.integers(0, 2**40)) + FOOTER.size_bytes
+    return ObjectRef(
+        draw(names),
+        size_bytes,
+        data_position,
+        directory_position,
+        directory_bytes,
+        key_streams_end,
+        draw(u32),
+    )
+
+
+class Numbers:
+    """Numbers from one seed, edges of their ranges among them: drawing each by itself would take most of
+    the time.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def number(self, low: int, high: int) -> int:
+        return self._random.choice((low, high, self._random.randint(low, high)))
+
+    def maybe(self) -> bool:
+        return self._random.random() < 0.5
+
+    def offset(self) -> int:
+        return self.number(0, 2**63 - 2)
+
+    def timestamp(self) -> int:
+        return self.number(-(2**63), 2**63 - 1)
+
+    def u32(self) -> int:
+        return self.number(0, 2**32 - 1)
+
+    def uuid(self) -> UUID:
+        return UUID(int=self.number(0, 2**128 - 1))
+
+    def ascending(self, low: int, high: int, count: int) -> list[int]:
+        """Distinct numbers, at most `count`."""
+        return sorted({self.number(low, high) for _ in range(count)})
+
+
+def entry_of(topic: str, seed: int) -> SliceEntry:
+    """An entry that keeps all invariants."""
+    some = Numbers(seed)
+    base_offset, end_offset = sorted((some.offset(), some.offset()))
+    has_data = end_offset > 0 and some.maybe()
+    record_count = some.u32() if has_data else 0
+    opens: list[OpenTransaction] = []
+    if has_data and some.maybe():
+        opens = [OpenTransaction(some.offset(), some.number(0, end_offset - 1)) for _ in range(2)]
+    tombstone_count = some.number(0, record_count)
+    least, most = sorted((some.timestamp(), some.timestamp()))
+    epochs, starts = some.ascending(-1, 2**31, 4), some.ascending(0, 2**63 - 1, 4)
+    strategy = KeyStrategy(some.number(0, 1))
+    header = topic if strategy is KeyStrategy.HIGHEST_VERSION else ""
+    entry_count = some.number(0, record_count)
+    stream = KeyStreamRef(
+        some.offset(), some.offset(), entry_count, some.u32(), strategy, header, some.u32() << 32
+    )
+    last_batch = (
+        LastBatch(some.number(0, end_offset - 1), some.number(-1, 2**31 - 1), some.u32())
+        if has_data
+        else None
+    )
+    marker_count = some.number(0, record_count - tombstone_count)
+    return SliceEntry(
+        topic_id=some.uuid(),
+        topic=topic,
+        partition=some.number(0, 2**31 - 1),
+        base_offset=base_offset,
+        end_offset=end_offset,
+        data_position=some.offset(),
+        data_bytes=some.number(1, 2**40) if has_data else 0,
+        data_crc=some.u32(),
+        record_count=record_count,
+        min_timestamp=least if has_data else -1,
+        max_timestamp=most if has_data else -1,
+        max_timestamp_offset=some.offset() if has_data else -1,
+        codec_mask=some.number(0, 31),
+        stable_end_offset=min((one.first_offset for one in opens), default=end_offset),
+        has_aborted=some.maybe(),
+        open_transactions=tuple(opens),
+        tombstone_count=tombstone_count,
+        marker_count=marker_count,
+        has_marker_times=marker_count > 0 and some.maybe(),
+        earliest_delete_horizon_ms=some.timestamp() if some.maybe() else None,
+        leader_epochs=tuple(LeaderEpoch(*pair) for pair in zip(epochs, starts, strict=False)),
+        last_batch=last_batch,
+        key_stream=stream if not opens and some.maybe() else None,
+        index=PartRef(some.offset(), some.offset(), some.u32()) if some.maybe() else None,
+    )
+
+
+entries = st.builds(entry_of, texts, st.integers(0, 2**64 - 1))
+directories = st.lists(entries, max_size=4, unique_by=lambda entry: entry.topic_id_partition).map(
+    lambda found: tuple(sorted(found, key=lambda entry: entry.topic_id_partition))
+)
+
+
+@st.composite
+def indexes(draw: st.DrawFn) -> SliceIndex:
+    positions = [0, *sorted(draw(st.sets(st.integers(1, 2**40), max_size=5)))]
+    base_offsets = sorted(draw(st.sets(offsets, min_size=len(positions), max_size=len(positions))))
+    return SliceIndex(
+        positions[-1] + draw(st.integers(1, 2**30)),
+        positions,
+        base_offsets,
+        [draw(timestamps) for _ in positions],
+        tuple(draw(st.lists(st.builds(AbortedTransaction, offsets, offsets, offsets, offsets), max_size=2))),
+        draw(st.binary(max_size=20)),
+    )
+
+
+@st.composite
+def damaged(draw: st.DrawFn, data: bytes) -> bytes:
+    """One byte changed, a piece cut out or put in."""
+    position = draw(st.integers(0, max(len(data) - 1, 0)))
+    match draw(st.sampled_from(("flip", "cut", "insert", "end"))):
+        case "flip":
+            changed = bytearray(data or b"\0")
+            changed[position] ^= draw(st.integers(1, 255))
+            return bytes(changed)
+        case "cut":
+            return data[:position] + data[position + draw(st.integers(1, 16)) :]
+        case "insert":
+            return data[:position] + draw(st.binary(min_size=1, max_size=16)) + data[position:]
+        case _:
+            return data[:position]
+
+
+@given(headers())
+def test_a_header_comes_back(header: ObjectHeader) -> None:
+    data = encode_header(header)
+    assert len(data) % 8 == 0
+    assert decode_header(data) == header
+    assert decode_header(data + b"what follows") == header
+
+
+@given(st.data())
+def test_a_damaged_header_is_noticed(data: st.DataObject) -> None:
+    header = data.draw(headers())
+    changed = data.draw(damaged(encode_header(header)))
+    try:
+        # Bytes put in behind the header are not the header's.
+        assert decode_header(changed) == header
+        assert changed.startswith(encode_header(header))
+    except DAMAGE:
+        pass
+
+
+@given(st.binary(max_size=400))
+def test_garbage_is_no_header(garbage: bytes) -> None:
+    with pytest.raises(DAMAGE):
+        decode_header(garbage)
+
+
+@given(refs())
+def test_a_footer_comes_back(ref: ObjectRef) -> None:
+    data = encode_footer(ref)
+    assert len(data) == FOOTER.size_bytes
+    assert decode_footer(data, ref.name) == ref
+
+
+@given(st.data())
+def test_a_damaged_footer_is_refused(data: st.DataObject) -> None:
+    ref = data.draw(refs())
+    changed = data.draw(damaged(encode_footer(ref)))
+    if changed != encode_footer(ref):
+        with pytest.raises(DAMAGE):
+            decode_footer(changed, ref.name)
+
+
+@given(directories)
+def test_a_directory_comes_back(directory: tuple[SliceEntry, ...]) -> None:
+    data = encode_directory(directory)
+    assert len(data) % 8 == 0
+    assert decode_directory(data) == directory
+
+
+@given(directories, st.integers(1, 5))
+def test_longer_entries_of_a_later_version_are_read(directory: tuple[SliceEntry, ...], words: int) -> None:
+    """A later version appends fields to each entry; what lies behind the fixed part moves, and so do
+    references.
+    """
+    data = encode_directory(directory)
+    extra = 8 * words
+    moved = extra * len(directory)
+    fixed_end = DIRECTORY_HEADER.size_bytes + len(directory) * ENTRY.size_bytes
+    longer = bytearray(
+        DIRECTORY_HEADER.pack(len(directory), ENTRY.size_bytes + extra, 0, 0, len(data) + moved)
+    )
+    for number in range(len(directory)):
+        fields = dict(
+            zip(
+                ENTRY.positions,
+                ENTRY.unpack(data, DIRECTORY_HEADER.size_bytes + number * ENTRY.size_bytes),
+                strict=True,
+            )
+        )
+        for name in (
+            "topic_position",
+            "version_header_position",
+            "leader_epochs_position",
+            "open_transactions_position",
+        ):
+            fields[name] += moved
+        longer += ENTRY.pack(*fields.values()) + b"\xff" * extra
+    longer += data[fixed_end:]
+    assert decode_directory(bytes(longer)) == directory
+
+
+@given(st.data())
+def test_a_damaged_directory_ends_in_the_right_errors(data: st.DataObject) -> None:
+    changed = data.draw(damaged(encode_directory(data.draw(directories))))
+    try:
+        for entry in decode_directory(changed):
+            entry.check()
+    except DAMAGE:
+        pass
+
+
+@given(st.binary(max_size=600))
+def test_garbage_is_no_directory(garbage: bytes) -> None:
+    try:
+        decode_directory(garbage)
+    except DAMAGE:
+        pass
+
+
+@given(st.lists(entries, min_size=2, max_size=3, unique_by=lambda entry: entry.topic_id_partition))
+def test_a_directory_that_is_not_sorted_is_refused(found: list[SliceEntry]) -> None:
+    found.sort(key=lambda entry: entry.topic_id_partition)
+    data = bytearray(encode_directory(found))
+    first, second = (slice(DIRECTORY_HEADER.size_bytes + n * ENTRY.size_bytes, None) for n in (0, 1))
+    one, other = bytes(data[first][: ENTRY.size_bytes]), bytes(data[second][: ENTRY.size_bytes])
+    data[first.start : first.start + 2 * ENTRY.size_bytes] = other + one
+    with pytest.raises(StoreCorruptError, match="sorted"):
+        decode_directory(bytes(data))
+
+
+@pytest.mark.parametrize("field", ["reader_version", "flags"])
+def test_what_a_later_version_made_unreadable_is_refused(field: str) -> None:
+    name = format_object_name(1, UUID(int=1))
+    head = ObjectHeader(store_id=UUID(int=2), shard=0, epoch=1, kind=ObjectKind.UPLOAD, name=name)
+    header = bytearray(encode_header(head))
+    header[HEADER.positions[field]] = 2
+    header[-4:] = crc_of(header[:-4]).to_bytes(4, "little")
+    with pytest.raises(StoreNotUsableError, match="newer"):
+        decode_header(bytes(header))
+    footer = bytearray(encode_footer(ObjectRef(name, 200, 0, 0, 0, 0, 0)))
+    footer[FOOTER.positions[field]] = 2
+    crc_position = FOOTER.positions["footer_crc"]
+    footer[crc_position : crc_position + 4] = crc_of(footer[:crc_position]).to_bytes(4, "little")
+    with pytest.raises(StoreNotUsableError, match="newer"):
+        decode_footer(bytes(footer), name)
+
+
+@given(st.integers(0, 31))
+def test_an_unknown_flag_of_an_entry_is_refused(bit: int) -> None:
+    entry = SliceEntry(
+        topic_id=UUID(int=1),
+        topic="t",
+        partition=0,
+        base_offset=0,
+        end_offset=1,
+        data_position=0,
+        data_bytes=0,
+        data_crc=0,
+        record_count=0,
+        min_timestamp=-1,
+        max_timestamp=-1,
+        max_timestamp_offset=-1,
+        codec_mask=0,
+        stable_end_offset=1,
+    )
+    data = bytearray(encode_directory([entry]))
+    position = DIRECTORY_HEADER.size_bytes + ENTRY.positions["flags"] + bit // 8
+    data[position] |= 1 << bit % 8
+    with pytest.raises(DAMAGE) if bit >= 5 or bit == 1 else nullcontext():
+        decode_directory(bytes(data))
+
+
+@given(indexes())
+def test_an_index_comes_back(index: SliceIndex) -> None:
+    data = encode_slice_index(index)
+    found = decode_slice_index(data, index.data_bytes)
+    assert len(data) % 8 == 0
+    assert list(found.positions) == list(index.positions)
+    assert list(found.base_offsets) == list(index.base_offsets)
+    assert list(found.max_timestamps) == list(index.max_timestamps)
+    assert tuple(found.aborted) == index.aborted
+    assert found.producer_snapshot == index.producer_snapshot
+
+
+@given(indexes(), offsets)
+def test_an_offset_is_in_the_last_interval_that_begins_at_or_before_it(
+    index: SliceIndex, offset: int
+) -> None:
+    number = index.index_for_offset(offset)
+    expected = sum(base <= offset for base in index.base_offsets) - 1
+    assert number == max(expected, 0)
+    interval = index.interval(number)
+    assert interval.position == index.positions[number]
+    assert interval.end_position == [*index.positions[1:], index.data_bytes][number]
+
+
+@given(st.data())
+def test_a_damaged_index_ends_in_the_right_errors(data: st.DataObject) -> None:
+    index = data.draw(indexes())
+    changed = data.draw(damaged(encode_slice_index(index)))
+    try:
+        decode_slice_index(changed, index.data_bytes).check()
+    except DAMAGE:
+        pass
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_no_index(garbage: bytes) -> None:
+    try:
+        decode_slice_index(garbage, 100).check()
+    except DAMAGE:
+        pass

@@ -1,0 +1,1 @@
+"""What tests share: oracles, machines, servers and histories."""

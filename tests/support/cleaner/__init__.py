@@ -1,0 +1,1 @@
+"""The local cleaner for tests: its oracle, histories and machines."""

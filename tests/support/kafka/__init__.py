@@ -1,0 +1,1 @@
+"""Apache Kafka's own programs and brokers for tests."""

@@ -1,0 +1,1 @@
+"""Logs for tests: machines, ledgers, oracles and scenarios."""

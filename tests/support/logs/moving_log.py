@@ -1,0 +1,85 @@
+"""A log of several segments on a machine with two log directories, for tests that move it from one to the
+other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.moves.log_move import LogMove
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.cleaner.stepped_throttler import SteppedThrottler
+from tests.support.logs.log_ledger import LogLedger
+from tests.support.logs.log_machine import PARTITION, LogMachine
+from tests.support.logs.moving_machine import DATA_DIRS, OTHER_DIR, moving_machine
+
+OTHER_PARTITION_DIR = f"{OTHER_DIR}/{PARTITION}"
+_CONFIG = LogConfig(
+    segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1
+)
+
+
+class MovingLog:
+    """A machine with two directories and a log of several segments in the first. Used by one thread."""
+
+    def __init__(
+        self, disk: FaultyFileSystem | None = None, config: LogConfig = _CONFIG, *, free_bytes: int = 1 << 40
+    ) -> None:
+        self.disk = disk or FaultyFileSystem(MemoryFileSystem(free_bytes=free_bytes))
+        self.config = config
+        self.machine = self.new_machine(self.disk)
+        self.ledger = LogLedger()
+        self.log: UnifiedLog = self.machine.start()
+        for number in range(12):
+            self.append()
+            if number % 4 == 2:
+                self.end_transaction(committed=number == 6)
+
+    def new_machine(
+        self, disk: FaultyFileSystem, seed: int = 0, data_dirs: tuple[str, ...] = DATA_DIRS
+    ) -> LogMachine:
+        """Another process on that disk, with ids of its own, which follow from the seed."""
+        return moving_machine(disk, self.config, seed, data_dirs)
+
+    def append(self) -> None:
+        self.ledger.append(
+            self.log,
+            [self.ledger.batch(5), self.ledger.producer_batch(1, 2, is_transactional=True)],
+        )
+
+    def end_transaction(self, *, committed: bool) -> None:
+        self.ledger.end_transaction(self.log, 1, committed=committed, now_ms=self.machine.clock.now_ms())
+
+    @property
+    def manager(self) -> LogManager:
+        assert self.machine.manager is not None
+        return self.machine.manager
+
+    def begin(self, work: Callable[[int], None] = lambda _: None, target: str = OTHER_DIR) -> LogMove:
+        """`work` is done after each step."""
+        self.manager.moves.throttler = SteppedThrottler(self.machine.clock, work)
+        return self.manager.begin_move(PARTITION, target)
+
+    def files(self, directory: str) -> dict[str, bytes | None]:
+        """What is below it, by name."""
+        return {
+            path.removeprefix(directory + "/"): data
+            for path, data in self.disk.inner.contents().items()
+            if path.startswith(directory + "/")
+        }
+
+    @property
+    def wish_count(self) -> int:
+        """Moves that nobody has begun again."""
+        return len(self.manager.moves.wanted)
+
+    def restart(self) -> None:
+        self.machine.stop()
+        self.log = self.machine.start()
+
+    def left_over(self) -> list[str]:
+        """Directories that a move made, and nobody has removed."""
+        return [path for path in self.disk.inner.contents() if path.endswith(("-future", "-delete"))]

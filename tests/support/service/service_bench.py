@@ -1,0 +1,93 @@
+"""A server and a client in the test's own event loop, over a real loopback connection.
+
+Example::
+
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from stratalog.base.clock import Clock
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.client.client import Client
+from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.retry import RetryPolicy
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.record import Record
+from stratalog.server.app import Server
+from stratalog.server.configuration.settings import ServerSettings
+
+HOUR_MS = 3_600_000
+"""Periods of background tasks: they never run by themselves, unless a test asks for it."""
+
+QUIET: Mapping[str, Any] = {
+    "listen": "127.0.0.1:0",
+    "upload_ms": HOUR_MS,
+    "remote_retention_ms": HOUR_MS,
+    "collector_ms": HOUR_MS,
+    "fold_ms": HOUR_MS,
+    "head_refresh_ms": HOUR_MS,
+    "max_silence_ms": 0,
+    "shutdown_grace_s": 0.2,
+}
+
+QUIET_CONFIG: Mapping[str, str] = {"log.initial.task.delay.ms": str(HOUR_MS)}
+"""The tasks that work on local logs do not begin, either. What a test sets is in `config` beside it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServiceBench:
+    """What a test holds in its hands. Belongs to the event loop."""
+
+    server: Server
+    client: Client
+
+    async def read_all(
+        self,
+        topic: str,
+        *,
+        start: Mapping[TopicPartition, int] | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> list[list[Record]]:
+        """The records of every partition from its log start (or `start`) to its end, in order."""
+        positions = dict(start) if start is not None else await self.client.earliest(topic)
+        ends = await self.client.latest(topic, isolation=isolation)
+        records: list[list[Record]] = [[] for _ in ends]
+        consumer = self.client.consumer(positions, end_offsets=ends, isolation=isolation)
+        async for fetched in consumer.fetches():
+            records[fetched.topic_partition.partition] += fetched.records
+        return records
+
+    async def append(self, topic: str, values: Sequence[bytes], partition: int = 0) -> int:
+        """Append keyless records with timestamp 0 as one batch; returns the base offset."""
+        records = [Record(0, 0, None, value) for value in values]
+        return (await self.client.append(topic, partition, records)).base_offset
+
+
+@asynccontextmanager
+async def service_bench(
+    folder: Path | str,
+    *,
+    filesystem: FileSystem | None = None,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    **settings: Any,
+) -> AsyncGenerator[ServiceBench, None]:
+    """Serve from `folder/data` (and `folder/data.store`, unless a store is given) for as long as the block
+    lasts.
+    """
+    values: dict[str, Any] = {**QUIET, "data_dir": f"{folder}/data", **settings}
+    values["config"] = {**QUIET_CONFIG, **values.get("config", {})}
+    async with (
+        Server(ServerSettings(**values), filesystem=filesystem, store=store, clock=clock) as server,
+        Client(f"127.0.0.1:{server.port}", retry=RetryPolicy(deadline_s=0)) as client,
+    ):
+        yield ServiceBench(server, client)

@@ -1,0 +1,253 @@
+"""The actors of the metadata protocol, with mock data instead of records: what they do is the protocol's,
+step by step.
+
+An actor does some jobs and ends. A store that fails makes it try again, as a service would; a shard that was
+claimed by somebody else makes an owner stop. `Manners` has the rules that live in actors rather than in the
+log, so that a test can take one away and see that the audit notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from stratalog.base.errors import (
+    FencedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+)
+from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
+from stratalog.remote.metadata.shard.partition_state import LiveSlice
+from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from tests.support.simulation.metadata_world import PARTITIONS, SETTINGS, TOPIC_IDS, Seat
+from tests.support.simulation.mock_objects import (
+    MockObject,
+    MockRecord,
+    MockSlice,
+    latest_by_key,
+    parse_mock_slices,
+)
+
+T = TypeVar("T")
+_KEYS = ("a", "b", "c")
+_PATIENCE = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """Rules that an actor keeps by itself. Taking one away is for tests of the audit."""
+
+    acknowledges_after_commit: bool = True
+    uses_fresh_names: bool = True
+    keeps_tombstones_unless_covering: bool = True
+    claims_cover_only_from_first_slice: bool = True
+    deletes_only_what_is_dropped: bool = True
+    deletes_only_what_is_folded: bool = True
+
+
+GOOD = Manners()
+
+
+def owner(seat: Seat, manners: Manners = GOOD, *, uploads: int = 4) -> None:
+    """Claims the shard, appends a few records, uploads them, and acknowledges what was committed."""
+    # An impatient one asks the store once, so that it has to live with outcomes that stay unknown.
+    settings = replace(SETTINGS, max_store_failures=seat.random.choice((1, 4)))
+    log = insist(lambda: seat.open_log("owner", settings))
+    epoch = insist(lambda: log.claim(seat.name, seat.ids.uuid()))
+    for _ in range(uploads):
+        slices = [_append(seat, log, tip) for tip in PARTITIONS if seat.random.random() < 0.7]
+        if not slices:
+            continue
+        try:
+            _upload(seat, log, epoch, slices, manners)
+        except FencedError:
+            return
+
+
+def _append(seat: Seat, log: MetadataLog, tip: TopicIdPartition) -> MockSlice:
+    """One or two records at the end of a partition as its owner knows it."""
+    base_offset = log.state().partition(tip).tiered_end_offset
+    records: list[MockRecord] = []
+    for offset in range(base_offset, base_offset + seat.random.randint(1, 2)):
+        key = seat.random.choice(_KEYS)
+        records.append(MockRecord(offset, key, seat.world.record_number, seat.random.random() < 0.3))
+        seat.world.record_number += 1
+    return MockSlice(tip, base_offset, records[-1].offset + 1, tuple(records))
+
+
+def _upload(seat: Seat, log: MetadataLog, epoch: int, slices: list[MockSlice], manners: Manners) -> None:
+    uploaded = _put_object(seat, log, slices, manners)
+    for _ in range(_PATIENCE):
+        if not manners.acknowledges_after_commit:
+            _acknowledge(seat, uploaded, AddOutcome(0, ()))
+        try:
+            outcome = log.add([(uploaded.ref, uploaded.entries())], epoch)
+        except StoreUnavailableError:
+            # It may have landed, or may yet. To ask again and to upload again are both safe.
+            if seat.random.random() < 0.5:
+                uploaded = _put_object(seat, log, slices, manners)
+            continue
+        _acknowledge(seat, uploaded, outcome)
+        # Nothing but an upload that was too slow is worth another try: a partition that moved or went is
+        # over.
+        if not any(refusal.reason == BORN_BEFORE_HORIZON for refusal in outcome.refused):
+            return
+        uploaded = _put_object(seat, log, slices, manners)
+
+
+def _acknowledge(seat: Seat, uploaded: MockObject, outcome: AddOutcome) -> None:
+    refused = {refusal.partition for refusal in outcome.refused}
+    for part in uploaded.slices:
+        if part.partition not in refused:
+            seat.world.audit.acknowledge(part.records)
+
+
+def _put_object(seat: Seat, log: MetadataLog, slices: list[MockSlice], manners: Manners) -> MockObject:
+    """Store an object. A name whose put had an unknown outcome is given up, and another one used."""
+    for _ in range(_PATIENCE):
+        name = log.next_object_name()
+        if not manners.uses_fresh_names:
+            name = f"{0:020}-{TOPIC_IDS[0]}"
+        uploaded = MockObject.build(name, slices)
+        try:
+            seat.store.put(log.layout.data_key(name), uploaded.data)
+        except StoreUnavailableError:
+            continue
+        return uploaded
+    raise StoreUnavailableError("the actor lost its patience")
+
+
+def compactor(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4) -> None:
+    """Replaces runs of slices by one object that has the last record of each key."""
+    log = insist(lambda: seat.open_log("compactor"))
+    for _ in range(jobs):
+        state = insist(log.refresh)
+        runs = _plan(seat, state, manners)
+        if not runs:
+            continue
+        try:
+            outputs = [_compact(seat, log, state, run, manners) for run in runs.values()]
+        except ObjectNotFoundError:
+            continue  # replaced and collected since: plan again
+        uploaded = _put_object(seat, log, outputs, manners)
+        covers = {
+            tip: not manners.claims_cover_only_from_first_slice or _is_covering(state, tip, run)
+            for tip, run in runs.items()
+        }
+        names = sorted({live.object_name for run in runs.values() for live in run})
+        replacement = partial(
+            log.replace,
+            runs,
+            names,
+            [(uploaded.ref, uploaded.entries())],
+            covers=covers,
+            drops_records=True,
+        )
+        insist_with_catalog(seat, replacement)
+
+
+def _plan(seat: Seat, state: ShardState, manners: Manners) -> dict[TopicIdPartition, tuple[LiveSlice, ...]]:
+    """A run of slices of each of some partitions."""
+    runs: dict[TopicIdPartition, tuple[LiveSlice, ...]] = {}
+    for tip in PARTITIONS:
+        slices = state.partition(tip).slices
+        if not slices or seat.random.random() < 0.3:
+            continue
+        first = 0 if seat.random.random() < 0.5 else seat.random.randrange(len(slices))
+        last = seat.random.randint(first + 1, len(slices))
+        if last - first >= 2 or first == 0 or not manners.claims_cover_only_from_first_slice:
+            runs[tip] = slices[first:last]
+    return runs
+
+
+def _is_covering(state: ShardState, tip: TopicIdPartition, run: tuple[LiveSlice, ...]) -> bool:
+    return state.partition(tip).slices[0] == run[0]
+
+
+def _compact(
+    seat: Seat, log: MetadataLog, state: ShardState, run: tuple[LiveSlice, ...], manners: Manners
+) -> MockSlice:
+    tip = run[0].entry.topic_id_partition
+    records: list[MockRecord] = []
+    for live in run:
+        data = insist(partial(seat.store.get, log.layout.data_key(live.object_name))).data
+        for part in parse_mock_slices(data):
+            if part.partition == tip:
+                records += [x for x in part.records if live.base_offset <= x.offset < live.end_offset]
+    strips = _is_covering(state, tip, run) or not manners.keeps_tombstones_unless_covering
+    kept = sorted(x for x in latest_by_key(records).values() if not (strips and x.is_tombstone))
+    return MockSlice(tip, run[0].base_offset, run[-1].end_offset, tuple(kept))
+
+
+def retention(seat: Seat, *, jobs: int = 3) -> None:
+    """Moves log starts, sometimes into the middle of a slice."""
+    log = insist(lambda: seat.open_log("retention"))
+    for _ in range(jobs):
+        state = insist(log.refresh)
+        tip = seat.random.choice(PARTITIONS)
+        partition = state.partition(tip)
+        if partition.log_start_offset < partition.tiered_end_offset:
+            offset = seat.random.randint(partition.log_start_offset, partition.tiered_end_offset)
+            insist_with_catalog(seat, partial(log.advance_log_start, {tip: offset}, epoch=None))
+
+
+def topic_dropper(seat: Seat) -> None:
+    """Drops a topic that the catalog says is deleted."""
+    log = insist(lambda: seat.open_log("retention"))
+    for _ in range(seat.random.randint(1, 6)):
+        insist(log.refresh)
+    seat.world.catalog_seq = 1
+    insist(lambda: log.drop_partitions(TOPIC_IDS[1], 1))
+
+
+def folder(seat: Seat, *, jobs: int = 3) -> None:
+    """Folds. What fails in the middle leaves orphans, nothing worse."""
+    log = insist(lambda: seat.open_log("folder"))
+    for _ in range(jobs):
+        insist(log.refresh)
+        insist(log.fold)
+
+
+def collector(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4) -> None:
+    """Deletes what was dropped, without a grace: the protocol must hold whatever the grace is."""
+    log = insist(lambda: seat.open_log("collector"))
+    for _ in range(jobs):
+        state = insist(log.refresh)
+        due = [
+            dropped
+            for dropped in state.dropped
+            if state.is_deletable(dropped) or not manners.deletes_only_what_is_folded
+        ]
+        keys = [dropped.key(log.layout) for dropped in due]
+        if not manners.deletes_only_what_is_dropped:
+            keys += [log.layout.data_key(name) for name in sorted(state.objects)[:1]]
+        if keys:
+            insist(partial(seat.store.delete_many, keys))
+            insist(partial(log.forget, [dropped.name for dropped in due]))
+
+
+def insist(act: Callable[[], T]) -> T:
+    """Do it again while the store is out of order."""
+    last_error: StoreUnavailableError | None = None
+    for _ in range(_PATIENCE):
+        try:
+            return act()
+        except StoreUnavailableError as error:
+            last_error = error
+    assert last_error is not None, "there was an error each time"
+    raise last_error
+
+
+def insist_with_catalog(seat: Seat, act: Callable[..., object]) -> None:
+    """Do something destructive with the catalog of now; leave it where somebody used a newer one
+    meanwhile.
+    """
+    try:
+        insist(partial(act, catalog_seq=seat.world.catalog_seq))
+    except PreconditionFailedError:
+        pass

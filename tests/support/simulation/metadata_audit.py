@@ -1,0 +1,229 @@
+"""Watches a store from outside, keeps what it must remember, and proves the protocol's invariants at every
+step.
+
+The audit sees every write that lands, whoever was told what about it. It follows the head commit by commit,
+so it notices at once when one is overwritten; it keeps every record that a commit has made readable, so it
+notices when one is there twice or lost; and it remembers every object ever written, so it can say what a
+commit meant even after the object is gone. It trusts neither the writers' judgement nor their views: only the
+bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stratalog.base.errors import LogStoreError
+from stratalog.base.types import TopicIdPartition
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.metadata.head.checkpoint import read_checkpoint, read_root
+from stratalog.remote.metadata.head.commit import Commit
+from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.shard.actions import SHARD_ACTIONS, Add, Replace
+from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.remote.metadata.shard.shard_builder import apply_commit
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.slice_entry import SliceEntry
+from stratalog.remote.store_layout import StoreLayout
+from tests.support.simulation.mock_objects import MockRecord, MockSlice, latest_by_key, parse_mock_slices
+
+
+class InvariantViolatedError(AssertionError):
+    """Something holds no more that the protocol promises."""
+
+
+class MetadataAudit:
+    """Not thread-safe: one actor runs at a time."""
+
+    def __init__(self, store: ObjectStore, layout: StoreLayout) -> None:
+        """`store` is the one beneath all faults."""
+        self._store = store
+        self._layout = layout
+        self._objects: dict[str, tuple[MockSlice, ...]] = {}
+        self._is_checked = False
+        self.head: Head | None = None
+        self.state = ShardState()
+        self.commits: list[Commit] = []
+        """Every commit that ever landed, in order."""
+        self.committed: dict[TopicIdPartition, dict[int, MockRecord]] = {}
+        self.acknowledged: set[int] = set()
+        """Numbers of the records that an owner has acknowledged as committed."""
+
+    def landed(self, key: str, data: bytes) -> None:
+        """A write has landed."""
+        self._is_checked = False
+        if key == self._layout.head_key:
+            self._head_landed(Head.decode(data, key, SHARD_ACTIONS))
+        elif key.startswith(self._layout.data_prefix):
+            name = key.removeprefix(self._layout.data_prefix)
+            slices = parse_mock_slices(data)
+            _require(self._objects.setdefault(name, slices) == slices, f"the name {name} was used twice")
+
+    def deleted(self) -> None:
+        """Objects were deleted."""
+        self._is_checked = False
+
+    def acknowledge(self, records: Sequence[MockRecord]) -> None:
+        """An owner says that these are committed."""
+        self._is_checked = False
+        self.acknowledged.update(record.number for record in records)
+
+    def check(self) -> None:
+        """Raises InvariantViolatedError."""
+        if self._is_checked or self.head is None:
+            return
+        keys = {found.key for found in self._store.list(self._layout.prefix)}
+        try:
+            self.state.check()
+        except AssertionError as error:
+            raise InvariantViolatedError(f"the state contradicts itself: {error}") from error
+        self._check_present(self.head, keys)
+        numbers = {record.number for records in self.committed.values() for record in records.values()}
+        _require(
+            self.acknowledged <= numbers,
+            f"acknowledged but not committed: {self.acknowledged - numbers}",
+        )
+        for tip, partition in self.state.partitions.items():
+            self._check_readable(tip, partition)
+        self._is_checked = True
+
+    def directory(self, ref: ObjectRef) -> Sequence[SliceEntry]:
+        """The directory of an object, even of one that is gone."""
+        return [part.entry() for part in self._objects[ref.name]]
+
+    def readable(self, partition: PartitionState) -> Iterator[MockRecord]:
+        """What a reader of a partition gets, in the order of its slices."""
+        for live in partition.slices:
+            for part in self._objects[live.object_name]:
+                if part.partition == live.entry.topic_id_partition:
+                    for record in part.records:
+                        in_slice = live.base_offset <= record.offset < live.end_offset
+                        if in_slice and record.offset >= partition.log_start_offset:
+                            yield record
+
+    def _head_landed(self, head: Head) -> None:
+        before = self.head
+        if before is None:
+            _require(head.seq == 0, "a new head has no commits")
+            self.head = head
+            return
+        _require(head.seq == before.seq + 1, f"commit {before.seq} was overwritten: head {head.seq} followed")
+        known = self.commits + [commit for commit in head.commits if commit.seq == head.seq]
+        _require(len(known) == head.seq, "the new commit is not in the head")
+        for commit in head.commits:
+            _require(known[commit.seq - 1].uuid == commit.uuid, f"commit {commit.seq} was overwritten")
+        _require(
+            [commit.seq for commit in head.commits] == list(range(head.folded_seq + 1, head.seq + 1)),
+            "a commit is neither in the checkpoint nor in the head",
+        )
+        self._commit_landed(known[-1])
+        if head.checkpoint is not None and head.checkpoint != before.checkpoint:
+            self._check_checkpoint(head)
+        self.head = head
+
+    def _commit_landed(self, commit: Commit) -> None:
+        before = self.state
+        for action in commit.actions:
+            if isinstance(action, Add):
+                _require(
+                    commit.epoch == before.epoch,
+                    f"a former owner (epoch {commit.epoch}) added under epoch {before.epoch}",
+                )
+                self._add_records(action)
+        try:
+            after = apply_commit(before, commit, self.directory)
+        except LogStoreError as error:
+            raise InvariantViolatedError(f"commit {commit.seq} cannot be applied: {error}") from error
+        _require(after.epoch >= before.epoch, "the epoch went back")
+        _require(after.horizon >= before.horizon, "the horizon went back")
+        _require(after.folded_seq >= before.folded_seq, "the checkpoint went back")
+        for tip, partition in before.partitions.items():
+            later = after.partitions.get(tip)
+            if later is not None:
+                _require(later.log_start_offset >= partition.log_start_offset, "log start went back")
+                _require(later.compacted_upto >= partition.compacted_upto, "compacted_upto went back")
+        self.commits.append(commit)
+        self.state = after
+
+    def _add_records(self, add: Add) -> None:
+        refused = {tip for tip, _ in add.refused}
+        for part in self._objects[add.object.name]:
+            if part.partition in refused:
+                continue
+            records = self.committed.setdefault(part.partition, {})
+            for record in part.records:
+                _require(record.offset not in records, f"offset {record.offset} was committed twice")
+                _require(
+                    record.number not in {known.number for known in records.values()},
+                    f"record {record.number} was committed twice",
+                )
+                records[record.offset] = record
+
+    def _check_checkpoint(self, head: Head) -> None:
+        """What was folded is what was there: a fresh reader sees the same state."""
+        assert head.checkpoint is not None, "the caller has one"
+        state = shard_from_parts(read_checkpoint(self._store, self._layout, head.checkpoint))
+        for commit in head.commits:
+            state = apply_commit(state, commit, self.directory)
+        _require(state.partitions == self.state.partitions, "a fold lost or changed slices")
+        _require(state.objects == self.state.objects, "a fold lost or changed objects")
+        _require(
+            state.dropped_objects == self.state.dropped_objects, "a fold lost or changed what is dropped"
+        )
+
+    def _check_present(self, head: Head, keys: set[str]) -> None:
+        layout = self._layout
+        for name in self.state.objects:
+            _require(layout.data_key(name) in keys, f"live object {name} is missing")
+        if head.checkpoint is not None:
+            _require(layout.checkpoint_key(head.checkpoint.name) in keys, "the checkpoint is missing")
+            for page in read_root(self._store, layout, head.checkpoint).pages:
+                _require(layout.page_key(page.name) in keys, f"page {page.name} of the checkpoint is missing")
+        if head.history is not None:
+            _require(layout.history_key(head.history.name) in keys, "the newest history object is missing")
+        for commit in head.commits:
+            for name in brought_by(commit):
+                _require(
+                    layout.data_key(name) in keys,
+                    f"inline commit {commit.seq} brings object {name}, which is gone",
+                )
+
+    def _check_readable(self, tip: TopicIdPartition, partition: PartitionState) -> None:
+        readable = list(self.readable(partition))
+        offsets = [record.offset for record in readable]
+        _require(offsets == sorted(set(offsets)), "a reader's offsets do not ascend")
+        committed = [
+            record
+            for record in self.committed.get(tip, {}).values()
+            if record.offset >= partition.log_start_offset
+        ]
+        _require(set(readable) <= set(committed), "a reader sees what was never committed")
+        seen, expected = _values(readable), _values(committed)
+        _require(seen == expected, f"the latest values are {seen}, they should be {expected}")
+        keys = [record.key for record in readable if record.offset < partition.compacted_upto]
+        _require(len(keys) == len(set(keys)), "below compacted_upto a key has two records")
+
+
+def brought_by(commit: Commit) -> list[str]:
+    """Names of the data objects that a commit brings."""
+    names: list[str] = []
+    for action in commit.actions:
+        match action:
+            case Add():
+                names.append(action.object.name)
+            case Replace():
+                names.extend(ref.name for ref in action.outputs)
+            case _:
+                pass
+    return names
+
+
+def _values(records: Sequence[MockRecord]) -> dict[str, int]:
+    latest = latest_by_key(records).items()
+    return {key: record.number for key, record in sorted(latest) if not record.is_tombstone}
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise InvariantViolatedError(what)

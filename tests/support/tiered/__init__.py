@@ -1,0 +1,1 @@
+"""Tiered logs for tests: stores, shards, oracles and S3 servers."""

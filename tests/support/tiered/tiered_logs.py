@@ -1,0 +1,162 @@
+"""The storage of a server without the server: local logs, the shard that it owns, uploads and retention by
+hand.
+
+Nothing runs by itself. A second instance over the same file system and store is the server after a restart;
+over another file system it is another machine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.stop_signal import StopSignal
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.objectstore.stoppable import StoppableObjectStore
+from stratalog.record.batch import decode_all
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
+from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.commit_settings import CommitSettings
+from stratalog.remote.metadata.ownership.ownership import ReconciledLog, claim_shard, reconcile_log
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.object_writer import ObjectWriterSettings
+from stratalog.remote.objects.slice_entry import SliceEntry
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import StoreLayout
+from stratalog.remote.tier.log_restore import restore_log
+from stratalog.remote.tier.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
+from stratalog.remote.tier.remote_reader import RemoteReader
+from stratalog.remote.tier.upload_report import UploadReport
+from stratalog.remote.tier.upload_run import UploadCandidate
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.manual_scheduler import ManualScheduler
+
+
+class TieredLogs:
+    """Not thread-safe: one test uses it."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        store: ObjectStore,
+        clock: ManualClock,
+        ids: IdGenerator,
+        *,
+        owner: str = "owner",
+        max_object_bytes: int = 1 << 20,
+        read_bytes: int = 1 << 20,
+        memory_bytes: int = 64 << 20,
+        commit_settings: CommitSettings | None = None,
+        stop: StopSignal | None = None,
+    ) -> None:
+        """`stop` ends what the uploader does."""
+        self.store = store
+        self.clock = clock
+        identity = StoreIdentity.open_or_create(store, ids)
+        writer = Writer("owner", owner)
+        self.catalog = Catalog.open(store, clock, random.Random(0), ids, identity, writer)
+        self.metadata = MetadataLog.open(
+            store,
+            clock,
+            random.Random(0),
+            ids,
+            identity,
+            0,
+            writer,
+            self._load_directory,
+            settings=commit_settings,
+        )
+        settings = LogManagerSettings(data_dirs=("/data",))
+        self.manager = LogManager.open(filesystem, clock, ManualScheduler(clock), ids, settings)
+        self.claimed = claim_shard(filesystem, ids, self.metadata, ("/data",), shard=0, owner=owner)
+        stop = stop or StopSignal()
+        self.uploader = RemoteLogManager(
+            filesystem,
+            StoppableObjectStore(store, stop),
+            clock,
+            self.metadata,
+            identity.store_id,
+            stop,
+            RemoteLogManagerSettings(
+                writer=ObjectWriterSettings(
+                    spool_directory="/spool", memory_bytes=memory_bytes, index_interval_bytes=100
+                ),
+                max_object_bytes=max_object_bytes,
+                read_bytes=read_bytes,
+            ),
+        )
+        self.reader = RemoteReader(store, self.metadata)
+        self.logs: dict[TopicPartition, UnifiedLog] = {}
+
+    def create_topic(
+        self, name: str, partition_count: int, config: Mapping[str, str] | None = None
+    ) -> TopicEntry:
+        """Create a topic and open its logs."""
+        topic = self.catalog.create(name, partition_count, config or {})
+        self.open_topic(topic)
+        return topic
+
+    def open_topic(self, topic: TopicEntry) -> dict[TopicPartition, ReconciledLog]:
+        """Open a topic's logs and compare them with the store."""
+        config = LogConfig.from_overrides(topic.config)
+        found: dict[TopicPartition, ReconciledLog] = {}
+        for partition in range(topic.partition_count):
+            name = TopicPartition(topic.name, partition)
+            log = self.manager.open_log(name, topic.topic_id, config)
+            found[name] = reconcile_log(self.manager, log, self.metadata, self.claimed)
+            self.logs[name] = found[name].log
+            restore_log(self.logs[name], self.reader)
+        return found
+
+    def append(self, log: UnifiedLog, records: Sequence[Record]) -> list[Record]:
+        """Append a batch; returns the records with their offsets."""
+        info = log.append_as_leader(encode_batch(records), self.claimed.epoch)
+        return [record._replace(offset=info.base_offset + number) for number, record in enumerate(records)]
+
+    def seal(self) -> None:
+        """Roll and flush every log, so that all of it may be uploaded."""
+        for log in self.logs.values():
+            log.roll()
+            log.flush()
+
+    def upload(self) -> UploadReport:
+        """One pass over all logs."""
+        candidates: list[UploadCandidate] = []
+        for log in self.logs.values():
+            topic = self.catalog.by_id(log.topic_id)
+            assert topic is not None
+            hashing = KeyHashing(topic.hash_key) if log.config.is_compacted else None
+            candidates.append(UploadCandidate(log, hashing))
+        return self.uploader.upload(candidates, epoch=self.claimed.epoch)
+
+    def tiered_records(self, log: UnifiedLog) -> list[Record]:
+        """Everything that a reader gets from the object store alone."""
+        tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
+        partition = self.metadata.refresh().partition(tip)
+        offset = partition.log_start_offset
+        found: list[Record] = []
+        while offset < partition.tiered_end_offset:
+            data = self.reader.read(tip, offset, 1 << 20)
+            found += [record for record in decode_all(data.batches) if record.offset >= offset]
+            offset = data.next_offset
+        return found
+
+    def close(self) -> None:
+        """Stop as a server stops that was asked to."""
+        self.manager.close()
+
+    def _load_directory(self, ref: ObjectRef) -> Sequence[SliceEntry]:
+        return read_directory(self.store, StoreLayout(0), ref)

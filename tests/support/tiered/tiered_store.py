@@ -1,0 +1,173 @@
+"""A shard of a store without a server: topics, uploads, compactors and readers, each by itself.
+
+Everything goes the way that a server takes (object files, metadata log, catalog), but a test decides what
+lies in which object, and reads back what a reader with all the time in the world would see.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
+
+from stratalog.base.clock import Clock
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.compactor import Compactor
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.batch import decode_all
+from stratalog.record.record import Record
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
+from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.slice_builder import SliceEnd
+from stratalog.remote.objects.slice_entry import SliceEntry
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import StoreLayout
+
+
+class TieredStore:
+    """Not thread-safe: one test uses it. Its compactors work on stores of their own, which may fail."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        store: ObjectStore,
+        clock: Clock,
+        ids: IdGenerator,
+        *,
+        directory: str = "/tiered",
+    ) -> None:
+        self.store = store
+        self.layout = StoreLayout(0)
+        self._filesystem = filesystem
+        self._clock = clock
+        self._ids = ids
+        self._directory = directory
+        self._identity = StoreIdentity.open_or_create(store, ids)
+        filesystem.make_directories(f"{directory}/uploads")
+        self.catalog = self.open_catalog(store, "owner")
+        self.metadata = self.open_metadata(store, "owner")
+        self._epoch = self.metadata.claim("owner", ids.uuid())
+
+    @property
+    def store_id(self) -> UUID:
+        return self._identity.store_id
+
+    def open_metadata(self, store: ObjectStore, kind: str) -> MetadataLog:
+        """Another actor's view of the shard."""
+
+        def load_directory(ref: ObjectRef) -> Sequence[SliceEntry]:
+            return read_directory(store, self.layout, ref)
+
+        return MetadataLog.open(
+            store,
+            self._clock,
+            random.Random(0),
+            self._ids,
+            self._identity,
+            0,
+            Writer(kind, kind),
+            load_directory,
+        )
+
+    def open_catalog(self, store: ObjectStore, kind: str) -> Catalog:
+        """Another actor's view of the topics."""
+        return Catalog.open(
+            store, self._clock, random.Random(0), self._ids, self._identity, Writer(kind, kind)
+        )
+
+    def compactor(
+        self,
+        store: ObjectStore | None = None,
+        change: Callable[[CompactionSettings], CompactionSettings] = lambda settings: settings,
+    ) -> Compactor:
+        """A compactor that works through `store` (this one's where None is given)."""
+        store = store or self.store
+        settings = change(CompactionSettings(spool_directory=f"{self._directory}/compaction"))
+        return Compactor(
+            self._filesystem,
+            store,
+            self._clock,
+            self._ids,
+            self.open_metadata(store, "compactor"),
+            self.open_catalog(store, "compactor"),
+            self.store_id,
+            settings,
+        )
+
+    def upload(
+        self,
+        slices: Mapping[TopicIdPartition, Sequence[bytes]],
+        *,
+        end_offsets: Mapping[TopicIdPartition, int] | None = None,
+        with_key_streams: bool = True,
+    ) -> str:
+        """One object with a slice for each partition, at its tiered end; returns the object's name.
+
+        A slice ends behind its last batch unless `end_offsets` says otherwise. Without key streams a
+        compacted topic's slices look like those of a topic that was plain when they were uploaded.
+        """
+        name = self.metadata.next_object_name()
+        header = ObjectHeader(
+            store_id=self.store_id, shard=0, epoch=self._epoch, kind=ObjectKind.UPLOAD, name=name
+        )
+        settings = ObjectWriterSettings(spool_directory=f"{self._directory}/uploads")
+        with ObjectWriter(self._filesystem, header, settings) as writer:
+            for tip in sorted(slices):
+                topic = self.topic(tip)
+                is_hashed = with_key_streams and "compact" in topic.config.get("cleanup.policy", "delete")
+                writer.begin_slice(
+                    tip.topic_id,
+                    topic.name,
+                    tip.partition,
+                    base_offset=self.partition(tip).tiered_end_offset,
+                    key_hashing=KeyHashing(topic.hash_key) if is_hashed else None,
+                )
+                writer.append(b"".join(slices[tip]))
+                writer.end_slice(SliceEnd((end_offsets or {}).get(tip, writer.next_offset)))
+            finished = writer.finish()
+            finished.store(self.store, self.layout)
+        outcome = self.metadata.add([(finished.ref, finished.entries)], self._epoch)
+        assert not outcome.refused, outcome.refused
+        return name
+
+    def advance_log_start(self, tip: TopicIdPartition, offset: int) -> None:
+        """As `DeleteRecords` does."""
+        self.metadata.advance_log_start({tip: offset}, epoch=self._epoch, catalog_seq=None)
+
+    def topic(self, tip: TopicIdPartition) -> TopicEntry:
+        """The partition's topic."""
+        topic = self.catalog.by_id(tip.topic_id)
+        assert topic is not None
+        return topic
+
+    def partition(self, tip: TopicIdPartition) -> PartitionState:
+        """The partition as the head has it now."""
+        return self.metadata.refresh().partition(tip)
+
+    def records(self, tip: TopicIdPartition) -> list[Record]:
+        """Every readable record, in the order of the slices."""
+        partition = self.partition(tip)
+        return [
+            record
+            for live in partition.slices
+            for record in decode_all(self.slice_data(live.object_name, live.entry))
+            if max(live.base_offset, partition.log_start_offset) <= record.offset < live.end_offset
+        ]
+
+    def slice_data(self, object_name: str, entry: SliceEntry) -> bytes:
+        """A slice's bytes."""
+        if entry.data_bytes == 0:
+            return b""
+        key = self.layout.data_key(object_name)
+        return self.store.get_range(key, entry.data_position, entry.data_bytes)

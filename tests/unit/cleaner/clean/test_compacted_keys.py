@@ -1,0 +1,248 @@
+"""Keys, values and their places: what a user of a compacted log may write, and finds again."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from stratalog.base.errors import LogStoreError
+from stratalog.log.read.isolation import Isolation
+from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.header import TimestampType
+from stratalog.record.record import Record
+from tests.support.cleaner.compacted_log import CONFIG, CompactedLog
+from tests.support.logs.log_consumer import Consumer
+from tests.support.logs.log_ledger import read_local
+
+WIDE = dataclasses.replace(CONFIG, segment_bytes=1 << 24)
+RETENTION_MS = CONFIG.delete_retention_ms
+RECORD_BITS = 31
+"""A segment's offsets are within 2 to the power of this."""
+
+
+def pairs(history: CompactedLog) -> list[tuple[int, bytes | None, bytes | None]]:
+    return [(one.offset, one.key, one.value) for one in history.read()]
+
+
+def test_a_tombstone_that_is_all_there_is_of_its_key_lives_out_its_time() -> None:
+    history = CompactedLog(WIDE)
+    history.put("gone")
+    history.clean_all()
+    assert pairs(history) == [(0, b"gone", None)]
+    history.machine.clock.advance(RETENTION_MS - 1)
+    history.put("a=1")
+    history.clean_all()
+    assert pairs(history) == [(0, b"gone", None), (1, b"a", b"1")]
+    history.machine.clock.advance(1)
+    history.put("b=1")
+    history.clean_all()
+    assert pairs(history) == [(1, b"a", b"1"), (2, b"b", b"1")]
+
+
+def test_a_key_that_is_written_again_after_its_tombstone_is_there() -> None:
+    history = CompactedLog(WIDE)
+    for value in ("k=1", "k", "k=2"):
+        history.put(value)
+        history.log.roll()
+    history.clean_all()
+    assert pairs(history) == [(2, b"k", b"2")]
+    history.put("k")
+    history.clean_all()
+    history.put("k=3")
+    history.machine.clock.advance(10 * RETENTION_MS)
+    history.clean_all()
+    assert pairs(history) == [(4, b"k", b"3")]
+
+
+def test_a_tombstone_whose_time_has_come_never_bares_an_older_value() -> None:
+    """Not even where the map is full before the clean comes to the tombstone."""
+    history = CompactedLog(dataclasses.replace(WIDE, segment_bytes=300))
+    for key in "abcdefgh":
+        history.put(f"{key}=1", f"{key}=2")
+    for key in "abcdefgh":
+        history.put(key)
+    history.log.roll()
+    for _ in range(30):
+        history.clean(key_count=1)
+        assert history.read_table() == history.table() == {}
+        history.machine.clock.advance(RETENTION_MS + 1)
+        history.put("other=1")
+        history.log.roll()
+        history.put("other")
+        assert history.read_table() == {}
+    history.clean_all(key_count=1)
+    assert {one.key for one in history.read()} <= {b"other"}
+
+
+def test_of_a_batch_only_what_is_superseded_goes() -> None:
+    history = CompactedLog(WIDE)
+    history.put("a=1", "b=1", "a=2", "c=1", "d", "a=3")
+    history.put("c=2", "e=1")
+    history.log.roll()
+    history.put("b=9")
+    history.clean()
+    assert pairs(history) == [
+        (1, b"b", b"1"),
+        (4, b"d", None),
+        (5, b"a", b"3"),
+        (6, b"c", b"2"),
+        (7, b"e", b"1"),
+        (8, b"b", b"9"),
+    ]
+
+
+def test_an_empty_key_is_a_key_and_an_empty_value_is_a_value() -> None:
+    history = CompactedLog(WIDE)
+    history.put("=1", "a=")
+    history.put("=", "a=x")
+    history.put("b=x", "b=")
+    history.clean_all()
+    history.machine.clock.advance(10 * RETENTION_MS)
+    history.put("z=z")
+    history.clean_all()
+    assert pairs(history) == [(2, b"", b""), (3, b"a", b"x"), (5, b"b", b""), (6, b"z", b"z")]
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_compacted_topic_takes_no_record_without_a_key(codec: Codec) -> None:
+    history = CompactedLog(WIDE)
+    keyless = encode_batch([Record(0, 0, b"k", b"v"), Record(0, 0, None, b"v")], codec=codec)
+    with pytest.raises(LogStoreError):
+        history.log.append_as_leader(keyless, 1)
+    assert history.log.log_end_offset == 0
+
+
+def test_records_without_a_key_from_before_it_was_compacted_go() -> None:
+    """To a cleaner such a record is invalid, so it is dropped; the empty key is not meant by that."""
+    history = CompactedLog(dataclasses.replace(WIDE, cleanup_policy=frozenset({"delete"})))
+    history.append([Record(0, history.now_ms, None, b"1"), Record(0, history.now_ms, b"", b"2")])
+    history.log.reconfigure(WIDE)
+    history.clean_all()
+    assert pairs(history) == [(1, b"", b"2")]
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("timestamp_type", TimestampType)
+def test_what_is_kept_is_kept_whole_in_every_codec(codec: Codec, timestamp_type: TimestampType) -> None:
+    history = CompactedLog(dataclasses.replace(WIDE, message_timestamp_type=timestamp_type))
+    headers = (("name", b"value"), ("name", b""), ("", None), ("ü", bytes(300)))
+    for number in range(4):
+        history.append(
+            [
+                Record(
+                    0, history.now_ms - 500 * number, b"k%d" % (key % 5), b"%d-%d" % (number, key), headers
+                )
+                for key in range(number, 10)
+            ],
+            codec=codec,
+        )
+        history.machine.clock.advance(1000)
+    history.put("k0", codec=codec)
+    history.clean_all()
+    assert history.read() == history.final_records()
+    kept = {header.codec for header in history.headers() if header.records_count > 0}
+    assert kept == {codec}
+    types = {header.timestamp_type for header in history.headers() if header.records_count > 0}
+    assert types == {timestamp_type}
+    history.machine.clock.advance(RETENTION_MS + 1)
+    history.put("z=z", codec=codec)
+    history.clean_all()
+    assert history.read() == [one for one in history.final_records() if one.value is not None]
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_keys_and_values_may_be_larger_than_the_cleaner_s_buffer(codec: Codec) -> None:
+    history = CompactedLog(WIDE)
+    chance = history.chance
+    large = [chance.randbytes(300_000) for _ in range(3)]
+    for number in range(3):
+        for key in (large[0], large[0][:-1] + b"x", b"small"):
+            value = large[(number + 1) % 3] if key != b"small" else b"%d" % number
+            history.append([Record(0, history.now_ms, key, value)], codec=codec)
+    history.append(
+        [Record(0, history.now_ms, large[1], b"") for _ in range(2)]
+        + [Record(0, history.now_ms, b"t", None)],
+        codec=codec,
+    )
+    history.clean_all()
+    assert history.read() == history.final_records()
+
+
+def test_a_batch_larger_than_max_message_bytes_was_lowered_to_is_cleaned() -> None:
+    history = CompactedLog(WIDE)
+    history.append([Record(0, history.now_ms, b"large", bytes(100_000))] * 3)
+    history.log.reconfigure(dataclasses.replace(WIDE, max_message_bytes=1000))
+    history.put("a=1")
+    history.clean_all()
+    assert history.read() == history.final_records()
+
+
+def test_a_partition_with_a_single_key_shrinks_to_its_last_record() -> None:
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=300))
+    for number in range(500):
+        history.put(f"k={number}")
+        if number % 50 == 49:
+            history.clean()
+    history.clean_all()
+    assert pairs(history) == [(499, b"k", b"499")]
+    # Segments are put together by the sizes that they had before: so it takes some cleans.
+    for number in range(500, 504):
+        history.put(f"k={number}")
+        history.clean_all()
+    assert pairs(history) == [(503, b"k", b"503")]
+    assert len(history.log.segments()) == 2
+
+
+@pytest.mark.parametrize("key_count", [1, 2, 7, 1000])
+def test_where_all_keys_are_distinct_everything_stays(key_count: int) -> None:
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=400))
+    for number in range(0, 120, 3):
+        history.put(*(f"k{number + delta}=v" for delta in range(3)))
+    history.clean_all(key_count)
+    assert history.read() == history.committed()
+
+
+def test_a_hundred_tiny_segments_become_few() -> None:
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=2000))
+    for number in range(100):
+        history.put(f"k{number % 60}={number}")
+        history.log.roll()
+    history.clean_all()
+    assert history.read() == history.final_records()
+    infos = history.log.segments()
+    assert len(infos) < 10
+    assert all(info.size_bytes <= 2000 for info in infos)
+
+
+def test_offsets_may_be_farther_apart_than_a_segment_reaches() -> None:
+    history = CompactedLog(WIDE)
+    far = 1 << RECORD_BITS
+    offsets = [0, far - 4, far, 3 * far + 5, 1 << 40, (1 << 62) + 1, (1 << 62) + far]
+    for number, offset in enumerate(offsets):
+        for delta, key in enumerate((b"same", b"k%d" % number)):
+            record = Record(offset + delta * 2, history.now_ms, key, b"%d" % number)
+            history.log.append_as_follower(encode_batch([record], base_offset=record.offset, leader_epoch=1))
+    before = read_local(history.log)
+    history.clean_all()
+    expected = [one for one in before if one.key != b"same" or one is before[-2]]
+    assert read_local(history.log) == expected
+    ends = [far + 1, (1 << 40) - 1, 1 << 61, (1 << 62) + 2]
+    for offset in ends:
+        consumer = Consumer(history.log, offset, Isolation.LOG_END)
+        while not consumer.records:
+            consumer.poll()
+        assert consumer.records[0] == next(one for one in expected if one.offset >= offset)
+    history.restart(is_clean=False)
+    assert read_local(history.log) == expected
+
+
+def test_the_smallest_map_there_is_cleans_everything_in_the_end() -> None:
+    history = CompactedLog(dataclasses.replace(CONFIG, segment_bytes=500))
+    for _ in range(60):
+        history.random_batch(key_count=12)
+    for producer_id in history.open_producers:
+        history.end(producer_id, committed=producer_id != 1)
+    history.clean_all(key_count=1)
+    assert history.read() == history.final_records()

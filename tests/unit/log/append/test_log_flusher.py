@@ -1,0 +1,222 @@
+"""When a log is made durable because its configuration says so, and what a sync that fails does."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.filesystem import AppendFile
+from stratalog.base.types import TopicPartition
+from stratalog.log.append.append_info import AppendInfo
+from stratalog.log.log_config import LogConfig
+from stratalog.log.read.isolation import Isolation
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from tests.support.logs.hooked_sync_file import HookedSyncFile
+from tests.support.logs.log_machine import PARTITION, LogMachine
+
+OTHER = TopicPartition("payments", 0)
+
+
+def batch(count: int = 1, base_offset: int = 0) -> bytes:
+    return encode_batch([Record(0, 1000, b"key", b"value")] * count, base_offset=base_offset)
+
+
+def syncs(disk: FaultyFileSystem) -> int:
+    return sum(name.startswith("sync ") and name.endswith(".log") for name in disk.trace)
+
+
+def test_by_default_nothing_is_flushed() -> None:
+    disk = FaultyFileSystem()
+    machine = LogMachine(disk)
+    log = machine.start()
+    log.append_group([batch(1000)] * 3, 1)
+    machine.clock.advance(10**9)
+    assert machine.manager is not None
+    machine.manager.tasks.flush_old()
+    assert (syncs(disk), log.recovery_point) == (0, 0)
+
+
+def test_so_many_records_and_no_more_wait_for_a_flush() -> None:
+    disk = FaultyFileSystem()
+    log = LogMachine(disk, LogConfig(flush_messages=5)).start()
+    for appended_count, flushed_count in ((2, 0), (4, 0), (5, 5), (9, 5), (10, 10)):
+        log.append_as_leader(batch(appended_count - log.log_end_offset), 1)
+        assert log.recovery_point == flushed_count
+    # An explicit flush is one, too.
+    log.append_as_leader(batch(4), 1)
+    assert log.flush() == 14
+    log.append_as_leader(batch(4), 1)
+    assert log.recovery_point == 14
+    log.append_end_transaction_marker(7, 0, 0, committed=True, leader_epoch=1)
+    assert log.recovery_point == 19
+    # Offsets count, as in Kafka: also those that nobody has.
+    copied = bytearray(batch(base_offset=30))
+    copied[12:16] = (1).to_bytes(4, "big")
+    log.append_as_follower(copied)
+    assert log.recovery_point == log.log_end_offset == 31
+
+
+def test_a_group_is_flushed_once() -> None:
+    disk = FaultyFileSystem()
+    log = LogMachine(disk, LogConfig(flush_messages=1)).start()
+    log.append_as_leader(batch(), 1)
+    before = syncs(disk)
+    outcomes = log.append_group([batch(2)] * 7 + [b"x" * 70], 1)
+    assert [isinstance(outcome, AppendInfo) for outcome in outcomes] == [True] * 7 + [False]
+    assert (syncs(disk) - before, log.recovery_point) == (1, 15)
+    log.append_group([b"x" * 70], 1)
+    assert syncs(disk) - before == 1
+
+
+@pytest.mark.parametrize("flush_messages", [1, 3, 8, 9])
+def test_a_power_loss_takes_less_than_flush_messages(flush_messages: int) -> None:
+    disk = MemoryFileSystem()
+    log = LogMachine(disk, LogConfig(flush_messages=flush_messages)).start()
+    for count in range(1, 9):
+        assert log.append_as_leader(batch(), 1).last_offset == count - 1
+        found = LogMachine(disk.after_crash(Survival(Kept.NONE, Kept.NONE))).start()
+        assert found.log_end_offset == count - count % flush_messages
+
+
+def test_altered_keys_hold_from_the_next_append_on() -> None:
+    log = LogMachine().start()
+    log.append_as_leader(batch(3), 1)
+    log.reconfigure(LogConfig(flush_messages=2))
+    assert log.recovery_point == 0
+    log.append_as_leader(batch(), 1)
+    assert log.recovery_point == 4
+    log.reconfigure(LogConfig())
+    log.append_as_leader(batch(3), 1)
+    assert log.recovery_point == 4
+
+
+def test_a_sync_that_fails_is_told_to_who_waits_for_it_and_takes_the_log_offline() -> None:
+    disk = FaultyFileSystem()
+    log = LogMachine(disk, LogConfig(flush_messages=2)).start()
+    log.append_as_leader(batch(), 1)
+    log.append_as_leader(batch(), 1)
+    log.append_as_leader(batch(), 1)
+    disk.fail_at(disk.operation_count + 3, number=errno.EIO)
+    outcomes = log.append_group([batch(), b"x" * 70], 1)
+    assert disk.trace[-1].startswith("sync ")
+    assert isinstance(outcomes[0], DataDirectoryError)
+    assert not isinstance(outcomes[1], AppendInfo | DataDirectoryError)
+    assert log.is_offline
+    # It never moves on without a sync that succeeded.
+    assert log.recovery_point == 2
+    with pytest.raises(DataDirectoryError, match="offline"):
+        log.append_as_leader(batch(), 1)
+    assert log.log_end_offset == 4
+
+
+class SlowDisk(MemoryFileSystem):
+    """Syncs the log of one partition only when it is told to. Thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_syncing = threading.Event()
+        self.may_finish = threading.Event()
+
+    def open_append(self, path: str) -> AppendFile:
+        file = super().open_append(path)
+        if f"/{PARTITION}/" in path and path.endswith(".log"):
+            return HookedSyncFile(file, self._wait)
+        return file
+
+    def _wait(self) -> None:
+        self.is_syncing.set()
+        assert self.may_finish.wait(30)
+
+
+def test_nobody_else_waits_for_a_flush() -> None:
+    disk = SlowDisk()
+    machine = LogMachine(disk, LogConfig(flush_messages=3))
+    log = machine.start()
+    assert machine.manager is not None
+    other = machine.manager.open_log(OTHER, UUID(int=8), machine.config)
+    log.append_as_leader(batch(2), 1)
+    waiting = threading.Thread(target=lambda: log.append_as_leader(batch(), 1))
+    waiting.start()
+    assert disk.is_syncing.wait(30)
+    # Another partition is flushed meanwhile, and this one appended to and read.
+    other.append_as_leader(batch(3), 1)
+    assert other.recovery_point == 3
+    appended: list[AppendInfo] = []
+    follower = threading.Thread(target=lambda: appended.append(log.append_as_leader(batch(), 1)))
+    follower.start()
+    while log.log_end_offset < 4:
+        assert follower.is_alive()
+    assert log.recovery_point == 0
+    assert log.read(0, 1000, Isolation.LOG_END).next_offset == 4
+    disk.may_finish.set()
+    waiting.join(30)
+    follower.join(30)
+    # The second one waited for the first one's flush, which left too little for another.
+    assert appended[0].base_offset == 3
+    assert log.recovery_point == 3
+
+
+def test_records_wait_no_longer_than_flush_ms_and_the_period_of_the_task() -> None:
+    disk = FaultyFileSystem()
+    machine = LogMachine(disk, LogConfig(flush_ms=5000))
+    log = machine.start()
+    manager = machine.manager
+    assert manager is not None
+    log.append_as_leader(batch(2), 1)
+    machine.clock.advance(4999)
+    manager.tasks.flush_old()
+    assert log.recovery_point == 0
+    machine.clock.advance(1)
+    manager.tasks.flush_old()
+    assert log.recovery_point == 2
+    # From flush to flush, whoever asked for it; and only where there is something to flush.
+    log.append_as_leader(batch(), 1)
+    machine.clock.advance(3000)
+    log.flush()
+    log.append_as_leader(batch(), 1)
+    machine.clock.advance(3000)
+    manager.tasks.flush_old()
+    assert log.recovery_point == 3
+    machine.clock.advance(2000)
+    manager.tasks.flush_old()
+    assert log.recovery_point == 4
+    before = disk.operation_count
+    machine.clock.advance(50_000)
+    manager.tasks.flush_old()
+    assert disk.operation_count == before
+    log.append_as_leader(batch(), 1)
+    manager.tasks.flush_old()
+    assert log.recovery_point == 5
+    log.reconfigure(LogConfig(flush_ms=0))
+    log.append_as_leader(batch(), 1)
+    manager.tasks.flush_old()
+    assert log.recovery_point == 6
+
+
+def test_one_log_that_cannot_be_flushed_keeps_no_other_from_it() -> None:
+    disk = FaultyFileSystem()
+    machine = LogMachine(disk, LogConfig(flush_ms=1))
+    log = machine.start()
+    manager = machine.manager
+    assert manager is not None
+    other = manager.open_log(OTHER, UUID(int=8), machine.config)
+    for each in (log, other):
+        each.append_as_leader(batch(), 1)
+    machine.clock.advance(1)
+    # Its disk is full, and works for the other one.
+    disk.fail_at(disk.operation_count + 1, number=errno.ENOSPC)
+    with pytest.raises(DataDirectoryError, match="offline") as failure:
+        manager.tasks.flush_old()
+    assert failure.value.fields["path"] == log.directory
+    assert (log.is_offline, log.recovery_point, other.recovery_point) == (True, 0, 1)
+    # It was said once.
+    manager.tasks.flush_old()
+    manager.let_go(OTHER)
+    other.flush_if_old()

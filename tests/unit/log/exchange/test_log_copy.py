@@ -1,0 +1,289 @@
+"""A copy of a log, step by step, and the exchange of the two. Moves between log directories are tested with
+the log manager."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.base.errors import (
+    CorruptRecordError,
+    DataDirectoryError,
+    UnsupportedOperationError,
+)
+from stratalog.log.directory_health import DirectoryHealth
+from stratalog.log.exchange.log_copy import LogCopy, LogPlace
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch import decode_all
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from tests.support.logs.log_ledger import LogLedger
+from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
+
+CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100, remote_storage_enable=False, retention_ms=-1)
+FUTURE_DIR, NEW_DIR = "/other/future", "/other/orders-0"
+
+
+class Copying:
+    """A log with some records, and a copy that has nothing yet. Used by one thread."""
+
+    def __init__(self, config: LogConfig = CONFIG, batch_count: int = 12) -> None:
+        self.disk = MemoryFileSystem()
+        self.machine = LogMachine(self.disk, config)
+        self.log = self.machine.start()
+        self.ledger = LogLedger()
+        for _ in range(batch_count):
+            self.append()
+        self.disk.make_directories(FUTURE_DIR)
+        self.copy = self.log.copy_to(FUTURE_DIR)
+
+    def append(self, count: int = 5) -> None:
+        self.ledger.append(self.log, [self.ledger.batch(count)])
+
+    def commit(self) -> LogPlace:
+        self.disk.rename(FUTURE_DIR, NEW_DIR)
+        self.disk.rename(PARTITION_DIR, "/data/left")
+        return LogPlace(NEW_DIR, DirectoryHealth("/other"))
+
+    def catch_up(self, max_bytes: int = 1 << 20) -> int:
+        """The number of steps."""
+        count = 0
+        while self.copy.advance(max_bytes):
+            count += 1
+        return count
+
+    def relocate(self) -> bool:
+        return self.log.relocate(self.copy, self.commit)
+
+    def verify(self) -> None:
+        assert self.log.directory == NEW_DIR
+        self.ledger.verify(self.log, after_crash=False)
+        self.append()
+        self.ledger.verify(self.log, after_crash=False)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 100, 700, 1 << 20])
+def test_steps_are_bounded_and_add_up(max_bytes: int) -> None:
+    copying = Copying()
+    size_bytes, largest_bytes = copying.log.size_bytes, 0
+    copied_bytes = 0
+    batch_bytes = len(copying.ledger.batch(5))
+    while step_bytes := copying.copy.advance(max_bytes):
+        largest_bytes = max(largest_bytes, step_bytes)
+        copied_bytes += step_bytes
+        assert copying.copy.copied_bytes == copied_bytes
+        assert copying.copy.remaining_bytes == size_bytes - copied_bytes
+    assert copied_bytes == size_bytes
+    # A batch goes as a whole, and a step ends where a segment does.
+    assert batch_bytes <= largest_bytes <= max(max_bytes, batch_bytes + 3)
+    assert copying.relocate()
+    copying.verify()
+
+
+def test_a_log_without_records_is_copied_too() -> None:
+    copying = Copying(batch_count=0)
+    assert copying.catch_up() == 0
+    assert copying.relocate()
+    copying.verify()
+
+
+@pytest.mark.parametrize("appends_before", [0, 1])
+def test_the_copy_follows_what_happens_to_the_log(appends_before: int) -> None:
+    copying = Copying()
+    log = copying.log
+    steps = 0
+    while copying.copy.advance(300):
+        steps += 1
+        if steps < 30:
+            copying.append(1 + steps % 7)
+        if steps % 9 == 4:
+            log.roll()
+        if steps % 11 == 5:
+            log.increment_log_start_offset(log.segments()[1].base_offset + 1)
+            log.delete_old_segments()
+            copying.ledger.note_starts(log)
+    copying.copy.prepare()
+    assert copying.copy.durable_end_offset == log.log_end_offset
+    for _ in range(appends_before):
+        copying.append()
+    assert copying.relocate()
+    copying.verify()
+    # What the log had dropped is not in the copy.
+    bases = {int(name[:20]) for name in copying.disk.list_directory(NEW_DIR) if name.endswith(".log")}
+    assert bases == {segment.base_offset for segment in log.segments()}
+
+
+def test_all_that_was_copied_may_go() -> None:
+    copying = Copying()
+    copying.catch_up()
+    copying.log.increment_log_start_offset(copying.log.log_end_offset)
+    copying.log.delete_old_segments()
+    copying.ledger.note_starts(copying.log)
+    copying.append()
+    assert copying.relocate()
+    copying.verify()
+
+
+def test_a_log_that_has_grown_too_much_stays_for_now() -> None:
+    copying = Copying()
+    copying.catch_up()
+    copying.log.roll()
+    copying.log.roll()
+    for _ in range(20):
+        copying.append(18)
+    assert not copying.copy.is_close
+    assert not copying.relocate()
+    assert copying.log.directory == PARTITION_DIR
+    copying.append()
+    copying.catch_up()
+    assert copying.relocate()
+    copying.verify()
+
+
+def test_a_batch_that_is_larger_than_a_step_goes_as_a_whole() -> None:
+    copying = Copying(LogConfig(remote_storage_enable=False), batch_count=0)
+    values = [bytes([number]) * 100_000 for number in range(5)]
+    for value in values:
+        copying.log.append_as_leader(encode_batch([Record(0, 1000, None, value)]), 1)
+    assert copying.catch_up(1000) == 5
+    assert copying.relocate()
+    found = [decode_all(copying.log.read(offset, 1).batches)[0].value for offset in range(5)]
+    assert found == values
+
+
+def test_holes_between_and_in_segments_are_kept() -> None:
+    copying = Copying(batch_count=2)
+    log = copying.log
+
+    def replicate(base_offset: int) -> None:
+        """As a log comes that compaction has been at."""
+        origin = LogMachine(config=CONFIG).start(start_offset=base_offset)
+        origin.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v")] * 3), 1)
+        log.append_as_follower(origin.read(base_offset, 1000).batches)
+
+    for base_offset in (20, 40, 41 + 2**20, 2**33, 2**33 + 10):
+        replicate(base_offset)
+    before = [(one.base_offset, one.end_offset, one.size_bytes) for one in log.segments()]
+    copying.catch_up(80)
+    assert copying.relocate()
+    assert [(one.base_offset, one.end_offset, one.size_bytes) for one in log.segments()] == before
+    log.check()
+    for offset, found in ((11, 20), (24, 40), (2**30, 2**33), (2**33 + 5, 2**33 + 10)):
+        assert decode_all(log.read(offset, 1).batches)[0].offset == found
+
+
+@pytest.mark.parametrize("offset", [3, 20, 55, 500])
+def test_a_log_that_was_cut_cannot_be_followed(offset: int) -> None:
+    copying = Copying()
+    copying.catch_up()
+    if offset == 500:
+        copying.ledger.restart_at(copying.log, offset)
+    else:
+        copying.ledger.truncate_to(copying.log, offset)
+    for follow in (lambda: copying.copy.advance(1000), copying.copy.prepare, copying.relocate):
+        with pytest.raises(UnsupportedOperationError, match="truncated or compacted"):
+            follow()
+    copying.append()
+    copying.ledger.verify(copying.log, after_crash=False)
+
+
+def test_the_checksum_of_every_batch_is_proved() -> None:
+    copying = Copying()
+    path = copying.log.local_segments[1].path
+    data = bytearray(copying.disk.read_file(path))
+    file = copying.disk.open_append(path)
+    for position in range(0, len(data), 97):
+        damaged = bytearray(data)
+        damaged[position] ^= 1
+        file.truncate(0)
+        file.append([bytes(damaged)])
+        copying.copy = fresh_copy(copying)
+        with pytest.raises(CorruptRecordError) as failure:
+            copying.catch_up()
+        assert failure.value.fields["path"] == path
+    file.truncate(0)
+    file.append([bytes(data)])
+
+
+def fresh_copy(copying: Copying) -> LogCopy:
+    copying.disk.remove_tree(FUTURE_DIR)
+    copying.disk.make_directories(FUTURE_DIR)
+    return copying.log.copy_to(FUTURE_DIR)
+
+
+def test_damaged_indexes_are_not_copied() -> None:
+    copying = Copying()
+    copying.log.flush()
+    sealed = copying.log.local_segments.sealed
+    for segment in sealed:
+        for suffix in ("index", "timeindex"):
+            path = segment.path.replace(".log", f".{suffix}")
+            data = copying.disk.read_file(path)
+            file = copying.disk.open_append(path)
+            file.truncate(0)
+            file.append([bytes(byte ^ 0x55 for byte in data)])
+    copying.catch_up()
+    assert copying.relocate()
+    copying.verify()
+
+
+def test_a_commit_that_fails_leaves_the_log_where_it_is() -> None:
+    copying = Copying()
+    copying.catch_up()
+
+    def refuse() -> LogPlace:
+        raise DataDirectoryError("not now", path=NEW_DIR)
+
+    with pytest.raises(DataDirectoryError, match="not now"):
+        copying.log.relocate(copying.copy, refuse)
+    copying.append()
+    copying.ledger.verify(copying.log, after_crash=False)
+    assert copying.log.directory == PARTITION_DIR
+
+
+def test_where_nobody_knows_what_a_commit_has_done_the_log_is_offline() -> None:
+    copying = Copying()
+    copying.catch_up()
+
+    def fail() -> LogPlace:
+        raise OSError(5, "input/output error")
+
+    with pytest.raises(DataDirectoryError, match="offline"):
+        copying.log.relocate(copying.copy, fail)
+    assert copying.log.is_offline
+
+
+def test_a_closed_log_is_not_copied() -> None:
+    copying = Copying()
+    copying.catch_up()
+    copying.machine.stop()
+    for follow in (lambda: copying.copy.advance(1000), copying.copy.prepare, copying.relocate):
+        with pytest.raises(Exception, match="closed"):
+            follow()
+
+
+def test_who_reads_old_segments_finds_no_files_of_a_later_log() -> None:
+    """A reader may still have the segments of before when the log is back where it was."""
+    copying = Copying()
+    old: UnifiedLog = copying.log
+    segments = old.local_segments
+    copying.catch_up()
+    assert copying.relocate()
+    copying.disk.make_directories(PARTITION_DIR)
+    for segment in segments:
+        copying.disk.open_append(segment.path).append([b"another log's"])
+        with pytest.raises(FileNotFoundError):
+            segment.read_bytes(0, 10)
+
+
+def test_what_comes_behind_a_sync_is_synced_too() -> None:
+    copying = Copying()
+    copying.catch_up()
+    copying.copy.prepare()
+    copying.append(1)
+    assert copying.relocate()
+    path = f"{NEW_DIR}/{copying.log.active_base_offset:020d}.log"
+    copying.disk.sync_directory("/other")
+    found = copying.disk.after_crash(Survival(Kept.NONE, Kept.ALL))
+    assert found.read_file(path) == copying.disk.read_file(path) != b""

@@ -1,0 +1,413 @@
+"""Segments that take the place of others: who may still read what, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import pytest
+
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.cleaner.clean.segment_writer import SegmentWriter
+from stratalog.log.exchange.cleaned_segment import CleanedSegment
+from stratalog.log.read.isolation import Isolation
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch import batches
+from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
+from stratalog.segment.log_segment import LogSegment
+from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from tests.support.cleaner.cleaning_history import CONFIG, CleaningHistory
+from tests.support.logs.log_consumer import Consumer
+from tests.support.logs.log_ledger import read_local
+from tests.support.logs.log_machine import NEVER_MS, LogMachine
+
+
+def filled(seed: int = 3, disk: FaultyFileSystem | None = None) -> CleaningHistory:
+    history = CleaningHistory(random.Random(seed), disk)
+    for number in range(40):
+        history.write()
+        history.write_as(1)
+        if number % 5 == 0:
+            history.end_transaction(1, committed=number % 2 == 0)
+    history.end_transaction(1, committed=False)
+    history.log.roll()
+    history.write()
+    return history
+
+
+def copied(log: UnifiedLog, group: Sequence[LogSegment]) -> CleanedSegment:
+    """The batches of the group, as they are."""
+    writer = SegmentWriter(log.segment_exchange.resources, log.directory, group[0].base_offset, 100)
+    for segment in group:
+        writer.write(segment.read_bytes(0, segment.size_bytes))
+        if segment.has_aborted:
+            writer.add_aborted(segment.indexes().transaction_index.to_bytes())
+    return writer.finish(7000)
+
+
+def replace(log: UnifiedLog, cleaned: Sequence[CleanedSegment], replaced: Sequence[LogSegment]) -> bool:
+    return log.segment_exchange.replace(cleaned, replaced, lambda _: None)
+
+
+class Exchange:
+    """A filled log that is durable, and a copy of some of its segments that is to take their place. Used by
+    one thread."""
+
+    def __init__(self, disk: FaultyFileSystem) -> None:
+        self.disk, self.history = disk, filled(disk=disk)
+        self.log = self.history.log
+        self.log.flush()
+        self.before, self.group = read_local(self.log), self.log.local_segments[1:3]
+        self.cleaned = copied(self.log, self.group)
+
+    def run(self) -> bool:
+        return replace(self.log, [self.cleaned], self.group)
+
+    def require_found(self) -> None:
+        """Another process finds the same log, where this one is killed now and where the power fails."""
+        for survival in (Survival(Kept.ALL, Kept.ALL), Survival(Kept.NONE, Kept.NONE)):
+            machine = LogMachine(self.disk.reopened(survival), CONFIG, producer_id_expiration_ms=NEVER_MS)
+            assert read_local(machine.start()) == self.before
+
+
+def test_readers_that_have_an_old_segment_do_not_read_the_new_file_of_its_name() -> None:
+    log = filled().log
+    old = log.local_segments[0]
+    assert old.read_bytes(0, 61)
+    assert replace(log, [copied(log, [old])], [old])
+    assert log.local_segments[0] is not old
+    assert log.local_segments[0].path == old.path
+    for ask in (
+        lambda: old.read_bytes(0, 61),
+        lambda: old.position_of(old.base_offset),
+        lambda: list(old.batches()),
+        old.lend,
+    ):
+        with pytest.raises(FileNotFoundError):
+            ask()
+
+
+def test_aborted_transactions_of_an_old_segment_are_not_those_of_the_new_one() -> None:
+    log = filled().log
+    old = next(segment for segment in log.local_segments if segment.has_aborted)
+    assert replace(log, [copied(log, [old])], [old])
+    with pytest.raises(FileNotFoundError):
+        old.collect_aborted(0, old.end_offset)
+
+
+def test_a_reader_that_has_the_file_open_finishes() -> None:
+    log = filled().log
+    old = log.local_segments[0]
+    expected = [located.header for located in old.batches()]
+    reading = old.batches()
+    found = [next(reading).header]
+    assert replace(log, [copied(log, log.local_segments[:2])], log.local_segments[:2])
+    found += [located.header for located in reading]
+    assert found == expected
+
+
+def test_merged_segments_are_the_same_log() -> None:
+    history = filled()
+    log = history.log
+    before = read_local(log)
+    aborted = log.aborted_transactions(0, log.last_stable_offset)
+    group = log.local_segments[1:4]
+    assert replace(log, [copied(log, group)], group)
+    log.check()
+    assert read_local(log) == before
+    assert log.aborted_transactions(0, log.last_stable_offset) == aborted
+    bases = [segment.base_offset for segment in log.local_segments]
+    assert group[1].base_offset not in bases
+    assert log.is_changed
+    history.restart(is_clean=False)
+    history.restart(is_clean=True)
+    assert [segment.base_offset for segment in history.log.local_segments] == bases
+
+
+def test_what_is_not_in_the_log_any_more_is_not_replaced() -> None:
+    log = filled().log
+    group = log.local_segments[:2]
+    cleaned = copied(log, group)
+    log.increment_log_start_offset(group[1].base_offset)
+    log.delete_old_segments()
+    segments = log.local_segments
+    assert not replace(log, [cleaned], group)
+    assert log.local_segments is segments
+    names = log.segment_exchange.resources.filesystem.list_directory(log.directory)
+    assert not [name for name in names if name.endswith(CLEANED_SUFFIX)]
+    log.check()
+
+
+def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
+    """A machine dies in the midst of it: what is found is the old segments or the new ones."""
+    trace: list[str] = []
+    for operation in range(400):
+        disk = FaultyFileSystem()
+        exchange = Exchange(disk)
+        exchange.history.machine.checkpoint()
+        file = disk.open_append(exchange.log.local_segments[0].path + CLEANED_SUFFIX)
+        file.append([b"half of a batch"])
+        file.close()
+        first_operation = disk.operation_count + 1
+        if operation == 0:
+            assert exchange.run()
+            trace = disk.trace[first_operation - 1 :]
+            continue
+        if operation > len(trace):
+            break
+        if trace[operation - 1].split(" ")[0] not in ("rename", "unlink", "sync_directory"):
+            continue
+        disk.crash_at(first_operation + operation - 1)
+        with pytest.raises(SimulatedCrash):
+            exchange.run()
+        exchange.require_found()
+    assert len(trace) > 10
+
+
+def test_the_active_segment_is_never_replaced() -> None:
+    log = filled().log
+    group = log.local_segments[-2:]
+    assert not replace(log, [copied(log, group)], group)
+    log.check()
+
+
+class Refusing(FaultyFileSystem):
+    """Lets one rename, or one sync of a directory, fail with `number`: after `count` that go well. Where
+    `part` is 1 it is done all the same."""
+
+    operation = ""
+    count = number = part = 0
+    is_met = False
+
+    def refuse(self, operation: str, count: int, number: int, part: int = 0) -> None:
+        self.operation, self.count, self.number, self.is_met = operation, count, number, False
+        self.part = part
+
+    def next_fate(self, name: str, path: str) -> Fate | None:
+        fate = super().next_fate(name, path)
+        if fate is None and name == self.operation and not self.is_met:
+            self.is_met = self.count == 0
+            self.count -= 1
+            if self.is_met:
+                return Fate(self.part, OSError(self.number, os.strerror(self.number), path))
+        return fate
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EPERM])
+def test_whichever_rename_is_refused_the_log_has_the_old_segments_or_the_new_ones(number: int) -> None:
+    """For want of space alone the log is never taken offline; nor before an old file was renamed."""
+    offline_count, ordinal = 0, 0
+    while True:
+        disk = Refusing()
+        exchange = Exchange(disk)
+        log, group = exchange.log, exchange.group
+        disk.refuse("rename", ordinal, number)
+        ordinal += 1
+        try:
+            exchange.run()
+        except (OSError, DataDirectoryError) as failure:
+            assert not isinstance(failure, OSError) or failure.errno == number  # noqa: PT017 - one of two errors
+        if not disk.is_met:
+            break
+        exchange.require_found()
+        if log.is_offline:
+            assert number == errno.EPERM
+            assert group[0].is_dropped
+            offline_count += 1
+            continue
+        assert read_local(log) == exchange.before
+        log.check()
+        names = disk.inner.list_directory(log.directory)
+        assert not [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
+        if group[0] in log.local_segments:
+            assert replace(log, [copied(log, group)], group)
+        assert read_local(log) == exchange.before
+        exchange.history.write()
+    assert ordinal > 8
+    assert (offline_count > 0) == (number == errno.EPERM)
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOSPC, errno.EPERM])
+def test_a_rename_that_was_done_and_is_said_to_have_failed_loses_nothing(number: int) -> None:
+    """A request that was sent twice finds what the first one has left, for one."""
+    ordinal = offline_count = 0
+    while True:
+        disk = Refusing()
+        exchange = Exchange(disk)
+        log = exchange.log
+        disk.refuse("rename", ordinal, number, part=1)
+        ordinal += 1
+        with suppress(OSError, DataDirectoryError):
+            exchange.run()
+        if not disk.is_met:
+            break
+        offline_count += log.is_offline
+        if not log.is_offline:
+            assert read_local(log) == exchange.before
+            log.check()
+        exchange.require_found()
+    assert ordinal > 8
+    assert offline_count > 0
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_where_nobody_can_tell_whether_a_file_was_renamed_its_copy_stays(part: int) -> None:
+    """Neither the rename nor a look at the old name says anything."""
+    rehearsal = FaultyFileSystem()
+    assert Exchange(rehearsal).run()
+    exchange = Exchange(disk := FaultyFileSystem())
+    old_path = exchange.group[0].path
+    [rename, *_] = [n for n, one in enumerate(rehearsal.trace, 1) if one.startswith(f"rename {old_path} ")]
+    disk.fail_at(rename, number=errno.EPERM, part=part)
+    disk.fail_at(rename + 1, number=errno.EMFILE)
+    with pytest.raises(DataDirectoryError):
+        exchange.run()
+    assert disk.trace[rename] == f"open_read {old_path}"
+    assert exchange.log.is_offline
+    exchange.require_found()
+
+
+def test_a_clean_whose_flush_finds_no_descriptor_leaves_nothing() -> None:
+    disk = Refusing()
+    log = filled(disk=disk).log
+    group = log.local_segments[:2]
+    cleaned = copied(log, group)
+    disk.refuse("sync_directory", 0, errno.EMFILE)
+    with pytest.raises(DataDirectoryError, match="correct what the reason says"):
+        replace(log, [cleaned], group)
+    assert not [name for name in disk.inner.list_directory(log.directory) if name.endswith(CLEANED_SUFFIX)]
+    assert not log.is_offline
+    assert replace(log, [copied(log, group)], group)
+    log.check()
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_file_that_is_not_what_was_written_replaces_nothing(cut: int) -> None:
+    history = filled()
+    log = history.log
+    group = log.local_segments[:1]
+    cleaned = copied(log, group)
+    disk = history.machine.disk
+    assert isinstance(disk, MemoryFileSystem)
+    path = group[0].path + CLEANED_SUFFIX
+    data = bytearray(disk.read_file(path))
+    data[-1] ^= 1
+    file = disk.open_append(path)
+    file.truncate(0)
+    file.append([bytes(data[: len(data) - cut])])
+    segments = log.local_segments
+    with pytest.raises(CorruptRecordError, match="does not hold what was written"):
+        replace(log, [cleaned], group)
+    assert log.local_segments is segments
+    log.check()
+
+
+@pytest.mark.parametrize("call_count", [1, 2])
+def test_reading_back_may_be_ended(call_count: int) -> None:
+    history = filled()
+    log = history.log
+    group, records = log.local_segments[:3], read_local(log)
+    cleaned = copied(log, group)
+    asked: list[int] = []
+
+    def on_read(size_bytes: int) -> None:
+        asked.append(size_bytes)
+        if len(asked) == call_count:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        log.segment_exchange.replace([cleaned], group, on_read)
+    assert asked[0] == cleaned.size_bytes
+    names = history.machine.disk.list_directory(log.directory)
+    assert not [name for name in names if name.endswith(CLEANED_SUFFIX)]
+    assert read_local(log) == records
+    log.check()
+
+
+def test_batches_that_are_not_sound_are_not_written() -> None:
+    log = filled().log
+    segment = log.local_segments[0]
+    data = segment.read_bytes(0, segment.size_bytes)
+    second = next(position for position, _ in batches(data) if position > 0)
+    writer = SegmentWriter(log.segment_exchange.resources, log.directory, 0, 100)
+    writer.write(data[second:])
+    with pytest.raises(CorruptRecordError):
+        writer.write(data[:second])
+    flipped = bytearray(data)
+    flipped[second - 1] ^= 1
+    writer = SegmentWriter(log.segment_exchange.resources, log.directory, 0, 100)
+    with pytest.raises(CorruptRecordError):
+        writer.write(bytes(flipped))
+
+
+class Beside:
+    """Threads that read a log again and again until they are told to stop."""
+
+    def __init__(self, log: UnifiedLog) -> None:
+        self.failures: list[BaseException] = []
+        self.is_done = threading.Event()
+        self.pass_counts = [0, 0, 0]
+        self._log = log
+        self._threads = [
+            threading.Thread(target=self._run, args=(number, work))
+            for number, work in enumerate((self._read_slowly, self._read_fast, self._look_up))
+        ]
+
+    def __enter__(self) -> Beside:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_done.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int, work: Callable[[], None]) -> None:
+        try:
+            while not self.is_done.is_set() or self.pass_counts[number] == 0:
+                work()
+                self.pass_counts[number] += 1
+        except BaseException as failure:  # noqa: BLE001 - shown by the test
+            self.failures.append(failure)
+
+    def _read_slowly(self) -> None:
+        self._read(1)
+
+    def _read_fast(self) -> None:
+        self._read(700)
+
+    def _read(self, max_bytes: int) -> None:
+        Consumer(self._log).catch_up(max_bytes=max_bytes)
+
+    def _look_up(self) -> None:
+        log = self._log
+        newest = log.max_timestamp(Isolation.LOG_END)
+        assert newest is not None
+        log.offset_for_timestamp(newest.timestamp_ms - 1000)
+        log.header_at(log.log_start_offset)
+        log.segments()
+
+
+def test_readers_beside_cleans_see_offsets_that_ascend_and_no_error() -> None:
+    """Threads, not steps: whatever the interleaving is. What they see is the oracle's, in each clean."""
+    history = filled()
+    with Beside(history.log) as beside:
+        for number in range(25):
+            for _ in range(4):
+                history.write()
+                history.write_as(2)
+            history.end_transaction(2, committed=number % 3 > 0)
+            history.log.roll()
+            history.machine.clock.advance(20_000)
+            history.clean(history.chance.choice([3, 1000]))
+            if beside.failures:
+                break
+    if beside.failures:
+        raise beside.failures[0]
+    assert min(beside.pass_counts) > 0

@@ -1,0 +1,157 @@
+"""Readers, flushes and drops beside appends.
+
+No sleeps and no timing: whatever the interleaving is, nobody ever sees anything but a run of whole records.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import pytest
+
+from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError
+from stratalog.base.filesystem import AppendFile
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.batch import decode_all
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.log_ledger import LogLedger
+from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
+
+CONFIG = LogConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)
+
+
+def read_all(log: UnifiedLog) -> None:
+    """From the local log start to the high watermark, or until the reader is overtaken by a drop."""
+    offset = log.local_log_start_offset
+    while offset < log.high_watermark:
+        try:
+            data = log.read(offset, 500)
+        except OffsetOutOfRangeError:
+            if log.local_log_start_offset <= offset:
+                raise
+            return
+        offsets = [record.offset for record in decode_all(data.batches)]
+        assert offsets == list(range(offsets[0], data.next_offset))
+        assert offsets[0] <= offset
+        offset = data.next_offset
+
+
+def look_up(log: UnifiedLog) -> None:
+    """Times and descriptions are of some moment of the log."""
+    newest = log.max_timestamp()
+    if newest is not None:
+        found = log.offset_for_timestamp(newest.timestamp_ms)
+        assert found is None or found.offset >= newest.offset or found.timestamp_ms >= newest.timestamp_ms
+    infos = log.segments()
+    assert [info.is_active for info in infos].count(True) <= 1
+    assert all(first.end_offset == second.base_offset for first, second in pairwise(infos))
+
+
+def drop(machine: LogMachine, log: UnifiedLog) -> None:
+    log.update_tiered_end_offset(log.recovery_point)
+    log.delete_local_segments(ignore_retention=True)
+    machine.scheduler.run_due()
+
+
+def until(is_done: threading.Event, work: Callable[[], object]) -> None:
+    try:
+        while not is_done.is_set():
+            work()
+    finally:
+        # A failure ends the others, too; the future hands it to the test.
+        is_done.set()
+
+
+def test_readers_flushes_and_drops_run_beside_appends() -> None:
+    machine = LogMachine(config=CONFIG)
+    log = machine.start()
+    ledger = LogLedger()
+    ledger.append(log, [ledger.batch(1)])
+    is_done = threading.Event()
+    works: list[Callable[[], object]] = [
+        lambda: read_all(log),
+        lambda: read_all(log),
+        lambda: look_up(log),
+        log.flush,
+        lambda: drop(machine, log),
+    ]
+    with ThreadPoolExecutor(len(works)) as pool:
+        futures = [pool.submit(until, is_done, work) for work in works]
+        for _ in range(300):
+            outcomes = ledger.append(log, [ledger.batch(2), ledger.batch(1)])
+            assert not any(isinstance(outcome, LogStoreError) for outcome in outcomes)
+            if is_done.is_set():
+                break
+        is_done.set()
+    for future in futures:
+        future.result()
+    log.check()
+    assert log.log_end_offset == 901
+
+
+def test_appends_of_many_threads_get_offsets_of_their_own() -> None:
+    log = LogMachine(config=CONFIG).start()
+
+    def append(thread: int) -> list[tuple[int, bytes | None]]:
+        ledger = LogLedger(value_bytes=30 + thread)
+        placed: list[tuple[int, bytes | None]] = []
+        for _ in range(50):
+            request = ledger.batch(3)
+            info = log.append_as_leader(request, 1)
+            values = [record.value for record in decode_all(request)]
+            placed += zip(range(info.base_offset, info.last_offset + 1), values, strict=True)
+        return placed
+
+    with ThreadPoolExecutor(4) as pool:
+        placed = sorted(pair for pairs in pool.map(append, range(4)) for pair in pairs)
+    assert [offset for offset, _ in placed] == list(range(600))
+    stored = [
+        (record.offset, record.value)
+        for offset in range(0, 600, 3)
+        for record in decode_all(log.read(offset, 1).batches)
+    ]
+    assert stored == placed
+
+
+class RenamingDisk(MemoryFileSystem):
+    """Once it is `armed`, whoever has renamed log files waits until somebody has missed one. Thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed = threading.Event()
+        self.has_renamed = threading.Event()
+        self.is_missed = threading.Event()
+
+    def open_read(self, path: str) -> AppendFile:
+        try:
+            return super().open_read(path)
+        except FileNotFoundError:
+            self.is_missed.set()
+            raise
+
+    def sync_directory(self, path: str) -> None:
+        if path == PARTITION_DIR and self.armed.is_set():
+            self.has_renamed.set()
+            assert self.is_missed.wait(30)
+        super().sync_directory(path)
+
+
+def test_a_reader_that_misses_a_file_of_a_log_that_begins_anew_looks_again() -> None:
+    disk = RenamingDisk()
+    log = LogMachine(disk, LogConfig(segment_bytes=1024), max_open=1).start()
+    ledger = LogLedger()
+    for _ in range(4):
+        ledger.append(log, [ledger.batch(20)])
+    assert len(log.segments()) > 2
+    disk.armed.set()
+    with ThreadPoolExecutor(1) as pool:
+        truncation = pool.submit(log.truncate_fully_and_start_at, 500)
+        assert disk.has_renamed.wait(30)
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read(0, 500)
+        truncation.result()
+    assert log.log_end_offset == 500

@@ -1,0 +1,129 @@
+"""What may be wrong with a producer's batch that the log puts right instead of refusing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lz4.frame  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]  # has no types
+import pytest
+from crc32c import crc32c
+
+from stratalog.log.append.log_validator import validate_append, validate_replica
+from stratalog.log.log_config import LogConfig
+from stratalog.record.batch import decode_all, records_payload, verify
+from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.header import (
+    ATTRIBUTES_POSITION,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    TIMESTAMP_TYPE_BIT,
+    TimestampType,
+    parse_header,
+)
+from stratalog.record.record import Record
+from tests.support.logs.log_machine import LogMachine
+
+LZ4: Any = lz4.frame
+CONFIG = LogConfig()
+APPEND_TIME = LogConfig(message_timestamp_type=TimestampType.LOG_APPEND_TIME)
+NOW_MS = 1_000_000
+LATEST_MS = 5000
+FLAGS_POSITION = HEADER_SIZE + 4
+INDEPENDENT = 0x20
+
+
+def batch(codec: Codec = Codec.NONE, count: int = 3) -> bytes:
+    times = [1000, LATEST_MS, *[2000] * (count - 2)]
+    return encode_batch(
+        [Record(0, time_ms, b"k%d" % number, b"v" * 50) for number, time_ms in enumerate(times)], codec=codec
+    )
+
+
+def with_section(data: bytes, section: bytes, **changes: int) -> bytes:
+    """The batch with another records section, or header, and with a checksum that fits."""
+    header = parse_header(data)._replace(batch_length=HEADER_SIZE - LOG_OVERHEAD + len(section), **changes)
+    crc = crc32c(section, crc32c(header.pack()[ATTRIBUTES_POSITION:]))
+    return header._replace(crc=crc).pack() + section
+
+
+def misdated(data: bytes, max_timestamp: int) -> bytes:
+    return with_section(data, data[HEADER_SIZE:], max_timestamp=max_timestamp)
+
+
+def stored(request: bytes, config: LogConfig = CONFIG, append_time_ms: int | None = None) -> bytes:
+    parts, _ = validate_append(request, config, NOW_MS).stamp(0, -1, append_time_ms)
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("wrong", [-1, 0, LATEST_MS - 1, LATEST_MS + 1, 2**63 - 1])
+def test_the_highest_timestamp_is_that_of_the_records(codec: Codec, wrong: int) -> None:
+    right = batch(codec)
+    sound = with_section(right, right[HEADER_SIZE:], base_offset=3)
+    assert stored(misdated(right, wrong) + right) == right + sound
+    validated = validate_append(misdated(right, wrong), CONFIG, NOW_MS)
+    assert (validated.max_timestamp_ms, validated.headers[0].max_timestamp) == (LATEST_MS, LATEST_MS)
+    # One that another log has is taken as it is: nobody mends it any more, and nobody refuses it.
+    parts, _ = validate_replica(misdated(right, wrong), 0).verbatim()
+    assert b"".join(parts) == misdated(right, wrong)
+
+
+def test_a_wrong_highest_timestamp_is_right_in_another_codec_too() -> None:
+    data = stored(misdated(batch(), 7), LogConfig.from_overrides({"compression.type": "zstd"}))
+    header = parse_header(data)
+    assert (header.codec, header.max_timestamp) == (Codec.ZSTD, LATEST_MS)
+    verify(data, 0, header)
+
+
+def test_append_time_takes_the_place_of_a_wrong_highest_timestamp() -> None:
+    data = stored(misdated(batch(), 7), APPEND_TIME, 777)
+    header = parse_header(data)
+    assert (header.max_timestamp, header.attributes) == (777, TIMESTAMP_TYPE_BIT)
+    verify(data, 0, header)
+    log = LogMachine(config=APPEND_TIME).start()
+    log.append_as_leader(misdated(batch(), 7), 1)
+    log.check()
+
+
+def test_times_are_found_by_what_the_records_say() -> None:
+    log = LogMachine(config=CONFIG).start()
+    log.append_as_leader(misdated(batch(), 7), 1)
+    found = log.offset_for_timestamp(LATEST_MS)
+    assert found is not None
+    assert found.offset == 1
+    log.check()
+
+
+FRAMES: dict[str, dict[str, object]] = {
+    "python-lz4's default": {},
+    "small blocks": {"block_size": LZ4.BLOCKSIZE_MAX64KB},
+    "checksums": {"content_checksum": True, "block_checksum": True},
+}
+
+
+@pytest.mark.parametrize("options", FRAMES.values(), ids=FRAMES.keys())
+def test_lz4_blocks_that_refer_to_each_other_are_written_anew(options: dict[str, Any]) -> None:
+    plain = batch(count=5000)
+    payload = plain[HEADER_SIZE:]
+    request = with_section(plain, LZ4.compress(payload, **options), attributes=Codec.LZ4)
+    assert not request[FLAGS_POSITION] & INDEPENDENT
+    assert len(payload) > 2 * 64 * 1024
+    data = stored(request)
+    header = parse_header(data)
+    assert data[FLAGS_POSITION] & INDEPENDENT
+    assert bytes(records_payload(data, 0, header)) == payload
+    sent = parse_header(request)
+    assert header == sent._replace(crc=header.crc, batch_length=header.batch_length)
+    verify(data, 0, header)
+    # What is stored somewhere already stays as it is, and is read.
+    parts, _ = validate_replica(request, 0).verbatim()
+    assert b"".join(parts) == request
+    assert decode_all(request) == decode_all(plain)
+
+
+@pytest.mark.parametrize("options", FRAMES.values(), ids=FRAMES.keys())
+def test_lz4_blocks_that_stand_alone_stay_as_they_are(options: dict[str, Any]) -> None:
+    section = LZ4.compress(batch()[HEADER_SIZE:], block_linked=False, **options)
+    request = with_section(batch(), section, attributes=Codec.LZ4)
+    assert stored(request) == request

@@ -1,0 +1,165 @@
+"""What is removed later, is removed in the end, each for itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+import pytest
+
+from stratalog.log.log_config import LogConfig
+from stratalog.log.retention.late_removal import RETRY_MS, remove_later, unlink_leftover
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.manual_scheduler import ManualScheduler
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.log_machine import PARTITION_DIR, LogMachine
+
+DELAY_MS = 1000
+
+
+class Removals:
+    """Things to remove, of which some refuse for a while."""
+
+    def __init__(self, count: int) -> None:
+        self.left = set(range(count))
+        self.refusing: set[int] = set()
+        self.try_count = 0
+        self.is_over = False
+        self.clock = ManualClock()
+        scheduler = ManualScheduler(self.clock)
+        remove_later(
+            scheduler,
+            "remove things",
+            [self._removal(one) for one in range(count)],
+            DELAY_MS,
+            is_over=lambda: self.is_over,
+        )
+        self.scheduler = scheduler
+
+    def _removal(self, one: int) -> Callable[[], None]:
+        def remove() -> None:
+            self.try_count += 1
+            if one in self.refusing:
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), f"/{one}")
+            self.left.remove(one)
+
+        return remove
+
+
+def test_one_that_refuses_keeps_no_other_and_is_tried_until_it_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    removals = Removals(5)
+    removals.refusing = {0, 3}
+    removals.clock.advance(DELAY_MS - 1)
+    assert len(removals.left) == 5
+    removals.clock.advance(1)
+    assert removals.left == {0, 3}
+    removals.refusing = {3}
+    removals.clock.advance(RETRY_MS)
+    assert removals.left == {3}
+    removals.clock.advance(10 * RETRY_MS)
+    assert removals.try_count == 5 + 2 + 10
+    removals.refusing = set()
+    removals.clock.advance(RETRY_MS)
+    assert (removals.left, removals.scheduler.pending()) == (set(), [])
+    [told] = caplog.messages
+    assert "left_count=`2` reason=`[Errno 1]" in told
+
+
+def test_nothing_is_tried_again_once_it_is_over() -> None:
+    removals = Removals(2)
+    removals.refusing, removals.is_over = {0}, True
+    removals.clock.advance(DELAY_MS)
+    assert (removals.left, removals.scheduler.pending()) == ({0}, [])
+
+
+def test_what_is_over_meanwhile_is_not_tried_again() -> None:
+    removals = Removals(1)
+    removals.refusing = {0}
+    removals.clock.advance(DELAY_MS)
+    removals.is_over = True
+    removals.clock.advance(10 * RETRY_MS)
+    assert (removals.try_count, removals.scheduler.pending()) == (1, [])
+
+
+class Immutable(FaultyFileSystem):
+    """Refuses to unlink one file of those that are deleted."""
+
+    refused: str | None = None
+    refused_count = 0
+
+    def unlink(self, path: str) -> None:
+        if self.refused is not None and path.endswith(self.refused):
+            self.refused_count += 1
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        super().unlink(path)
+
+
+def deleted(disk: FaultyFileSystem) -> list[str]:
+    return [path for path in disk.inner.contents() if path.endswith(".deleted")]
+
+
+def test_a_file_that_cannot_be_unlinked_keeps_no_other_segment_on_the_disk() -> None:
+    disk = Immutable()
+    config = LogConfig(
+        remote_storage_enable=False,
+        segment_bytes=1024,
+        retention_ms=-1,
+        retention_bytes=0,
+        file_delete_delay_ms=DELAY_MS,
+    )
+    machine = LogMachine(disk, config, ids=SequentialIds())
+    log = machine.start()
+    for _ in range(40):
+        log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 400)]), 1)
+    assert log.delete_old_segments() == 20
+    disk.refused = "00000000000000000000.log.deleted"
+    machine.clock.advance(DELAY_MS)
+    assert f"{PARTITION_DIR}/{disk.refused}" in deleted(disk)
+    assert {path.rpartition("/")[2][:20] for path in deleted(disk)} == {f"{0:020d}"}
+    disk.refused = None
+    machine.clock.advance(RETRY_MS)
+    assert (deleted(disk), machine.scheduler.failures) == ([], [])
+
+
+def test_a_log_that_is_closed_leaves_the_rest_to_who_opens_it_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = Immutable()
+    machine = LogMachine(
+        disk,
+        LogConfig(remote_storage_enable=False, segment_bytes=1024, retention_bytes=0, file_delete_delay_ms=1),
+        ids=SequentialIds(),
+    )
+    log = machine.start()
+    for _ in range(10):
+        log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 400)]), 1)
+    assert log.delete_old_segments() > 1
+    disk.refused = ".log.deleted"
+    machine.clock.advance(1)
+    machine.stop()
+    refused_count = disk.refused_count
+    machine.clock.advance(10 * RETRY_MS)
+    assert disk.refused_count == refused_count > 0
+    assert deleted(disk)
+    # Nor does it keep that one from opening the log.
+    machine.start().check()
+    assert "cannot be removed, and stays until the next start" in caplog.text
+    assert all(path.endswith(".log.deleted") for path in deleted(disk))
+    machine.stop()
+    disk.refused = None
+    machine.start()
+    assert deleted(disk) == []
+
+
+def test_a_disk_that_fails_at_a_leftover_is_told_as_one() -> None:
+    disk = FaultyFileSystem()
+    disk.make_directories("/d")
+    disk.fail_at(disk.operation_count + 1, number=errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        unlink_leftover(disk, "/d/a.deleted")

@@ -1,0 +1,201 @@
+"""What the checkpoints of a directory know, and what their files say, where a disk is full for a while."""
+
+from __future__ import annotations
+
+import errno
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.directory_checkpoints import DirectoryCheckpoints
+from stratalog.manager.directories.spare_space import SpareSpace
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.full_filesystem import FullFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.crash_moments import ONLY_LOOKING, SURVIVALS
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
+
+UNTIERED = LogConfig(remote_storage_enable=False, retention_ms=-1)
+SECOND = TopicPartition("orders", 1)
+NEW_ID = UUID(int=8)
+
+
+def new_checkpoints(disk: FaultyFileSystem) -> DirectoryCheckpoints:
+    return DirectoryCheckpoints(disk, DATA_DIR, SpareSpace(disk, DATA_DIR))
+
+
+def batch(value: bytes) -> bytes:
+    return encode_batch([Record(0, 1000, b"key", value)])
+
+
+def fill(log: UnifiedLog, count: int, value: bytes = b"value") -> None:
+    for _ in range(count):
+        log.append_as_leader(batch(value), 1)
+    log.flush()
+
+
+class Machine:
+    """Two partitions in one directory, each with 20 records; those of the first below 15 are deleted."""
+
+    def __init__(self, disk: FaultyFileSystem) -> None:
+        self.disk = disk
+        self.manager = LogMachine(disk, ids=SequentialIds()).open()
+        self.first, self.second = (
+            self.manager.open_log(partition, TOPIC_ID, UNTIERED) for partition in (PARTITION, SECOND)
+        )
+        for log in (self.first, self.second):
+            fill(log, 20)
+        self.first.increment_log_start_offset(15)
+
+    def create_again(self) -> None:
+        """Another topic has the first one's name, and 25 records that are durable."""
+        log = self.manager.open_log(PARTITION, NEW_ID, UNTIERED, is_first_opening=True)
+        assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+        fill(log, 25, b"new")
+
+
+def require_all_of_the_new(disk: FaultyFileSystem) -> None:
+    log = LogMachine(disk, ids=SequentialIds(1000)).open().open_log(PARTITION, NEW_ID, UNTIERED)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 25)
+    assert log.read(0, 100_000).batches.count(b"new") == 25
+
+
+def test_a_topic_deleted_on_a_full_disk_takes_no_record_from_the_next_one_of_its_name() -> None:
+    disk = FullFileSystem()
+    machine = Machine(disk)
+    disk.fill(DATA_DIR)
+    machine.manager.delete_log(PARTITION)
+    with pytest.raises(DataDirectoryError, match="the local disk is full"):
+        machine.create_again()
+    disk.fill(None)
+    machine.create_again()
+    for survival in SURVIVALS:
+        require_all_of_the_new(disk.reopened(survival))
+    require_all_of_the_new(disk.killed())
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_whichever_step_of_a_deletion_or_a_creation_is_refused_nothing_old_is_believed(number: int) -> None:
+    def run(disk: FaultyFileSystem) -> None:
+        machine = Machine(disk)
+        first_operation = disk.operation_count
+        for _ in range(3):
+            try:
+                machine.manager.delete_log(PARTITION)
+                break
+            except DataDirectoryError:
+                continue
+        for _ in range(3):
+            try:
+                machine.create_again()
+                break
+            except DataDirectoryError:
+                # As a server does with what it could not create.
+                machine.manager.delete_log(PARTITION)
+        last_operations.append((first_operation, disk.operation_count))
+
+    last_operations: list[tuple[int, int]] = []
+    whole = FaultyFileSystem()
+    run(whole)
+    first, last = last_operations[0]
+    refused = [
+        at for at in range(first + 1, last + 1) if whole.trace[at - 1].split(" ")[0] not in ONLY_LOOKING
+    ]
+    assert len(refused) > 40
+    for operation in refused:
+        disk = FaultyFileSystem()
+        disk.fail_at(operation, number=number)
+        run(disk)
+        require_all_of_the_new(disk.killed())
+
+
+def test_a_deletion_of_records_that_is_refused_is_not_written_down_later() -> None:
+    for at in range(1, 40):
+        disk = FaultyFileSystem()
+        machine = Machine(disk)
+        before = disk.operation_count
+        disk.fail_at(before + at, number=errno.ENOSPC)
+        try:
+            machine.first.increment_log_start_offset(18)
+        except DataDirectoryError as failure:
+            message = failure.message
+        else:
+            assert at > 12, "a checkpoint was written, and its copy"
+            break
+        assert "nothing was changed" in message
+        name = disk.trace[before + at - 1].split(" ")[0]
+        assert machine.first.log_start_offset == 15
+        machine.second.increment_log_start_offset(2)
+        machine.manager.checkpoint()
+        reopened = LogMachine(disk.killed(), ids=SequentialIds(1000)).open()
+        assert reopened.open_log(PARTITION, TOPIC_ID, UNTIERED).log_start_offset == 15, name
+        assert reopened.open_log(SECOND, TOPIC_ID, UNTIERED).log_start_offset == 2
+    else:
+        raise AssertionError("every operation was refused")
+
+
+def test_a_start_is_nobodys_to_see_before_it_is_written() -> None:
+    seen: list[int] = []
+
+    class Watching(FaultyFileSystem):
+        watched: UnifiedLog | None = None
+
+        def rename(self, source: str, target: str) -> None:
+            if self.watched is not None and target.endswith("checkpoint.copy"):
+                seen.append(self.watched.log_start_offset)
+            super().rename(source, target)
+
+    disk = Watching()
+    machine = Machine(disk)
+    disk.watched = machine.first
+    machine.first.increment_log_start_offset(18)
+    assert (seen, machine.first.log_start_offset) == ([15], 18)
+
+
+def test_a_start_that_is_written_is_not_taken_back_by_who_writes_all() -> None:
+    disk = FaultyFileSystem()
+    log = Machine(disk).first
+    checkpoints = new_checkpoints(disk)
+    checkpoints.write_for(log, 18)
+    checkpoints.write_starts([log], lambda _: True)
+    assert new_checkpoints(disk).log_start_offset(PARTITION) == 18
+    # The log ends before it: that is written at once, and counts.
+    checkpoints.write_for(log, 16)
+    checkpoints.write_starts([log], lambda _: True)
+    assert new_checkpoints(disk).log_start_offset(PARTITION) == 16
+
+
+def test_what_could_not_be_written_is_written_by_the_next_who_asks_for_it() -> None:
+    disk = FullFileSystem()
+    checkpoints = new_checkpoints(disk)
+    disk.make_directories(DATA_DIR)
+    checkpoints.put(PARTITION, 20, 15)
+    checkpoints.put(SECOND, 20, 5)
+    disk.fill(DATA_DIR)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.lower_recovery_point(PARTITION, 10)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.lower_recovery_point(PARTITION, 10)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.forget(SECOND)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.forget(SECOND)
+    # Of whom the files say what they should nobody is kept.
+    checkpoints.lower_recovery_point(TopicPartition("others", 0), 10)
+    checkpoints.forget(TopicPartition("others", 0))
+    disk.fill(None)
+    checkpoints.forget(SECOND)
+    checkpoints.lower_recovery_point(PARTITION, 10)
+    found = new_checkpoints(disk)
+    assert (found.recovery_point(PARTITION), found.log_start_offset(PARTITION)) == (10, 15)
+    assert (found.recovery_point(SECOND), found.log_start_offset(SECOND)) == (0, 0)
+    count = disk.operation_count
+    checkpoints.forget(SECOND)
+    checkpoints.lower_recovery_point(PARTITION, 10)
+    assert disk.operation_count == count, "there is nothing to write"

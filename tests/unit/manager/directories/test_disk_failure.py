@@ -1,0 +1,370 @@
+"""A disk that fails takes its own directory away, once, and nothing else; a full one takes nothing away."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.log.directory_health import DISK_FAILURES, DirectoryHealth
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.log_directory import DirectoryState
+from stratalog.manager.directories.watched_filesystem import WatchedFileSystem
+from stratalog.manager.log_manager import LogManager
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.full_filesystem import FullFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.log_machine import TOPIC_ID, LogMachine
+
+A, B = "/disk-a/logs", "/disk-b/logs"
+BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
+CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
+P = [TopicPartition("orders", number) for number in range(6)]
+
+
+class TwoDisks:
+    """Partitions 0, 2 and 4 are on disk A, the others on B; each has five records, flushed."""
+
+    def __init__(self, config: LogConfig = CONFIG) -> None:
+        self.disk = FaultyFileSystem()
+        self.machine = LogMachine(self.disk, data_dirs=(A, B), ids=SequentialIds())
+        self.manager: LogManager = self.machine.open()
+        for partition in P:
+            log = self.manager.open_log(partition, TOPIC_ID, config)
+            for _ in range(5):
+                log.append_as_leader(BATCH, 1)
+            log.flush()
+
+    def log(self, number: int) -> UnifiedLog:
+        return self.manager.log(P[number])
+
+    def fail_next(self, number: int = errno.EIO) -> None:
+        self.disk.fail_at(self.disk.operation_count + 1, number=number)
+
+    @property
+    def states(self) -> list[DirectoryState]:
+        return [status.state for status in self.manager.directories()]
+
+    def require_only_a_failed(self) -> None:
+        """A answers clearly and is left alone, B works as ever."""
+        assert self.states == [DirectoryState.OFFLINE, DirectoryState.LIVE]
+        assert self.machine.all_failed_count == 0
+        before = self.disk.operation_count
+        for number in (0, 2, 4):
+            log = self.log(number)
+            assert log.is_offline
+            calls: tuple[Callable[[], object], ...] = (
+                partial(log.append_as_leader, BATCH, 1),
+                partial(log.read, 0, 100),
+                partial(log.offset_for_timestamp, 0),
+                log.segments,
+                log.flush,
+                log.roll,
+                partial(log.increment_log_start_offset, 2),
+                partial(log.truncate_to, 1),
+            )
+            for refused in calls:
+                with pytest.raises(DataDirectoryError, match="offline after its disk failed") as failure:
+                    refused()
+                assert failure.value.fields["path"] == A
+                assert failure.value.fields["reason"]
+        assert not [one for one in self.disk.trace[before:] if A in one], "the disk is left alone"
+        for number in (1, 3, 5):
+            log = self.log(number)
+            assert not log.is_offline
+            end_offset = log.log_end_offset
+            log.append_as_leader(BATCH, 1)
+            log.flush()
+            assert log.read(0, 10_000).next_offset == end_offset + 1
+        self.manager.checkpoint()
+        self.manager.tasks.flush_old()
+        self.manager.check()
+        assert not [one for one in self.disk.trace[before:] if A in one], "no checkpoint is written there"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE])
+def test_an_append_that_the_disk_refuses_takes_the_directory_away(number: int) -> None:
+    disks = TwoDisks()
+    disks.fail_next(number)
+    with pytest.raises(DataDirectoryError):
+        disks.log(2).append_as_leader(BATCH, 1)
+    disks.require_only_a_failed()
+
+
+def test_a_flush_a_read_and_a_checkpoint_do_so_too() -> None:
+    disks = TwoDisks()
+    disks.log(0).append_as_leader(BATCH, 1)
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError):
+        disks.log(0).flush()
+    disks.require_only_a_failed()
+
+    disks = TwoDisks()
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError, match="offline"):
+        disks.log(4).read(0, 100)
+    disks.require_only_a_failed()
+
+    disks = TwoDisks()
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError):
+        disks.manager.checkpoint()
+    disks.require_only_a_failed()
+
+
+def test_new_partitions_go_to_the_disks_that_are_left() -> None:
+    disks = TwoDisks()
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError):
+        disks.log(0).append_as_leader(BATCH, 1)
+    log = disks.manager.open_log(TopicPartition("new", 0), TOPIC_ID, CONFIG)
+    assert log.directory == f"{B}/new-0"
+    disks.manager.let_go(P[0])
+    with pytest.raises(DataDirectoryError, match="in a log directory that is offline") as failure:
+        disks.manager.open_log(P[0], TOPIC_ID, CONFIG, is_first_opening=True)
+    assert failure.value.fields["path"] == f"{A}/orders-0"
+    with pytest.raises(DataDirectoryError, match="offline"):
+        disks.manager.delete_log(P[2])
+
+
+@pytest.mark.parametrize("paths", [(A, B), (B, A)])
+def test_a_log_that_is_deleted_on_a_failed_disk_leaves_its_name_to_another_one(
+    paths: tuple[str, str],
+) -> None:
+    disks = TwoDisks()
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError):
+        disks.log(0).append_as_leader(BATCH, 1)
+    with pytest.raises(DataDirectoryError, match="offline"):
+        disks.manager.delete_log(P[0])
+    other_id = UUID(int=8)
+    log = disks.manager.open_log(P[0], other_id, CONFIG, is_first_opening=True)
+    log.append_as_leader(BATCH, 1)
+    assert log.directory == f"{B}/orders-0"
+    disks.machine.stop()
+    # The disk is repaired. What is deleted is the older topic's, whichever directory comes first.
+    found = disks.disk.killed()
+    machine = LogMachine(found, data_dirs=paths, ids=SequentialIds(1))
+    manager = machine.open()
+    assert {one for one in manager.found.with_topics() if one[0] == P[0]} == {
+        (P[0], TOPIC_ID),
+        (P[0], other_id),
+    }
+    manager.delete_leftover(P[0], TOPIC_ID)
+    assert not found.exists(f"{A}/orders-0")
+    machine.clock.advance(1000)
+    assert not [name for name in found.list_directory(A) if name.startswith("orders-0")]
+    log = manager.open_log(P[0], other_id, CONFIG)
+    assert (log.directory, log.log_end_offset) == (f"{B}/orders-0", 1)
+    manager.delete_leftover(P[1], UUID(int=9))
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 5
+    manager.let_go(P[1])
+    manager.delete_leftover(P[1], TOPIC_ID)
+    assert not found.exists(f"{B}/orders-1")
+
+
+def test_the_last_directory_ends_it_once() -> None:
+    disks = TwoDisks()
+    for number in (0, 1):
+        assert disks.machine.all_failed_count == 0
+        disks.fail_next()
+        with pytest.raises(DataDirectoryError):
+            disks.log(number).append_as_leader(BATCH, 1)
+    assert disks.machine.all_failed_count == 1
+    with pytest.raises(DataDirectoryError):
+        disks.log(3).append_as_leader(BATCH, 1)
+    assert disks.machine.all_failed_count == 1
+    disks.manager.close()
+
+
+def test_what_works_is_closed_in_order_and_marked() -> None:
+    disks = TwoDisks()
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError):
+        disks.log(0).append_as_leader(BATCH, 1)
+    # What was offline before is no news.
+    disks.machine.stop()
+    found = disks.disk.killed()
+    assert found.exists(f"{B}/.kafka_cleanshutdown")
+    assert not found.exists(f"{A}/.kafka_cleanshutdown")
+    machine = LogMachine(found, data_dirs=(A, B), ids=SequentialIds(1))
+    manager = machine.open()
+    assert [manager.open_log(partition, TOPIC_ID, CONFIG).log_end_offset for partition in P] == [5] * 6
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("part", [0.0, 0.5])
+def test_a_full_disk_refuses_the_append_and_nothing_else(number: int, part: float) -> None:
+    disks = TwoDisks()
+    for _ in range(3):
+        # The epochs are on the disk already, so that this is the segment.
+        disks.disk.fail_at(disks.disk.operation_count + 1, number=number, part=part)
+        with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
+            disks.log(0).append_as_leader(BATCH, 1)
+    assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
+    log = disks.log(0)
+    assert not log.is_offline
+    assert log.read(0, 10_000).next_offset == 5
+    log.append_as_leader(BATCH, 1)
+    log.flush()
+    assert log.log_end_offset == 6
+
+
+def test_a_full_disk_does_not_keep_records_from_being_deleted() -> None:
+    """That is how somebody makes room: refused at worst, and tried again."""
+    disks = TwoDisks()
+    log = disks.log(0)
+    disks.fail_next(errno.ENOSPC)
+    with pytest.raises(DataDirectoryError, match="full"):
+        log.increment_log_start_offset(3)
+    assert (log.log_start_offset, log.is_offline) == (0, False)
+    log.increment_log_start_offset(3)
+    assert log.log_start_offset == 3
+
+
+def test_a_full_disk_does_not_stop_checkpoints_for_good() -> None:
+    disks = TwoDisks()
+    disks.fail_next(errno.ENOSPC)
+    with pytest.raises(DataDirectoryError):
+        disks.manager.checkpoint()
+    assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
+    disks.manager.checkpoint()
+
+
+def test_a_new_partition_that_finds_the_disk_full_goes_elsewhere_or_is_tried_again() -> None:
+    disks = TwoDisks()
+    partition = TopicPartition("new", 0)
+    disks.disk.fail_at(disks.disk.operation_count + 6, number=errno.ENOSPC)
+    with pytest.raises(DataDirectoryError, match="No space"):
+        disks.manager.open_log(partition, TOPIC_ID, CONFIG)
+    assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
+    assert disks.manager.open_log(partition, TOPIC_ID, CONFIG).log_end_offset == 0
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ENOMEM])
+def test_errors_that_are_not_of_the_disk_leave_the_directory_alone(number: int) -> None:
+    disks = TwoDisks()
+    disks.fail_next(number)
+    with pytest.raises(DataDirectoryError):
+        disks.log(0).read(0, 100)
+    assert disks.states == [DirectoryState.LIVE, DirectoryState.LIVE]
+    assert disks.log(0).read(0, 10_000).next_offset == 5
+
+
+def test_cleaning_ends_where_the_disk_failed() -> None:
+    disks = TwoDisks(dataclasses.replace(CONFIG, cleanup_policy=frozenset({"compact"})))
+    assert len(disks.manager.cleaner.cleaned_logs()) == 6
+    disks.fail_next()
+    with pytest.raises(DataDirectoryError):
+        disks.log(0).append_as_leader(BATCH, 1)
+    assert [log.topic_partition.partition for log in disks.manager.cleaner.cleaned_logs()] == [1, 3, 5]
+
+
+class TestWatchedFileSystem:
+    """Every operation is looked at, and none is asked for once the directory is offline."""
+
+    def test_every_operation_of_the_seam_is_watched(self) -> None:
+        operations = [name for name in vars(FileSystem) if not name.startswith("_")]
+        assert len(operations) > 15
+        for name in operations:
+            disk = FaultyFileSystem()
+            disk.make_directories(A)
+            disk.open_append(f"{A}/file").close()
+            health = DirectoryHealth(A)
+            watched = WatchedFileSystem(disk, [health])
+            special: dict[str, list[Any]] = {
+                "rename": [f"{A}/file", f"{A}/other"],
+                "link": [f"{A}/file", f"{A}/other"],
+                "copy_file": [f"{A}/file", f"{A}/other"],
+                "set_modified_ms": [f"{A}/file", 5],
+            }
+            arguments = special.get(name, [f"{A}/file"])
+            disk.fail_at(disk.operation_count + 1)
+            with pytest.raises(OSError, match="Input/output"):
+                getattr(watched, name)(*arguments)
+            assert health.reason is not None, name
+            count = disk.operation_count
+            with pytest.raises(OSError, match="is offline"):
+                getattr(watched, name)(*arguments)
+            assert disk.operation_count == count, name
+
+    @pytest.mark.parametrize(
+        "name", ["append", "read_at", "read_into", "size", "truncate", "reserve", "sync"]
+    )
+    def test_so_are_open_files(self, name: str) -> None:
+        disk = FaultyFileSystem()
+        disk.make_directories(A)
+        health = DirectoryHealth(A)
+        file = WatchedFileSystem(disk, [health]).open_append(f"{A}/file")
+        special: dict[str, list[Any]] = {
+            "append": [[b"x"]],
+            "read_at": [0, 1],
+            "read_into": [0, bytearray(1)],
+            "truncate": [0],
+            "reserve": [10],
+        }
+        arguments = special.get(name, [])
+        disk.fail_at(disk.operation_count + 1)
+        with pytest.raises(OSError, match="Input/output"):
+            getattr(file, name)(*arguments)
+        assert health.reason is not None
+        count = disk.operation_count
+        with pytest.raises(OSError, match="is offline"):
+            getattr(file, name)(*arguments)
+        assert disk.operation_count == count
+        file.close()
+
+    def test_other_paths_pass_through(self) -> None:
+        disk = MemoryFileSystem()
+        health = DirectoryHealth(A)
+        watched = WatchedFileSystem(disk, [health])
+        health.fail("it is gone")
+        watched.make_directories(f"{A}-beside")
+        file = watched.open_append(f"{A}-beside/file")
+        file.append([b"x"])
+        file.close()
+        assert watched.read_file(f"{A}-beside/file") == b"x"
+        with pytest.raises(OSError, match="is offline"):
+            watched.exists(A)
+
+    def test_the_first_reason_is_kept_and_told_once(self) -> None:
+        told: list[str] = []
+        health = DirectoryHealth(A, lambda failed: told.append(failed.path))
+        health.observe(FileNotFoundError(errno.ENOENT, "no"))
+        health.observe(OSError("without a number"))
+        assert not told
+        for reason in ("first", "second"):
+            health.observe(OSError(errno.EIO, reason))
+        assert [health.reason, *told] == ["[Errno 5] first", A]
+        assert errno.ENOSPC not in DISK_FAILURES
+
+
+def test_a_disk_that_fails_while_all_are_tied_to_a_store_keeps_no_other_from_it() -> None:
+    disks = TwoDisks()
+    # To look whether it is tied is no operation; to write takes some.
+    disks.fail_next()
+    disks.manager.bind_store("store-1")
+    assert disks.states == [DirectoryState.OFFLINE, DirectoryState.LIVE]
+    assert disks.manager.bound_store_id == "store-1"
+    disks.log(1).append_as_leader(BATCH, 1)
+
+
+def test_a_full_disk_that_cannot_be_tied_to_a_store_is_named() -> None:
+    disk = FullFileSystem()
+    manager = LogMachine(disk, data_dirs=(A, B), ids=SequentialIds()).open()
+    disk.fill(B)
+    with pytest.raises(DataDirectoryError, match="the local disk is full") as failure:
+        manager.bind_store("store-1")
+    assert failure.value.fields["path"] == B

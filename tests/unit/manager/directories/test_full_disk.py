@@ -1,0 +1,295 @@
+"""What a full disk still lets be done: delete, and have the space back; stop in order; start again."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.types import TopicPartition
+from stratalog.log.disk_error import disk_error
+from stratalog.log.log_config import LogConfig
+from stratalog.log.retention.late_removal import RETRY_MS
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE
+from stratalog.manager.directories.spare_space import (
+    SHORT_BYTES,
+    SPARE_BYTES,
+    SPARE_DELETION_FILE,
+    SPARE_STOP_FILE,
+    SpareSpace,
+)
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.partitions.stray_partitions import PartitionClaim
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.full_filesystem import FullFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
+
+CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
+SECOND = TopicPartition("orders", 1)
+BATCH = encode_batch([Record(0, 1000, b"key", b"v" * 400)])
+SPARE_PATH = f"{DATA_DIR}/{SPARE_DELETION_FILE}"
+STOP_PATH = f"{DATA_DIR}/{SPARE_STOP_FILE}"
+DELETE_DELAY_MS = 1000
+
+
+class Machine:
+    """Two partitions with 20 records each, and a start that is over."""
+
+    def __init__(self, disk: FaultyFileSystem, *, is_new: bool = True) -> None:
+        self.disk = disk
+        self.machine = LogMachine(disk, ids=SequentialIds(1 if is_new else 100))
+        self.start()
+        for log in (self.first, self.second) if is_new else ():
+            for _ in range(20):
+                log.append_as_leader(BATCH, 1)
+
+    def start(self) -> None:
+        self.manager: LogManager = self.machine.open()
+        self.first: UnifiedLog = self.manager.open_log(PARTITION, TOPIC_ID, CONFIG)
+        self.second: UnifiedLog = self.manager.open_log(SECOND, TOPIC_ID, CONFIG)
+        self.manager.end_start(lambda _partition, _topic_id: PartitionClaim.WANTED)
+
+    def paths(self, suffix: str) -> list[str]:
+        return [path for path in self.disk.inner.contents() if path.endswith(suffix)]
+
+
+def test_records_are_deleted_by_the_space_that_was_kept_aside_and_some_is_kept_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = FullFileSystem()
+    machine = Machine(disk)
+    assert disk.inner.spare_bytes(SPARE_PATH) == SPARE_BYTES
+    disk.fill(DATA_DIR)
+    with pytest.raises(DataDirectoryError, match="free space"):
+        machine.first.append_as_leader(BATCH, 1)
+    machine.first.increment_log_start_offset(15)
+    assert not disk.inner.exists(SPARE_PATH)
+    assert disk.inner.spare_bytes(STOP_PATH) == SPARE_BYTES
+    assert "the space that was kept aside for deletions is in use now" in caplog.text
+    assert machine.first.delete_old_segments() > 1
+    machine.machine.clock.advance(CONFIG.file_delete_delay_ms)
+    assert machine.paths(".deleted") == []
+    disk.fill(None)
+    machine.manager.checkpoint()
+    assert disk.inner.spare_bytes(SPARE_PATH) == SPARE_BYTES
+    log = LogMachine(disk.killed(), ids=SequentialIds(100)).open().open_log(PARTITION, TOPIC_ID, CONFIG)
+    assert (log.log_start_offset, log.log_end_offset) == (15, 20)
+
+
+def test_who_writes_now_and_then_does_not_take_it() -> None:
+    disk = FullFileSystem()
+    machine = Machine(disk)
+    disk.fill(DATA_DIR)
+    with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
+        machine.manager.checkpoint()
+    assert disk.inner.exists(SPARE_PATH)
+
+
+def test_a_full_disk_is_left_in_order_and_found_so() -> None:
+    disk = FullFileSystem()
+    machine = Machine(disk)
+    disk.fill(DATA_DIR)
+    machine.machine.stop()
+    assert disk.inner.exists(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}")
+    machine.start()
+    assert machine.manager.was_clean
+    assert (machine.first.log_end_offset, machine.second.log_end_offset) == (20, 20)
+    machine.manager.delete_log(PARTITION)
+    machine.machine.clock.advance(DELETE_DELAY_MS)
+    assert machine.paths("-delete") == []
+
+
+def test_what_is_kept_for_a_stop_is_not_for_deletions_and_serves_the_next_start() -> None:
+    disk = FullFileSystem()
+    machine = Machine(disk)
+    disk.fill(DATA_DIR)
+    machine.first.increment_log_start_offset(5)
+    disk.room_bytes = 0
+    with pytest.raises(DataDirectoryError, match="nothing was changed"):
+        machine.first.increment_log_start_offset(6)
+    machine = Machine(disk.killed(), is_new=False)
+    assert (machine.first.log_start_offset, machine.first.log_end_offset) == (5, 20)
+    machine.machine.stop()
+    assert disk.inner.exists(f"{DATA_DIR}/{CLEAN_SHUTDOWN_FILE}")
+
+
+def test_a_stop_without_any_room_says_what_to_do() -> None:
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    machine = Machine(disk)
+    disk.fill(DATA_DIR)
+    with pytest.raises(DataDirectoryError, match="disk was full; free space and restart"):
+        machine.machine.stop()
+
+
+def test_the_space_of_a_process_that_was_killed_is_for_the_recovery() -> None:
+    disk = FullFileSystem()
+    Machine(disk)
+    disk.fill(DATA_DIR)
+    machine = Machine(disk.killed(), is_new=False)
+    assert (machine.first.log_end_offset, machine.second.log_end_offset) == (20, 20)
+
+
+def test_a_deleted_partition_is_removed_whatever_the_checkpoints_say(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    machine = Machine(disk)
+    machine.manager.checkpoint()
+    disk.fill(DATA_DIR)
+    machine.manager.delete_log(PARTITION)
+    assert "a checkpoint still has an entry of orders-0" in caplog.text
+    assert len(machine.paths("-delete")) == 1
+    machine.machine.clock.advance(DELETE_DELAY_MS)
+    assert machine.paths("-delete") == []
+
+
+class Unremovable(FaultyFileSystem):
+    """Refuses to remove directories for a while."""
+
+    is_refusing = False
+
+    def remove_tree(self, path: str) -> None:
+        if self.is_refusing:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        super().remove_tree(path)
+
+
+def test_a_deleted_partition_that_cannot_be_removed_is_tried_again() -> None:
+    disk = Unremovable()
+    machine = Machine(disk)
+    machine.manager.delete_log(PARTITION)
+    disk.is_refusing = True
+    machine.machine.clock.advance(DELETE_DELAY_MS)
+    assert len(machine.paths("-delete")) == 1
+    disk.is_refusing = False
+    machine.machine.clock.advance(RETRY_MS)
+    assert machine.paths("-delete") == []
+
+
+@pytest.mark.parametrize("free_bytes", [SHORT_BYTES - 1, SHORT_BYTES])
+def test_what_a_former_process_has_deleted_goes_at_once_where_space_is_short(free_bytes: int) -> None:
+    disk = Unremovable(MemoryFileSystem(free_bytes=free_bytes))
+    machine = Machine(disk)
+    machine.manager.delete_log(PARTITION)
+    disk = Unremovable(disk.killed().inner)
+    again = LogMachine(disk, ids=SequentialIds(100))
+    again.open()
+    left = [path for path in disk.inner.contents() if path.endswith("-delete")]
+    assert len(left) == (free_bytes == SHORT_BYTES)
+    again.clock.advance(DELETE_DELAY_MS)
+    assert not any("-delete" in path for path in disk.inner.contents())
+
+
+def test_what_cannot_be_removed_at_a_start_does_not_keep_it_and_is_tried_again() -> None:
+    disk = Unremovable(MemoryFileSystem(free_bytes=0))
+    machine = Machine(disk)
+    machine.manager.delete_log(PARTITION)
+    disk = Unremovable(disk.killed().inner)
+    disk.is_refusing = True
+    again = LogMachine(disk, ids=SequentialIds(100))
+    again.open()
+    again.clock.advance(RETRY_MS)
+    disk.is_refusing = False
+    assert any("-delete" in path for path in disk.inner.contents())
+    again.clock.advance(RETRY_MS)
+    assert not any("-delete" in path for path in disk.inner.contents())
+
+
+def test_retention_frees_what_it_can_where_no_new_segment_can_begin() -> None:
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    machine = Machine(disk)
+    count = len(machine.first.segments())
+    machine.first.increment_log_start_offset(20)
+    disk.fill(DATA_DIR)
+    assert machine.first.delete_old_segments() == count - 1
+    assert (machine.first.log_start_offset, machine.first.log_end_offset) == (20, 20)
+    machine.first.check()
+    with pytest.raises(DataDirectoryError, match="free space"):
+        machine.first.delete_old_segments()
+    disk.fill(None)
+    assert machine.first.delete_old_segments() == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "free space"),
+        (errno.EDQUOT, "free space"),
+        (errno.EIO, "repair it and restart the server"),
+        (errno.EROFS, "repair it and restart the server"),
+        (errno.EACCES, "correct what the reason says"),
+        (errno.EMFILE, "correct what the reason says"),
+    ],
+)
+def test_the_error_says_what_to_do(number: int, advice: str) -> None:
+    failure = disk_error(OSError(number, os.strerror(number)), "/data")
+    assert advice in failure.message
+    assert failure.fields["reason"] == f"[Errno {number}] {os.strerror(number)}"
+
+
+def test_little_is_kept_of_little_and_more_when_there_is_more() -> None:
+    disk = FullFileSystem()
+    disk.make_directories(DATA_DIR)
+    disk.fill(DATA_DIR)
+    spare = SpareSpace(disk, DATA_DIR)
+
+    def kept(free_bytes: int) -> tuple[int, int]:
+        """For a stop, and for deletions, where so much is free before each."""
+        disk.room_bytes = free_bytes
+        spare.keep()
+        paths = [path for path in (STOP_PATH, SPARE_PATH) if disk.inner.exists(path)]
+        stop_bytes, deletion_bytes, *_ = (*map(disk.inner.spare_bytes, paths), 0, 0)
+        return stop_bytes, deletion_bytes
+
+    assert kept(0) == (0, 0)
+    assert kept(2**17 - 1) == (0, 0)
+    assert kept(2**17 + 2**13) == (2**16 + 2**12, 2**16 + 2**12)
+    assert kept(0) == (2**16 + 2**12, 2**16 + 2**12)
+    assert kept(2**30) == (SPARE_BYTES, SPARE_BYTES)
+    assert kept(2**30) == (SPARE_BYTES, SPARE_BYTES)
+    spare.give_up()
+    assert disk.inner.list_directory(DATA_DIR) == []
+
+
+def refuse() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_disk_that_refuses_keeps_nothing_and_nobody_from_going_on() -> None:
+    disk = FullFileSystem()
+    disk.make_directories(DATA_DIR)
+    spare = SpareSpace(disk, DATA_DIR)
+    for kind, after in (("free_bytes", 1), ("open_append", 2), ("reserve", 3)):
+        at = disk.operation_count + after
+        disk.fail_at(at, number=errno.ENOSPC)
+        spare.keep()
+        assert disk.trace[at - 1].startswith(kind)
+        assert disk.operation_count == at + (kind == "reserve"), "the file is closed"
+        with pytest.raises(OSError, match="No space left"):
+            spare.writing(refuse)
+    spare.keep()
+    assert disk.inner.spare_bytes(SPARE_PATH) == SPARE_BYTES
+
+
+def test_a_new_directory_on_a_full_disk_is_no_directory_of_other_rights() -> None:
+    disk = FullFileSystem()
+    disk.fill(DATA_DIR)
+    with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
+        LogMachine(disk).open()
+
+
+def test_a_read_without_a_free_descriptor_says_so() -> None:
+    disk = FaultyFileSystem()
+    machine = Machine(disk)
+    disk.fail_at(disk.operation_count + 1, number=errno.EMFILE)
+    with pytest.raises(DataDirectoryError, match="correct what the reason says") as failure:
+        machine.first.read(0, 100)
+    assert "Too many open files" in str(failure.value.fields["reason"])
+    assert machine.first.read(0, 100).next_offset == 1

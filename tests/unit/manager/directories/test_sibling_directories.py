@@ -1,0 +1,336 @@
+"""A log directory that was used once and is not there any more: noticed, waited for, given up on purpose."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError, InvalidRequestError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.log.log_config import LogConfig
+from stratalog.manager.directories.data_directory import read_properties
+from stratalog.manager.directories.log_directory import DirectoryState
+from stratalog.manager.directories.meta_properties import DIRECTORY_ID, SIBLINGS, parse_siblings
+from stratalog.manager.log_manager import LogManager
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.log_machine import TOPIC_ID, LogMachine
+
+A, B, C = "/disk-a/logs", "/disk-b/logs", "/disk c/log=s,@1"
+BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
+CONFIG = LogConfig()
+P = [TopicPartition("orders", number) for number in range(6)]
+
+
+class Machine:
+    """One disk after the other, with partitions 0, 2, ... in A and 1, 3, ... in B, two records each."""
+
+    def __init__(self, disk: FileSystem | None = None) -> None:
+        self.disk: FileSystem = disk or MemoryFileSystem()
+        self._ids = SequentialIds()
+        with_both = self.open(A, B)
+        for partition in P[:4]:
+            log = with_both.open_log(partition, TOPIC_ID, CONFIG, is_first_opening=True)
+            for _ in range(2):
+                log.append_as_leader(BATCH, 1)
+        self.id_a, self.id_b = (one.directory_id for one in with_both.directories())
+        self.stop()
+
+    def open(self, *paths: str) -> LogManager:
+        self._process = LogMachine(self.disk, data_dirs=paths, ids=self._ids)
+        manager = self._process.open()
+        manager.bind_store("store-1")
+        return manager
+
+    def stop(self) -> None:
+        self._process.stop()
+
+    def siblings(self, path: str) -> dict[str, str]:
+        return parse_siblings(read_properties(self.disk, path).get(SIBLINGS, ""))
+
+
+def missing(manager: LogManager) -> Sequence[tuple[str, str]]:
+    assert all(one.state is DirectoryState.MISSING and one.reason for one in manager.missing_directories())
+    return [(one.directory_id, one.path) for one in manager.missing_directories()]
+
+
+def test_directories_name_each_other() -> None:
+    machine = Machine()
+    assert machine.siblings(A) == {machine.id_b: B}
+    assert machine.siblings(B) == {machine.id_a: A}
+    manager = machine.open(C, B, A)
+    id_c = manager.directories()[0].directory_id
+    assert missing(manager) == []
+    machine.stop()
+    assert machine.siblings(A) == {machine.id_b: B, id_c: C}
+    assert machine.siblings(C) == {machine.id_a: A, machine.id_b: B}
+    text = machine.disk.read_file(f"{B}/meta.properties").decode()
+    assert text.isascii()
+    assert "/disk%20c/log%3Ds%2C%401" in text
+
+
+def test_one_that_is_left_out_is_missed() -> None:
+    machine = Machine()
+    manager = machine.open(A)
+    assert missing(manager) == [(machine.id_b, B)]
+    assert [one.state for one in manager.directories()] == [DirectoryState.LIVE]
+    # What is here goes on, and so does what nobody has ever had.
+    assert manager.open_log(P[0], TOPIC_ID, CONFIG).log_end_offset == 2
+    manager.open_log(P[4], TOPIC_ID, CONFIG, is_first_opening=True)
+    with pytest.raises(DataDirectoryError, match="may be in a log directory that is missing") as failure:
+        manager.open_log(P[1], TOPIC_ID, CONFIG)
+    assert failure.value.fields["path"] == f"{B}/orders-1"
+    assert failure.value.fields["directory_id"] == machine.id_b
+    assert not machine.disk.exists(f"{A}/orders-1")
+    machine.stop()
+    manager = machine.open(A, B)
+    assert missing(manager) == []
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+    assert manager.open_log(P[4], TOPIC_ID, CONFIG).log_end_offset == 0
+
+
+def test_the_first_one_is_missed_as_well() -> None:
+    machine = Machine()
+    manager = machine.open(C, B)
+    assert missing(manager) == [(machine.id_a, A)]
+    with pytest.raises(DataDirectoryError, match="missing"):
+        manager.open_log(P[0], TOPIC_ID, CONFIG)
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+
+
+def test_an_empty_directory_in_its_place_does_not_hide_it(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine()
+    machine.disk.rename("/disk-b", "/unmounted")
+    manager = machine.open(A, B)
+    new_id = manager.directories()[1].directory_id
+    assert new_id != machine.id_b
+    assert missing(manager) == [(machine.id_b, B)]
+    [record] = [record for record in caplog.records if "is missing" in record.getMessage()]
+    assert machine.id_b in record.getMessage()
+    with pytest.raises(DataDirectoryError, match="missing"):
+        manager.open_log(P[3], TOPIC_ID, CONFIG)
+    assert not machine.disk.exists(f"{B}/orders-3")
+    log = manager.open_log(P[4], TOPIC_ID, CONFIG, is_first_opening=True)
+    log.append_as_leader(BATCH, 1)
+    assert log.directory == f"{B}/orders-4"
+    machine.stop()
+    # Mounted again: now it is the one that stood in its place that is missed, and what was put there.
+    machine.disk.rename("/disk-b", "/below")
+    machine.disk.rename("/unmounted", "/disk-b")
+    manager = machine.open(A, B)
+    assert missing(manager) == [(new_id, B)]
+    assert manager.open_log(P[3], TOPIC_ID, CONFIG).log_end_offset == 2
+    with pytest.raises(DataDirectoryError, match="missing"):
+        manager.open_log(P[4], TOPIC_ID, CONFIG)
+    machine.stop()
+    manager = machine.open(A, B, "/below/logs")
+    assert missing(manager) == []
+    assert manager.open_log(P[4], TOPIC_ID, CONFIG).log_end_offset == 1
+
+
+def test_a_directory_at_another_path_is_the_same_one() -> None:
+    machine = Machine()
+    machine.disk.rename("/disk-b", "/new")
+    assert missing(machine.open(A, "/new/logs")) == []
+    machine.stop()
+    assert machine.siblings(A) == {machine.id_b: "/new/logs"}
+    assert missing(machine.open(A)) == [(machine.id_b, "/new/logs")]
+
+
+def test_a_single_directory_names_nobody_and_may_go_anywhere() -> None:
+    disk = MemoryFileSystem()
+    process = LogMachine(disk, data_dirs=(A,))
+    manager = process.open()
+    manager.bind_store("store-1")
+    manager.open_log(P[0], TOPIC_ID, CONFIG).append_as_leader(BATCH, 1)
+    process.stop()
+    assert SIBLINGS not in read_properties(disk, A)
+    disk.rename("/disk-a", "/elsewhere")
+    manager = LogMachine(disk, data_dirs=("/elsewhere/logs",)).open()
+    assert missing(manager) == []
+    assert manager.open_log(P[0], TOPIC_ID, CONFIG).log_end_offset == 1
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 0
+
+
+def test_who_is_forgotten_is_not_waited_for() -> None:
+    machine = Machine()
+    manager = machine.open(A, C)
+    id_c = manager.directories()[1].directory_id
+    for wrong in (id_c, machine.id_a, "nobody"):
+        with pytest.raises(InvalidRequestError, match="only one that is missing") as refusal:
+            manager.forget_directory(wrong)
+        assert refusal.value.fields["missing_ids"] == machine.id_b
+    assert manager.forget_directory(machine.id_b) == B
+    assert missing(manager) == []
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 0
+    assert machine.siblings(A) == {id_c: C}
+    with pytest.raises(InvalidRequestError) as refusal:
+        manager.forget_directory(machine.id_b)
+    assert refusal.value.fields["missing_ids"] == "none"
+    machine.stop()
+    assert missing(machine.open(A, C)) == []
+    machine.stop()
+    # It comes back after all: taken in again, and nothing is put in the place of anything.
+    manager = machine.open(A, B, C)
+    assert missing(manager) == []
+    assert machine.siblings(A) == {id_c: C, machine.id_b: B}
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+
+
+def test_a_directory_that_was_away_remembers_who_was_forgotten() -> None:
+    machine = Machine()
+    machine.open(A, B, C)
+    machine.stop()
+    machine.open(A).forget_directory(machine.id_b)
+    machine.stop()
+    assert missing(machine.open(A, C)) == [(machine.id_b, B)]
+
+
+def test_a_disk_that_refuses_leaves_the_directory_missed() -> None:
+    disk = FaultyFileSystem()
+    machine = Machine(disk)
+    manager = machine.open(A)
+    disk.fail_at(disk.operation_count + 1, number=errno.ENOSPC)
+    with pytest.raises(DataDirectoryError, match="No space"):
+        manager.forget_directory(machine.id_b)
+    assert missing(manager) == [(machine.id_b, B)]
+    manager.forget_directory(machine.id_b)
+    assert missing(manager) == []
+
+
+def test_a_full_disk_does_not_keep_the_server_from_starting(caplog: pytest.LogCaptureFixture) -> None:
+    disk = FaultyFileSystem()
+    machine = Machine(disk)
+    process = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds(100))
+    manager = process.open()
+    # The new one is tied to the store first.
+    disk.fail_at(disk.operation_count + 10, number=errno.ENOSPC)
+    manager.bind_store("store-1")
+    assert "cannot note which others it is used with" in caplog.text
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+    process.stop()
+    assert {len(machine.siblings(path)) for path in (A, B, C)} == {1, 2}
+    machine.open(A, B, C)
+    assert {len(machine.siblings(path)) for path in (A, B, C)} == {2}
+
+
+def test_one_that_cannot_be_read_is_offline_and_not_missing() -> None:
+    inner = MemoryFileSystem()
+    machine = Machine(inner)
+    disk = FaultyFileSystem(inner)
+    LogMachine(disk, data_dirs=(A, B)).open()
+    operation = disk.trace.index(f"try_lock {B}/.lock") + 1
+    inner.release_locks()
+    disk = FaultyFileSystem(inner)
+    disk.fail_at(operation, number=errno.EACCES)
+    process = LogMachine(disk, data_dirs=(A, B))
+    manager = process.open()
+    manager.bind_store("store-1")
+    assert [one.state for one in manager.directories()] == [DirectoryState.LIVE, DirectoryState.OFFLINE]
+    assert missing(manager) == []
+    with pytest.raises(DataDirectoryError, match="that is offline") as failure:
+        manager.open_log(P[1], TOPIC_ID, CONFIG)
+    assert "log-dirs forget" in failure.value.message
+    process.stop()
+    assert machine.siblings(A) == {machine.id_b: B}
+    assert missing(machine.open(A)) == [(machine.id_b, B)]
+
+
+@pytest.mark.parametrize("damaged", ["x", "@/a", "id@"])
+def test_a_damaged_list_is_no_start(damaged: str) -> None:
+    machine = Machine()
+    path = f"{A}/meta.properties"
+    text = machine.disk.read_file(path).decode()
+    id_of = read_properties(machine.disk, A)[DIRECTORY_ID]
+    machine.disk.unlink(path)
+    file = machine.disk.open_append(path)
+    file.append([text.replace(f"{machine.id_b}@{B}", damaged).encode()])
+    file.close()
+    assert id_of == machine.id_a
+    with pytest.raises(DataDirectoryError, match="damaged") as failure:
+        machine.open(A, B)
+    assert failure.value.fields["path"] == A
+
+
+@pytest.mark.parametrize("survival", [Survival(Kept.NONE, Kept.NONE), Survival(Kept.HALF, Kept.ALL)])
+def test_a_crash_while_the_lists_are_written_loses_nothing(survival: Survival) -> None:
+    """Whatever a crash leaves of them, the next start writes them again before it opens a log."""
+    operation = 0
+    while True:
+        operation += 1
+        disk = FaultyFileSystem()
+        machine = Machine(disk)
+        manager = LogMachine(disk, data_dirs=(A, B, C), ids=SequentialIds(100)).open()
+        disk.crash_at(disk.operation_count + operation)
+        try:
+            manager.bind_store("store-1")
+        except SimulatedCrash:
+            pass
+        else:
+            break
+        machine.disk = disk.reopened(survival)
+        manager = machine.open(A, B, C)
+        assert missing(manager) == []
+        id_c = manager.directories()[2].directory_id
+        assert machine.siblings(A) == {machine.id_b: B, id_c: C}
+        assert machine.siblings(C) == {machine.id_a: A, machine.id_b: B}
+        assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+    assert operation > 28, "one is tied to the store, and three lists are written"
+
+
+def copy_tree(disk: FileSystem, source: str, target: str, *, names: Sequence[str]) -> None:
+    disk.make_directories(target)
+    for name in names:
+        if disk.is_directory(f"{source}/{name}"):
+            copy_tree(
+                disk, f"{source}/{name}", f"{target}/{name}", names=disk.list_directory(f"{source}/{name}")
+            )
+        else:
+            disk.copy_file(f"{source}/{name}", f"{target}/{name}")
+
+
+@pytest.mark.parametrize("names", [["meta.properties"], ["meta.properties", "orders-1"]])
+def test_a_copy_of_a_directory_that_lacks_something_is_refused(names: Sequence[str]) -> None:
+    machine = Machine()
+    copy_tree(machine.disk, B, C, names=names)
+    with pytest.raises(DataDirectoryError, match="lacks partitions") as failure:
+        machine.open(A, C)
+    fields = failure.value.fields
+    assert (fields["path"], fields["other_path"], fields["directory_id"]) == (C, B, machine.id_b)
+    assert fields["partitions"] == ", ".join(f"orders-{number}" for number in (1, 3)[len(names) - 1 :])
+    # Nothing was touched, and what was refused counts for no crash.
+    manager = machine.open(A, B)
+    assert (manager.was_clean, missing(manager)) == (True, [])
+    assert manager.open_log(P[1], TOPIC_ID, CONFIG).log_end_offset == 2
+
+
+def test_a_whole_copy_takes_the_place_of_its_original_and_needs_it_no_more() -> None:
+    machine = Machine()
+    names = [name for name in machine.disk.list_directory(B) if name != ".lock"]
+    copy_tree(machine.disk, B, C, names=names)
+    manager = machine.open(A, C)
+    assert (missing(manager), machine.siblings(A)) == ([], {machine.id_b: C})
+    assert manager.open_log(P[3], TOPIC_ID, CONFIG).log_end_offset == 2
+    manager.delete_log(P[3])
+    machine.stop()
+    # From now on the former place is nobody's business.
+    assert missing(machine.open(A, C)) == []
+
+
+def test_a_copy_may_lack_what_another_directory_has_and_what_the_human_gives_up() -> None:
+    machine = Machine()
+    copy_tree(machine.disk, B, C, names=["meta.properties", "orders-1"])
+    copy_tree(machine.disk, B, A, names=["orders-3"])
+    manager = machine.open(A, C)
+    assert manager.open_log(P[3], TOPIC_ID, CONFIG).log_end_offset == 2
+    machine.stop()
+    machine = Machine()
+    copy_tree(machine.disk, B, C, names=["meta.properties"])
+    machine.disk.unlink(f"{B}/meta.properties")
+    assert missing(machine.open(A, C)) == []

@@ -1,0 +1,477 @@
+"""Moves between two log directories: what comes along, and how they end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError, InvalidRequestError, LogStoreError
+from stratalog.base.types import TopicPartition
+from stratalog.cleaner.clean.clean_result import CleanLimits
+from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.throttler import Throttler
+from stratalog.log.checkpoint import (
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+    OffsetCheckpoint,
+)
+from stratalog.log.exchange.log_copy import Commit, LogCopy
+from stratalog.log.log_config import LogConfig
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.moves.log_move import MoveProgress, MoveState
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import ALL_SURVIVALS
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.cleaner.stepped_throttler import SteppedThrottler
+from tests.support.logs.log_ledger import read_local
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
+from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog
+from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
+
+
+def test_everything_comes_along_byte_for_byte() -> None:
+    moving = MovingLog()
+    disk = moving.disk.inner
+    file = disk.open_append(f"{PARTITION_DIR}/00000000000000000007.cut")
+    file.append([b"for a human"])
+    moving.ledger.flush(moving.log)
+    moving.restart()
+    before, sealed_count = moving.files(PARTITION_DIR), len(moving.log.segments()) - 1
+    assert sealed_count > 3
+    assert moving.begin().run() is MoveState.DONE
+    after = moving.files(OTHER_PARTITION_DIR)
+    active = f"{moving.log.active_base_offset:020d}"
+    kept = {name: data for name, data in before.items() if not name.startswith(active) or "log" in name}
+    assert {name: after.get(name) for name in kept} == kept
+    # What the active segment's indexes hold is in memory.
+    assert {name for name in after if name not in kept} <= {
+        f"{active}.{kind}" for kind in ("index", "timeindex", "snapshot")
+    }
+    assert any(name.endswith(".txnindex") for name in after)
+    moving.ledger.verify(moving.log, after_crash=False)
+    moving.append()
+    moving.ledger.verify(moving.log, after_crash=False)
+    moving.machine.clock.advance(60_000)
+    assert moving.left_over() == []
+    moving.restart()
+    assert moving.log.directory == OTHER_PARTITION_DIR
+    assert moving.log.recovery_report.was_clean
+    moving.ledger.verify(moving.log, after_crash=False)
+
+
+def test_the_log_says_how_a_move_ended(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert MovingLog().begin().run() is MoveState.DONE
+    [told] = [one.message for one in caplog.records if "has ended" in one.message]
+    assert told.endswith(" has ended: done")
+
+
+def test_segments_keep_the_time_when_they_were_written() -> None:
+    """Retention asks for it where records have no time."""
+    moving = MovingLog()
+    name = "00000000000000000000.log"
+    written_ms = 1_600_000_000_000
+    moving.disk.set_modified_ms(f"{PARTITION_DIR}/{name}", written_ms)
+    assert moving.begin().run() is MoveState.DONE
+    assert moving.disk.modified_ms(f"{OTHER_PARTITION_DIR}/{name}") == written_ms
+
+
+def test_a_log_moves_back_to_where_it_was() -> None:
+    moving = MovingLog()
+    for number in range(4):
+        target = (OTHER_DIR, DATA_DIR)[number % 2]
+        assert moving.begin(lambda _: moving.append(), target).run() is MoveState.DONE
+        assert moving.log.directory == f"{target}/{PARTITION}"
+        moving.end_transaction(committed=number % 2 == 0)
+        moving.append()
+        moving.ledger.verify(moving.log, after_crash=False)
+    assert [one.state for one in moving.manager.moves.progress()] == [MoveState.DONE]
+    assert PARTITION_DIR + "/move.metadata" not in moving.disk.inner.contents()
+    moving.manager.check()
+    moving.restart()
+    moving.ledger.verify(moving.log, after_crash=False)
+
+
+def test_what_waits_for_a_sync_is_durable_in_the_new_place() -> None:
+    moving = MovingLog()
+    end_offset = moving.log.log_end_offset
+    assert moving.log.recovery_point < end_offset
+    assert moving.begin().run() is MoveState.DONE
+    assert moving.log.recovery_point == end_offset == moving.log.flush()
+
+
+def test_checkpoints_and_log_start_come_along() -> None:
+    moving = MovingLog()
+    moving.log.increment_log_start_offset(moving.log.segments()[1].base_offset + 2)
+    moving.ledger.note_starts(moving.log)
+
+    def delete_more(step: int) -> None:
+        if step == 3:
+            moving.log.increment_log_start_offset(moving.log.segments()[2].base_offset + 1)
+            moving.log.delete_old_segments()
+            moving.ledger.note_starts(moving.log)
+
+    assert moving.begin(delete_more).run() is MoveState.DONE
+
+    def offsets(name: str) -> list[int | None]:
+        return [
+            OffsetCheckpoint(moving.disk, f"{path}/{name}").read().get(PARTITION)
+            for path in (DATA_DIR, OTHER_DIR)
+        ]
+
+    assert offsets(LOG_START_OFFSET_FILE) == [None, moving.log.log_start_offset]
+    source_point, recovery_point = offsets(RECOVERY_POINT_FILE)
+    assert source_point is None
+    assert recovery_point is not None
+    assert moving.log.segments()[-1].base_offset <= recovery_point <= moving.log.recovery_point
+    moving.ledger.verify(moving.log, after_crash=False)
+    machine = moving.new_machine(moving.disk.killed(), 1)
+    moving.ledger.durable_end_offset = moving.log.recovery_point
+    moving.ledger.verify(machine.start(), after_crash=True)
+
+
+def test_records_that_are_deleted_at_the_last_moment_stay_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    moving = MovingLog()
+    relocate = UnifiedLog.relocate
+
+    def delete_before(log: UnifiedLog, copy: LogCopy, commit: Commit) -> bool:
+        log.increment_log_start_offset(30)
+        return relocate(log, copy, commit)
+
+    monkeypatch.setattr(UnifiedLog, "relocate", delete_before)
+    assert moving.begin().run() is MoveState.DONE
+    machine = moving.new_machine(moving.disk.killed(), 1)
+    log = machine.start()
+    assert (log.directory, log.log_start_offset) == (OTHER_PARTITION_DIR, 30)
+
+
+def test_what_comes_at_the_last_moment_is_durable_in_the_new_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest that is copied under the log's locks."""
+    moving = MovingLog()
+    relocate = UnifiedLog.relocate
+
+    def append_before(log: UnifiedLog, copy: LogCopy, commit: Commit) -> bool:
+        moving.ledger.leader_epoch += 1
+        moving.end_transaction(committed=False)
+        moving.ledger.append(log, [moving.ledger.batch(1)])
+        assert relocate(log, copy, commit)
+        return True
+
+    monkeypatch.setattr(UnifiedLog, "relocate", append_before)
+    assert moving.begin().run() is MoveState.DONE
+    moving.ledger.durable_end_offset = moving.log.log_end_offset
+    for survival in ALL_SURVIVALS:
+        machine = moving.new_machine(moving.disk.reopened(survival), 1)
+        log = machine.start()
+        assert log.directory == OTHER_PARTITION_DIR
+        moving.ledger.copy().verify(log, after_crash=True)
+
+
+class Compacted:
+    """A compacted log on a machine with two directories, and a cleaner. Used by one thread."""
+
+    def __init__(self) -> None:
+        config = LogConfig(
+            segment_bytes=1024,
+            index_interval_bytes=100,
+            cleanup_policy=frozenset({"compact"}),
+            remote_storage_enable=False,
+        )
+        self.machine = moving_machine(MemoryFileSystem(), config)
+        self.log = self.machine.start()
+        self.newest: dict[bytes | None, bytes | None] = {}
+
+    @property
+    def manager(self) -> LogManager:
+        assert self.machine.manager is not None
+        return self.machine.manager
+
+    def fill(self) -> None:
+        for number in range(60):
+            # Every third key comes once, so that something stays of each segment.
+            key = b"k%d" % number if number % 3 == 0 else b"often%d" % (number % 5)
+            self.newest[key] = b"v%d" % self.log.log_end_offset
+            self.log.append_as_leader(encode_batch([Record(0, 1000, key, self.newest[key])]), 1)
+        self.log.roll()
+
+    def clean(self) -> bool:
+        """False where the cleaner may not, or has nothing to do."""
+        chosen = self.manager.cleaner.take_filthiest()
+        if chosen is None:
+            return False
+
+        def note(size_bytes: int) -> None:
+            assert size_bytes >= 0
+
+        limits = CleanLimits(
+            map_bytes=1 << 16,
+            map_load_factor=0.9,
+            io_buffer_bytes=1 << 16,
+            check_done=lambda: None,
+            throttle=note,
+        )
+        result = Cleaner(self.machine.clock, SequentialIds()).clean(chosen, limits)
+        self.manager.cleaner.done(chosen, result.end_offset, result.horizon_ms)
+        return True
+
+    def verify(self) -> None:
+        self.log.check()
+        assert {record.key: record.value for record in read_local(self.log)} == self.newest
+
+
+def test_a_compacted_log_with_holes_moves_and_is_cleaned_again() -> None:
+    compacted = Compacted()
+    compacted.fill()
+    assert compacted.clean()
+    compacted.fill()
+    machine, tries = compacted.machine, list[bool]()
+    cleaned_offset, horizon_ms = (cleaner_offset(machine, DATA_DIR, what) for what in ("offset", "horizon"))
+    assert cleaned_offset is not None
+    assert horizon_ms is not None
+    # It is due, and may not be cleaned.
+    compacted.manager.moves.throttler = SteppedThrottler(
+        machine.clock, lambda _: tries.append(compacted.clean())
+    )
+    expected = read_local(compacted.log)
+    assert len(expected) < compacted.log.log_end_offset
+    assert compacted.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
+    assert tries
+    assert not any(tries)
+    assert read_local(compacted.log) == expected
+    assert cleaner_offset(machine, DATA_DIR) is None
+    assert cleaner_offset(machine, OTHER_DIR) == cleaned_offset
+    assert cleaner_offset(machine, DATA_DIR, "horizon") is None
+    assert cleaner_offset(machine, OTHER_DIR, "horizon") == horizon_ms
+    assert compacted.clean()
+    compacted.verify()
+    machine.stop()
+    compacted.log = machine.start()
+    compacted.verify()
+
+
+def test_what_is_sealed_ends_where_it_ended_also_behind_a_hole() -> None:
+    """A broker's log may have one at the end of a segment."""
+    machine = moving_machine(MemoryFileSystem(), LogConfig(remote_storage_enable=False, retention_ms=-1))
+    log = machine.start()
+    for offset in (0, 1, 50, 51, 90):
+        if offset in (50, 90):
+            log.roll()
+        batch = encode_batch([Record(0, 1000, b"k", b"v")], base_offset=offset, leader_epoch=1)
+        log.append_as_follower(batch)
+    machine.stop()
+    # What another software may make of it: nothing is in a segment's files below the first batch.
+    for named, base_offset in ((2, 50), (52, 90)):
+        for name in machine.disk.list_directory(PARTITION_DIR):
+            if name.startswith(f"{named:020d}") and not name.endswith(".log"):
+                machine.disk.unlink(f"{PARTITION_DIR}/{name}")
+        machine.disk.rename(f"{PARTITION_DIR}/{named:020d}.log", f"{PARTITION_DIR}/{base_offset:020d}.log")
+    log = machine.start()
+    before = [(info.base_offset, info.end_offset) for info in log.segments()]
+    assert before == [(0, 50), (50, 90), (90, 91)]
+    assert machine.manager is not None
+    assert machine.manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
+    assert [(info.base_offset, info.end_offset) for info in log.segments()] == before
+    assert [record.offset for record in read_local(log)] == [0, 1, 50, 51, 90]
+    log.check()
+
+
+def cleaner_offset(machine: LogMachine, directory: str, what: str = "offset") -> int | None:
+    return OffsetCheckpoint(machine.disk, f"{directory}/cleaner-{what}-checkpoint").read().get(PARTITION)
+
+
+def test_progress_says_how_far_it_is() -> None:
+    moving = MovingLog()
+    seen: list[MoveProgress] = []
+    move = moving.begin(lambda _: seen.append(move.progress))
+    size_bytes = moving.log.size_bytes
+    assert move.progress == MoveProgress(PARTITION, DATA_DIR, OTHER_DIR, MoveState.WAITING, 0, size_bytes, "")
+    assert move.run() is MoveState.DONE
+    assert all(one.state is MoveState.COPYING for one in seen)
+    assert [one.copied_bytes + one.remaining_bytes for one in seen] == [size_bytes] * len(seen)
+    copied = [one.copied_bytes for one in seen]
+    assert copied == sorted(set(copied))
+    assert move.progress == moving.manager.moves.progress()[0]
+    assert move.progress._replace(reason="") == MoveProgress(
+        PARTITION, DATA_DIR, OTHER_DIR, MoveState.DONE, size_bytes, 0, ""
+    )
+
+
+def test_a_move_waits_for_its_throttle() -> None:
+    moving = MovingLog()
+    clock, moved_s = moving.machine.clock, list[float]()
+    throttler = moving.manager.moves.throttler = Throttler(clock, max_bytes_per_s=1000)
+    move = moving.manager.begin_move(PARTITION, OTHER_DIR)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(move.run)
+        while not running.done():
+            clock.advance(10)
+        moved_s.append(clock.monotonic_s())
+        assert running.result() is MoveState.DONE
+    # All but the last bit, which is copied under the log's locks, and what is paid at once.
+    assert throttler.max_bytes_per_s == 1000
+    assert moved_s[0] > (moving.log.size_bytes - 3 * 1024) / 1000 - 1
+
+
+def test_a_move_is_cancelled_before_it_begins() -> None:
+    moving = MovingLog()
+    move = moving.begin()
+    assert move.cancel("nobody wants it") is MoveState.CANCELLED
+    assert move.run() is MoveState.CANCELLED
+    assert move.progress.reason == "nobody wants it"
+    assert moving.left_over() == []
+    assert moving.begin().run() is MoveState.DONE
+
+
+class Interrupting:
+    """After so many steps another thread does something that ends the move. Used by the mover's thread."""
+
+    def __init__(self, pool: ThreadPoolExecutor, moving: MovingLog, work: Callable[[], object]) -> None:
+        self._pool = pool
+        self._moving = moving
+        self._work = work
+        self.result: object = None
+
+    def __call__(self, step: int) -> None:
+        if step == 2:
+            self.result = self._pool.submit(self._work)
+            throttler = self._moving.manager.moves.throttler
+            assert isinstance(throttler, SteppedThrottler)
+            assert throttler.is_interrupted.wait(30)
+
+
+@pytest.mark.parametrize(
+    "kind", ["cancel", "truncate", "start anew", "let go", "delete", "set aside", "close"]
+)
+def test_whatever_needs_the_log_for_itself_ends_the_move(kind: str) -> None:
+    moving = MovingLog()
+    manager, log = moving.manager, moving.log
+    works: dict[str, Callable[[], object]] = {
+        "cancel": lambda: move.cancel("by hand"),
+        "truncate": lambda: manager.truncate_to(PARTITION, 20),
+        "start anew": lambda: manager.truncate_fully_and_start_at(PARTITION, 500),
+        "let go": lambda: manager.let_go(PARTITION),
+        "delete": lambda: manager.delete_log(PARTITION),
+        "set aside": lambda: manager.set_aside(PARTITION, "fenced"),
+        "close": moving.machine.stop,
+    }
+    with ThreadPoolExecutor(1) as pool:
+        interrupting = Interrupting(pool, moving, works[kind])
+        move = moving.begin(interrupting)
+        assert move.run() is MoveState.CANCELLED
+    assert log.directory == PARTITION_DIR
+    assert moving.files(OTHER_DIR).keys().isdisjoint({str(PARTITION)})
+    futures = [path for path in moving.left_over() if path.endswith("-future")]
+    # A process that stops leaves the wish to the next one.
+    assert len(futures) == (kind == "close")
+    if kind in ("cancel", "truncate", "start anew"):
+        assert {"truncate": 20, "start anew": 500}.get(kind, log.log_end_offset) >= log.log_end_offset
+        moving.log.check()
+
+
+def test_a_log_that_is_truncated_under_the_move_is_not_moved() -> None:
+    moving = MovingLog()
+
+    def truncate(step: int) -> None:
+        if step == 3:
+            moving.ledger.truncate_to(moving.log, 20)
+
+    move = moving.begin(truncate)
+    assert move.run() is MoveState.FAILED
+    assert "truncated" in move.progress.reason
+    assert moving.left_over() == []
+    moving.append()
+    moving.ledger.verify(moving.log, after_crash=False)
+
+
+def test_a_move_that_the_process_did_not_finish_is_begun_again() -> None:
+    moving = MovingLog()
+    with ThreadPoolExecutor(1) as pool:
+        moving.begin(Interrupting(pool, moving, moving.machine.stop)).run()
+    moving.log = moving.machine.start()
+    [wanted] = moving.manager.moves.wanted
+    assert (wanted.partition, wanted.target_path) == (PARTITION, OTHER_DIR)
+    # Twice: a wish lasts until somebody begins the move, or the partition goes.
+    moving.restart()
+    [wanted] = moving.manager.moves.wanted
+    assert moving.begin(target=wanted.target_path).run() is MoveState.DONE
+    assert moving.wish_count == 0
+    moving.ledger.verify(moving.log, after_crash=False)
+    moving.machine.clock.advance(60_000)
+    assert moving.left_over() == []
+
+
+def test_a_partition_that_goes_takes_the_wish_for_its_move_along() -> None:
+    moving = MovingLog()
+    with ThreadPoolExecutor(1) as pool:
+        moving.begin(Interrupting(pool, moving, moving.machine.stop)).run()
+    manager = moving.machine.open()
+    assert moving.wish_count == 1
+    manager.delete_log(PARTITION)
+    assert moving.wish_count == 0
+    moving.machine.clock.advance(60_000)
+    assert moving.left_over() == []
+
+
+def test_a_move_that_cannot_be_is_refused() -> None:
+    moving = MovingLog()
+    manager = moving.manager
+    with pytest.raises(InvalidRequestError, match="already"):
+        manager.begin_move(PARTITION, DATA_DIR)
+    with pytest.raises(DataDirectoryError, match="no log directory"):
+        manager.begin_move(PARTITION, "/nowhere")
+    with pytest.raises(LogStoreError):
+        manager.begin_move(TopicPartition("unknown", 0), OTHER_DIR)
+    manager.cordon(OTHER_DIR)
+    with pytest.raises(InvalidRequestError, match="uncordon"):
+        manager.begin_move(PARTITION, OTHER_DIR)
+    manager.cordon(OTHER_DIR, is_cordoned=False)
+    moving.disk.make_directories(OTHER_PARTITION_DIR)
+    with pytest.raises(DataDirectoryError, match="holds a directory of this partition"):
+        manager.begin_move(PARTITION, OTHER_DIR)
+    moving.disk.remove_tree(OTHER_PARTITION_DIR)
+    move = manager.begin_move(PARTITION, OTHER_DIR)
+    with pytest.raises(InvalidRequestError, match="moving already"):
+        manager.begin_move(PARTITION, OTHER_DIR)
+    assert move.run() is MoveState.DONE
+
+
+def test_a_directory_without_room_is_refused() -> None:
+    moving = MovingLog(free_bytes=2000)
+    with pytest.raises(DataDirectoryError, match="less free space") as failure:
+        moving.manager.begin_move(PARTITION, OTHER_DIR)
+    assert failure.value.fields["free_bytes"] == 2000
+
+
+def test_what_other_moves_still_take_is_not_free() -> None:
+    second, third = TopicPartition("orders", 1), TopicPartition("orders", 2)
+
+    def with_second(free_bytes: int) -> MovingLog:
+        """And with a third log that is in the other directory."""
+        moving = MovingLog(free_bytes=free_bytes)
+        for partition, elsewhere in ((second, OTHER_DIR), (third, DATA_DIR)):
+            moving.manager.cordon(elsewhere)
+            log = moving.manager.open_log(partition, TOPIC_ID, moving.config)
+            moving.manager.cordon(elsewhere, is_cordoned=False)
+            log.append_as_leader(encode_batch([Record(0, 1000, b"k", b"v" * 500)]), 1)
+        return moving
+
+    rehearsal = with_second(1 << 40)
+    sizes = [rehearsal.manager.log(one).size_bytes for one in (PARTITION, second)]
+    moving = with_second(sum(sizes) - 1)
+    first = moving.begin()
+    with pytest.raises(DataDirectoryError, match="less free space") as failure:
+        moving.manager.begin_move(second, OTHER_DIR)
+    assert failure.value.fields["moving_bytes"] == sizes[0]
+    # The other way there is room.
+    moving.manager.begin_move(third, DATA_DIR).cancel("enough")
+    first.cancel("enough")
+    moving.manager.begin_move(second, OTHER_DIR).cancel("enough")
+    moving = with_second(sum(sizes))
+    moving.begin()
+    assert moving.manager.begin_move(second, OTHER_DIR).state is MoveState.WAITING

@@ -1,0 +1,146 @@
+"""What somebody else has put into a log directory stays, however much its name looks like one of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.base.atomic_file import replace_file
+from stratalog.log.log_config import LogConfig
+from stratalog.manager.directories.data_directory import DELETE_REASON, FUTURE_REASON, is_name_beside
+from stratalog.manager.moves.log_move import MoveState
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
+from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog
+
+UNIQUE = "0123456789abcdef0123456789abcdef"
+FOREIGN = [
+    "backup.2024-{}",
+    f".{UNIQUE}-{{}}",
+    f"orders.{UNIQUE}-{{}}",
+    f"orders-0.{UNIQUE[1:]}-{{}}",
+    f"orders-0.{UNIQUE}0-{{}}",
+    f"orders-0.{UNIQUE.upper()}-{{}}",
+    f"orders-0-{UNIQUE}-{{}}",
+    f"orders-0.{UNIQUE}-old-{{}}",
+    f"my orders-0.{UNIQUE}-{{}}",
+    f"orders-0.{UNIQUE}.bak-{{}}",
+]
+
+
+def put(disk: MemoryFileSystem, path: str) -> None:
+    file = disk.open_append(path)
+    file.append([b"somebody else's"])
+    file.sync()
+    file.close()
+
+
+def test_a_start_removes_what_it_or_a_broker_has_named_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = MemoryFileSystem()
+    ours = [f"orders.eu_1-12.{UNIQUE}-{DELETE_REASON}", f"orders-3.{UNIQUE}-{FUTURE_REASON}"]
+    foreign = [name.format(reason) for name in FOREIGN for reason in (DELETE_REASON, FUTURE_REASON)]
+    # An own name of another reason, and a file.
+    others = [f"orders-0.{UNIQUE}-stray", f"orders-0.{UNIQUE}-fenced"]
+    for name in (*ours, *foreign, *others):
+        disk.make_directories(f"{DATA_DIR}/{name}")
+        put(disk, f"{DATA_DIR}/{name}/file")
+    put(disk, f"{DATA_DIR}/orders-1.{UNIQUE}-delete")
+    machine = LogMachine(disk)
+    machine.start()
+    machine.clock.advance(60_000)
+    names = disk.list_directory(DATA_DIR)
+    assert [name for name in ours if name in names] == []
+    for name in (*foreign, *others):
+        assert disk.read_file(f"{DATA_DIR}/{name}/file") == b"somebody else's"
+    assert f"orders-1.{UNIQUE}-delete" in names
+    told = [record.getMessage() for record in caplog.records if "left alone" in record.getMessage()]
+    for name in foreign:
+        assert sum(f"path=`{DATA_DIR}/{name}`" in line for line in told) == ("." in name), name
+    # Nothing is taken for ours because the start after it looks again.
+    machine.stop()
+    machine.start()
+    machine.clock.advance(60_000)
+    assert set(foreign) <= set(disk.list_directory(DATA_DIR))
+
+
+def test_the_longest_names_lose_their_partition_and_are_known_all_the_same() -> None:
+    suffix = f".{UNIQUE}-{DELETE_REASON}"
+    topic = "t" * (255 - len(suffix))
+    assert is_name_beside(topic + suffix, DELETE_REASON)
+    assert not is_name_beside(topic[1:] + suffix, DELETE_REASON)
+    assert is_name_beside(topic[2:] + "-0" + suffix, DELETE_REASON)
+
+
+def test_a_deleted_partition_of_the_longest_name_is_removed_by_the_next_start() -> None:
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk)
+    manager = machine.open()
+    partition = PARTITION._replace(topic="t" * 249, partition=12345)
+    manager.open_log(partition, TOPIC_ID, machine.config)
+    manager.delete_log(partition)
+    machine.kill()
+    [left] = [name for name in disk.list_directory(DATA_DIR) if name.endswith("-delete")]
+    assert len(left) == 255
+    machine.open()
+    machine.clock.advance(60_000)
+    assert not [name for name in disk.list_directory(DATA_DIR) if name.endswith("-delete")]
+
+
+def test_files_of_others_in_a_partition_stay() -> None:
+    disk = MemoryFileSystem()
+    machine = LogMachine(disk)
+    machine.start()
+    machine.stop()
+    names = [
+        "notes.snapshot.tmp",
+        "before-upgrade.snapshot.deleted",
+        "notes.swap",
+        "notes.cleaned",
+        "notes.deleted",
+        "backup.log.swap",
+        "backup.log.cleaned",
+        "backup.log.deleted",
+        "1.log.deleted",
+    ]
+    for name in names:
+        put(disk, f"{PARTITION_DIR}/{name}")
+    machine.start()
+    machine.clock.advance(60_000)
+    machine.stop()
+    assert set(names) <= set(disk.list_directory(PARTITION_DIR))
+
+
+def test_what_appears_at_the_target_of_a_move_is_not_removed_with_the_copy() -> None:
+    moving = MovingLog()
+    disk = moving.disk.inner
+
+    def interfere(step: int) -> None:
+        if step == 2:
+            disk.make_directories(OTHER_PARTITION_DIR)
+            put(disk, f"{OTHER_PARTITION_DIR}/precious")
+
+    assert moving.begin(interfere).run() is MoveState.FAILED
+    assert disk.read_file(f"{OTHER_PARTITION_DIR}/precious") == b"somebody else's"
+    assert moving.left_over() == []
+
+
+@pytest.mark.parametrize(
+    "suffix", [".log", ".index", ".log.deleted", ".log.swap", ".log.cleaned", ".snapshot"]
+)
+@pytest.mark.parametrize("written_by_broker", [False, True])
+def test_a_name_above_all_offsets_is_none_of_a_log(suffix: str, *, written_by_broker: bool) -> None:
+    """It would be its last segment, or its last snapshot."""
+    machine = LogMachine(MemoryFileSystem(), LogConfig(), written_by_broker=written_by_broker)
+    machine.start().append_as_leader(encode_batch([Record(0, 1, b"k", b"v")]), 1)
+    machine.stop()
+    paths = [f"{PARTITION_DIR}/{offset:020d}{suffix}" for offset in (2**63, 10**20 - 1)]
+    for path in paths:
+        replace_file(machine.disk, path, b"somebody else's")
+    log = machine.start()
+    machine.clock.advance(60_000)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 1)
+    for path in paths:
+        assert machine.disk.read_file(path) == b"somebody else's"

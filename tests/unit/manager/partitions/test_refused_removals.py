@@ -1,0 +1,360 @@
+"""What a disk refuses while segments and partitions are removed: the log goes on, whole, and the next try
+removes what is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError, OffsetOutOfRangeError
+from stratalog.log.log_config import LogConfig
+from stratalog.log.read.isolation import Isolation
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.spare_space import SPARE_DELETION_FILE
+from stratalog.manager.log_manager import LogManager
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.segment.file_names import DELETED_SUFFIX
+from stratalog.testing.faulty_filesystem import Fate, FaultyFileSystem
+from stratalog.testing.full_filesystem import FullFileSystem
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.log_machine import DATA_DIR, PARTITION, PARTITION_DIR, TOPIC_ID, LogMachine
+
+KEEP = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
+DROP = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024, retention_bytes=0)
+COUNT = 12
+SPARE_PATH = f"{DATA_DIR}/{SPARE_DELETION_FILE}"
+
+
+def value_of(offset: int) -> bytes:
+    return b"%03d" % offset * 100
+
+
+def append(log: UnifiedLog, offset: int) -> None:
+    info = log.append_as_leader(encode_batch([Record(0, 1000, b"key", value_of(offset))]), 1)
+    assert info.base_offset == offset
+
+
+def started(disk: FaultyFileSystem, *, is_new: bool = True) -> tuple[LogManager, UnifiedLog]:
+    """With twelve records in six segments, the last of which is the active one."""
+    manager = LogMachine(disk, ids=SequentialIds(1 if is_new else 100)).open()
+    log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
+    if is_new:
+        for offset in range(COUNT):
+            append(log, offset)
+        log.flush()
+        assert len(log.local_segments) > 4
+    return manager, log
+
+
+def require_whole(log: UnifiedLog, end_offset: int = COUNT) -> None:
+    """Every record from the log's start to its end is read as it was written."""
+    log.check()
+    assert log.log_end_offset == end_offset
+    assert log.local_log_start_offset == max(log.log_start_offset, log.local_segments.start_offset)
+    offset = log.log_start_offset
+    while offset < end_offset:
+        found = log.read(offset, 1, Isolation.LOG_END)
+        assert value_of(offset) in found.batches
+        assert found.next_offset == offset + 1
+        offset = found.next_offset
+    if log.log_start_offset:
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read(log.log_start_offset - 1, 1)
+
+
+def refusal_of(work: Callable[[], object]) -> DataDirectoryError | None:
+    """What it raises."""
+    try:
+        work()
+    except DataDirectoryError as refusal:
+        return refusal
+    return None
+
+
+def names(disk: FaultyFileSystem) -> list[str]:
+    return disk.inner.list_directory(PARTITION_DIR)
+
+
+class Immutable(FaultyFileSystem):
+    """Refuses to rename and to unlink the files of some names, as where somebody has made them immutable."""
+
+    def __init__(self, inner: MemoryFileSystem | None = None) -> None:
+        super().__init__(inner)
+        self.names: tuple[str, ...] = ()
+
+    def next_fate(self, name: str, path: str) -> Fate | None:
+        fate = super().next_fate(name, path)
+        if fate is None and name in ("rename", "unlink") and path.partition(" ")[0].endswith(self.names):
+            return Fate(0, OSError(errno.EPERM, os.strerror(errno.EPERM), path))
+        return fate
+
+    def killed(self) -> Immutable:
+        found = Immutable(super().killed().inner)
+        found.names = self.names
+        return found
+
+
+@pytest.mark.parametrize("room_bytes", [0, 1, 3 * 4096])
+def test_retention_frees_a_disk_that_has_no_room_for_names(room_bytes: int) -> None:
+    """Some files are renamed then, and the others unlinked."""
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    _, log = started(disk)
+    log.reconfigure(DROP)
+    disk.fill(DATA_DIR)
+    disk.names_are_full, disk.room_bytes = True, room_bytes
+    count = len(log.local_segments) - 1
+    assert log.delete_old_segments() >= count
+    assert not log.is_offline
+    assert disk.room_bytes > 0
+    live = [name for name in names(disk) if name.endswith(".log")]
+    assert len(live) == len(log.local_segments)
+    require_whole(log)
+    require_whole(started(disk.killed(), is_new=False)[1])
+    disk.fill(None)
+    append(log, COUNT)
+    require_whole(log, COUNT + 1)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EPERM, errno.EMFILE])
+def test_whatever_is_refused_while_segments_are_dropped_the_log_goes_on(number: int) -> None:
+    """Each operation of the pass is refused once. What a sync that failed has left nobody knows; all else
+    leaves the log online, whole, and without what could be dropped."""
+    refused: set[str] = set()
+    ordinal = 0
+    while True:
+        ordinal += 1
+        disk = FaultyFileSystem()
+        _, log = started(disk)
+        log.reconfigure(DROP)
+        segments = log.local_segments
+        first_operation = disk.operation_count + 1
+        disk.fail_at(first_operation + ordinal - 1, number=number)
+        refusal_of(log.delete_old_segments)
+        if disk.operation_count < first_operation + ordinal - 1:
+            break
+        operation = disk.trace[first_operation + ordinal - 2].split(" ")[0]
+        refused.add(operation)
+        assert log.log_start_offset in {segment.base_offset for segment in (*segments, *log.local_segments)}
+        for found in (disk.killed(), disk.reopened(Survival(Kept.NONE, Kept.NONE))):
+            require_whole(started(found, is_new=False)[1])
+        if log.is_offline:
+            assert operation in ("open_append", "sync", "close", "sync_directory"), operation
+            assert number != errno.EMFILE
+            continue
+        require_whole(log)
+        log.delete_old_segments()
+        assert (log.log_start_offset, len(log.local_segments)) == (COUNT, 1)
+        append(log, COUNT)
+        require_whole(log, COUNT + 1)
+        log.flush()
+    assert {"rename", "sync_directory"} <= refused
+
+
+def test_a_segment_that_must_stay_keeps_itself_and_what_is_behind_it() -> None:
+    disk = Immutable()
+    _, log = started(disk)
+    log.reconfigure(DROP)
+    segments = log.local_segments
+    disk.names = (os.path.basename(segments[2].path),)
+    assert log.delete_old_segments() == 2
+    assert log.local_segments[0] is segments[2]
+    assert log.log_start_offset == segments[2].base_offset
+    require_whole(log)
+    with pytest.raises(DataDirectoryError, match="nothing was changed; correct what the reason says"):
+        log.delete_old_segments()
+    assert not log.is_offline
+    require_whole(log)
+    append(log, COUNT)
+    require_whole(started(disk.killed(), is_new=False)[1], COUNT + 1)
+    disk.names = ()
+    log.delete_old_segments()
+    assert log.log_start_offset == log.log_end_offset == COUNT + 1
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_file_that_must_stay_is_told_and_keeps_nothing(
+    suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Immutable()
+    _, log = started(disk)
+    log.reconfigure(DROP)
+    left = os.path.basename(log.local_segments[1].path).replace(".log", suffix)
+    disk.names = (left,)
+    log.delete_old_segments()
+    assert (log.log_start_offset, len(log.local_segments)) == (COUNT, 1)
+    assert (
+        "a file of a deleted segment of orders-0 cannot be removed, and stays until the next" in caplog.text
+    )
+    assert [name for name in names(disk) if name.endswith(suffix)] == [left]
+    append(log, COUNT)
+    require_whole(log, COUNT + 1)
+    log.flush()
+    caplog.clear()
+    disk = disk.killed()
+    require_whole(started(disk, is_new=False)[1], COUNT + 1)
+    assert left in names(disk)
+    assert "a file of a deleted segment cannot be removed" in caplog.text
+    disk = disk.killed()
+    disk.names = ()
+    require_whole(started(disk, is_new=False)[1], COUNT + 1)
+    assert left not in names(disk)
+
+
+def test_a_producer_snapshot_that_must_stay_keeps_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    disk = Immutable()
+    _, log = started(disk)
+    log.reconfigure(DROP)
+    disk.names = (".snapshot",)
+    log.delete_old_segments()
+    assert (log.log_start_offset, len(log.local_segments)) == (COUNT, 1)
+    assert ".snapshot" in caplog.text
+    require_whole(log)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EACCES])
+def test_without_a_descriptor_records_are_not_deleted_and_the_log_goes_on(number: int) -> None:
+    ordinal = 0
+    while True:
+        ordinal += 1
+        disk = FaultyFileSystem()
+        _, log = started(disk)
+        last_operation = disk.operation_count + ordinal
+        disk.fail_at(last_operation, number=number)
+        refusal = refusal_of(partial(log.increment_log_start_offset, 5))
+        if disk.operation_count < last_operation:
+            break
+        if refusal is not None:
+            assert "nothing was changed; correct what the reason says" in refusal.message
+            assert log.log_start_offset == 0
+        assert not log.is_offline
+        require_whole(log)
+        log.increment_log_start_offset(5)
+        require_whole(log)
+    assert ordinal > 5
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOSPC])
+def test_a_flush_that_opens_no_file_is_made_up_for_by_the_next_one(number: int) -> None:
+    """One that failed at a sync is not: it takes the log offline."""
+    ordinal, refusal_count = 0, 0
+    while True:
+        ordinal += 1
+        disk = FaultyFileSystem()
+        manager = LogMachine(disk, ids=SequentialIds()).open()
+        log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
+        for offset in range(COUNT):
+            append(log, offset)
+        first_operation = disk.operation_count + 1
+        disk.fail_at(first_operation + ordinal - 1, number=number)
+        refusal = refusal_of(log.flush)
+        if refusal is not None:
+            refusal_count += 1
+            assert log.is_offline == (number == errno.ENOSPC)
+            assert ("correct what" in refusal.message) == (number != errno.ENOSPC)
+        if disk.operation_count < first_operation + ordinal - 1:
+            break
+        if log.is_offline:
+            continue
+        assert log.flush() == COUNT
+        durable = disk.reopened(Survival(Kept.NONE, Kept.NONE))
+        for name in names(disk):
+            if name.endswith(".snapshot"):
+                path = f"{PARTITION_DIR}/{name}"
+                assert durable.inner.read_file(path) == disk.inner.read_file(path)
+        require_whole(started(durable, is_new=False)[1])
+    assert refusal_count > 5
+
+
+def test_a_drop_that_could_not_be_made_durable_is_so_with_the_next_flush() -> None:
+    disk = FaultyFileSystem()
+    _, log = started(disk)
+    log.increment_log_start_offset(5)
+    first_operation = disk.operation_count
+    count = log.delete_old_segments()
+    assert count == 2
+    [sync] = [at for at, found in enumerate(disk.trace) if at > first_operation and "sync_directory" in found]
+    disk = FaultyFileSystem()
+    _, log = started(disk)
+    log.increment_log_start_offset(5)
+    disk.fail_at(sync + 1, number=errno.EMFILE)
+    assert log.delete_old_segments() == count
+    assert not log.is_offline
+    require_whole(log)
+    assert names(disk.reopened(Survival(Kept.NONE, Kept.NONE))) != names(disk)
+    log.flush()
+    assert names(disk.reopened(Survival(Kept.NONE, Kept.NONE))) == names(disk)
+
+
+@pytest.mark.parametrize("can_reserve", [True, False])
+def test_a_partition_is_deleted_where_there_is_no_room_for_its_other_name(can_reserve: bool) -> None:
+    """By the space that is kept aside; without that, by what the partition has."""
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=can_reserve))
+    machine = LogMachine(disk, ids=SequentialIds())
+    manager = machine.open()
+    log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
+    for offset in range(COUNT):
+        append(log, offset)
+    manager.tasks.keep_spare_space()
+    assert (disk.inner.exists(SPARE_PATH) and disk.inner.spare_bytes(SPARE_PATH) > 0) == can_reserve
+    disk.fill(DATA_DIR)
+    disk.names_are_full = True
+    manager.delete_log(PARTITION)
+    [path] = [path for path in disk.inner.list_directory(DATA_DIR) if path.endswith("-delete")]
+    left = disk.inner.list_directory(f"{DATA_DIR}/{path}")
+    assert (left == ["partition.metadata"]) == (not can_reserve)
+    machine.clock.advance(1000)
+    assert not [path for path in disk.inner.list_directory(DATA_DIR) if path.endswith("-delete")]
+    disk.fill(None)
+    log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
+    assert log.log_end_offset == 0
+
+
+class Nameless(FaultyFileSystem):
+    """Refuses every other name for a directory, whatever is removed."""
+
+    def next_fate(self, name: str, path: str) -> Fate | None:
+        fate = super().next_fate(name, path)
+        if fate is None and name == "rename" and path.startswith(f"{PARTITION_DIR} "):
+            return Fate(0, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path))
+        return fate
+
+
+def test_a_partition_that_gets_no_other_name_at_all_is_removed_where_it_is() -> None:
+    disk = Nameless()
+    manager, log = started(disk)
+    manager.delete_log(PARTITION)
+    assert log.is_closed
+    assert not [name for name in disk.inner.list_directory(DATA_DIR) if name.startswith("orders")]
+    log = manager.open_log(PARTITION, TOPIC_ID, KEEP)
+    append(log, 0)
+    require_whole(log, 1)
+    assert not Nameless(disk.reopened(Survival(Kept.NONE, Kept.NONE)).inner).inner.exists(PARTITION_DIR)
+
+
+def test_what_is_set_aside_for_a_human_is_never_removed_for_room() -> None:
+    disk = Nameless()
+    manager, _ = started(disk)
+    with pytest.raises(DataDirectoryError, match="the local disk is full; free space"):
+        manager.set_aside(PARTITION, "fenced")
+    require_whole(started(disk.killed(), is_new=False)[1])
+
+
+def test_no_deleted_file_is_left_of_what_was_unlinked_at_once() -> None:
+    disk = FullFileSystem()
+    machine = LogMachine(disk, KEEP)
+    log = machine.start()
+    for offset in range(COUNT):
+        append(log, offset)
+    log.reconfigure(DROP)
+    disk.fill(DATA_DIR)
+    disk.names_are_full = True
+    log.delete_old_segments()
+    machine.clock.advance(KEEP.file_delete_delay_ms)
+    assert not [name for name in names(disk) if name.endswith(DELETED_SUFFIX)]
+    require_whole(log)

@@ -1,0 +1,490 @@
+"""What is named like a partition and is no topic's: set aside where that is certain, else told and left."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.atomic_file import replace_file
+from stratalog.base.errors import DataDirectoryError
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
+from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE
+from stratalog.log.log_config import LogConfig
+from stratalog.manager.directories.start_checkpoint import LOG_START_COPY_FILE
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.moves.move_mark import write_move_void
+from stratalog.manager.partitions.import_mark import write_import_mark
+from stratalog.manager.partitions.stray_partitions import PartitionClaim
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.full_filesystem import FullFileSystem
+from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.log_machine import LogMachine
+
+A, B = "/disk-a/logs", "/disk-b/logs"
+CONFIG = LogConfig()
+KEPT, GHOST = TopicPartition("kept", 0), TopicPartition("ghost", 0)
+KEPT_ID, GHOST_ID, OTHER_ID = UUID(int=1), UUID(int=2), UUID(int=3)
+NEW_ID = UUID(int=4 << 100)
+MARKER = ".kafka_cleanshutdown"
+NOTED = {RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, LOG_START_COPY_FILE}
+IDS = SequentialIds()
+BATCH = encode_batch([Record(0, 1000, b"k", b"v")])
+
+
+def claim_of(partition: TopicPartition, topic_id: UUID | None) -> PartitionClaim:
+    """The store has one topic, and remembers another one that was deleted."""
+    if partition == KEPT:
+        return PartitionClaim.WANTED
+    return PartitionClaim.KNOWN if topic_id == OTHER_ID else PartitionClaim.NONE
+
+
+def claim_all(_partition: TopicPartition, _topic_id: UUID | None) -> PartitionClaim:
+    return PartitionClaim.WANTED
+
+
+def fill(manager: LogManager, partition: TopicPartition, topic_id: UUID, count: int = 3) -> None:
+    log = manager.open_log(partition, topic_id, CONFIG)
+    for _ in range(count):
+        log.append_as_leader(BATCH, 1)
+    log.flush()
+
+
+def machine_with_ghost(disk: FileSystem | None = None, *dirs: str) -> LogMachine:
+    """Was killed with a log of `kept` and one of `ghost`, both in A; of the latter record 0 was deleted."""
+    machine = LogMachine(disk, data_dirs=dirs or (A,), ids=IDS)
+    manager = machine.open()
+    manager.bind_store("store")
+    for path in dirs[1:]:
+        manager.cordon(path)
+    fill(manager, KEPT, KEPT_ID)
+    fill(manager, GHOST, GHOST_ID)
+    manager.log(GHOST).increment_log_start_offset(1)
+    manager.checkpoint()
+    machine.kill()
+    return machine
+
+
+def restarted(machine: LogMachine) -> LogManager:
+    """Only the topic `kept` is known."""
+    manager = machine.open()
+    manager.open_log(KEPT, KEPT_ID, CONFIG)
+    manager.end_start(claim_of)
+    return manager
+
+
+def strays_in(disk: FileSystem, path: str = A) -> list[str]:
+    return [name for name in disk.list_directory(path) if name.endswith("-stray")]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if "named like a partition" in one.getMessage()]
+
+
+def test_one_of_an_unknown_topic_is_set_aside_once_and_spoils_no_marker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = machine_with_ghost()
+    with caplog.at_level(logging.WARNING):
+        manager = restarted(machine)
+    [stray] = strays_in(machine.disk)
+    assert not machine.disk.exists(f"{A}/{GHOST}")
+    [told] = warnings(caplog)
+    assert f"path=`{A}/{stray}`" in told
+    assert f"former_path=`{A}/{GHOST}`" in told
+    [status] = manager.directories()
+    assert (status.partition_count, status.remaining_log_count, status.set_aside_count) == (1, 0, 1)
+    assert manager.found.set_aside() == {A: [f"{A}/{stray}"]}
+    machine.stop()
+    assert machine.disk.exists(f"{A}/{MARKER}")
+    caplog.clear()
+    manager = restarted(machine)
+    assert (manager.was_clean, warnings(caplog)) == (True, [])
+    assert manager.directories()[0].set_aside_count == 1
+    # Nobody removes it.
+    machine.clock.advance(1_000_000)
+    assert strays_in(machine.disk) == [stray]
+
+
+@pytest.mark.parametrize("survival", [Survival(Kept.NONE, names) for names in (Kept.NONE, Kept.ALL)])
+def test_a_crash_while_it_is_set_aside_leaves_it_here_or_there(survival: Survival) -> None:
+    outcomes: set[bool] = set()
+    operation = 0
+    while True:
+        operation += 1
+        disk = FaultyFileSystem()
+        machine = machine_with_ghost(disk.inner)
+        found = LogMachine(disk, data_dirs=(A,), ids=IDS)
+        manager = found.open()
+        manager.open_log(KEPT, KEPT_ID, CONFIG)
+        disk.crash_at(disk.operation_count + operation)
+        try:
+            manager.end_start(claim_of)
+        except SimulatedCrash:
+            machine = LogMachine(disk.reopened(survival), data_dirs=(A,), ids=IDS)
+        else:
+            break
+        is_aside = bool(strays_in(machine.disk))
+        outcomes.add(is_aside)
+        assert is_aside != machine.disk.exists(f"{A}/{GHOST}")
+        # Whoever knows the topic has its records, either way, but for those that were deleted.
+        log = machine.open().open_log(GHOST, GHOST_ID, CONFIG)
+        assert (log.log_start_offset, log.log_end_offset) == (1, 3)
+    assert operation > 3
+    assert outcomes == {False, True}
+
+
+def test_a_topic_that_is_known_again_has_its_log_again_with_all_that_is_known_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = machine_with_ghost()
+    restarted(machine)
+    machine.stop()
+    manager = restarted(machine)
+    log = manager.open_log(GHOST, GHOST_ID, CONFIG)
+    assert (log.log_start_offset, log.log_end_offset) == (1, 3)
+    assert not log.recovery_report.was_clean, "it was never closed"
+    assert "is taken back" in caplog.text
+    assert (strays_in(machine.disk), manager.directories()[0].set_aside_count) == ([], 0)
+    manager.check()
+    machine.stop()
+    assert machine.open().open_log(GHOST, GHOST_ID, CONFIG).recovery_report.was_clean
+
+
+def by_the_end_of_a_start(machine: LogMachine) -> LogManager:
+    return restarted(machine)
+
+
+def by_another_topic_of_the_name(machine: LogMachine) -> LogManager:
+    manager = machine.open()
+    fill(manager, GHOST, NEW_ID, count=9)
+    manager.log(GHOST).increment_log_start_offset(7)
+    manager.delete_log(GHOST)
+    return manager
+
+
+@pytest.mark.parametrize("set_aside", [by_the_end_of_a_start, by_another_topic_of_the_name])
+@pytest.mark.parametrize("is_used_between", [False, True])
+def test_where_it_starts_is_kept_with_it_whoever_has_the_name_meanwhile(
+    set_aside: Callable[[LogMachine], LogManager], is_used_between: bool
+) -> None:
+    machine = machine_with_ghost()
+    manager = set_aside(machine)
+    [stray] = strays_in(machine.disk)
+    for name in NOTED:
+        assert b"ghost 0" not in machine.disk.read_file(f"{A}/{name}"), "it is nobody's name"
+        assert b"ghost 0" in machine.disk.read_file(f"{A}/{stray}/{name}")
+    if is_used_between:
+        manager.open_log(GHOST, NEW_ID, CONFIG, is_first_opening=True)
+        manager.delete_log(GHOST)
+    machine.stop()
+    for start_offset in (1, 2):
+        manager = machine.open()
+        log = manager.open_log(GHOST, GHOST_ID, CONFIG)
+        assert (log.log_start_offset, log.log_end_offset) == (start_offset, 3)
+        assert NOTED.isdisjoint(machine.disk.list_directory(f"{A}/{GHOST}"))
+        # What is deleted since then is known the next time.
+        log.increment_log_start_offset(2)
+        manager.checkpoint()
+        machine.kill()
+        set_aside(machine)
+        machine.kill()
+
+
+def test_what_a_recovery_has_to_look_at_is_kept_with_it() -> None:
+    machine = machine_with_ghost()
+    restarted(machine)
+    machine.stop()
+    [stray] = strays_in(machine.disk)
+    assert isinstance(machine.disk, MemoryFileSystem)
+    path = f"{A}/{stray}/{0:020d}.log"
+    size = machine.disk.file_size(path)
+    file = machine.disk.open_append(path)
+    file.truncate(size - 1)
+    file.close()
+    with pytest.raises(DataDirectoryError, match="had been fsynced"):
+        restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
+
+
+@pytest.mark.parametrize("name", [LOG_START_OFFSET_FILE, LOG_START_COPY_FILE])
+def test_damage_of_what_is_kept_with_it_shows_no_deleted_record(name: str) -> None:
+    machine = machine_with_ghost()
+    restarted(machine)
+    machine.stop()
+    [stray] = strays_in(machine.disk)
+    replace_file(machine.disk, f"{A}/{stray}/{name}", b"?")
+    assert restarted(machine).open_log(GHOST, GHOST_ID, CONFIG).log_start_offset == 1
+
+
+def test_of_one_that_has_nothing_with_it_the_checkpoints_of_its_directory_tell() -> None:
+    """A human has renamed it, say."""
+    machine = machine_with_ghost()
+    machine.disk.rename(f"{A}/{GHOST}", f"{A}/ghost-0.{'f' * 32}-stray")
+    for _ in range(2):
+        restarted(machine)
+        machine.kill()
+    assert restarted(machine).open_log(GHOST, GHOST_ID, CONFIG).log_start_offset == 1
+
+
+@pytest.mark.parametrize("survival", [Survival(Kept.NONE, names) for names in (Kept.NONE, Kept.ALL)])
+def test_a_crash_while_it_is_taken_back_leaves_it_here_or_there(survival: Survival) -> None:
+    inner = MemoryFileSystem()
+    machine = machine_with_ghost(inner)
+    by_another_topic_of_the_name(machine)
+    machine.stop()
+    outcomes: set[bool] = set()
+    operation = 0
+    while True:
+        operation += 1
+        disk = FaultyFileSystem(inner.after_crash(Survival(Kept.ALL, Kept.ALL)))
+        manager = LogMachine(disk, data_dirs=(A,), ids=IDS).open()
+        disk.crash_at(disk.operation_count + operation)
+        try:
+            manager.open_log(GHOST, GHOST_ID, CONFIG)
+        except SimulatedCrash:
+            machine = LogMachine(disk.reopened(survival), data_dirs=(A,), ids=IDS)
+        else:
+            break
+        outcomes.add(bool(strays_in(machine.disk)))
+        log = machine.open().open_log(GHOST, GHOST_ID, CONFIG)
+        assert (log.log_start_offset, log.log_end_offset) == (1, 3)
+    assert operation > 20
+    assert outcomes == {False, True}
+
+
+def test_one_that_is_taken_back_was_closed_by_nobody() -> None:
+    """What was appended last is behind its recovery point, which is damage of a log that was closed."""
+    machine = machine_with_ghost()
+    manager = machine.open()
+    manager.open_log(KEPT, KEPT_ID, CONFIG)
+    fill(manager, GHOST, GHOST_ID, count=2)
+    machine.kill()
+    restarted(machine)
+    machine.stop()
+    assert machine.disk.exists(f"{A}/{MARKER}")
+    log = restarted(machine).open_log(GHOST, GHOST_ID, CONFIG)
+    assert (log.log_start_offset, log.log_end_offset) == (1, 5)
+
+
+def test_where_there_is_no_room_for_a_note_it_stays_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    disk = FullFileSystem(MemoryFileSystem(can_reserve=False))
+    machine_with_ghost(disk.inner)
+    machine = LogMachine(disk, data_dirs=(A,), ids=IDS)
+    manager = machine.open()
+    manager.open_log(KEPT, KEPT_ID, CONFIG)
+    disk.fill(A)
+    manager.end_start(claim_of)
+    assert strays_in(disk) == []
+    assert "it could not be set aside" in caplog.text
+    with pytest.raises(DataDirectoryError, match="the local disk is full"):
+        manager.open_log(GHOST, NEW_ID, CONFIG)
+    assert strays_in(disk) == []
+    disk.fill(None)
+    log = manager.open_log(GHOST, GHOST_ID, CONFIG)
+    assert (log.log_start_offset, log.log_end_offset) == (1, 3)
+
+
+def test_another_topic_of_the_name_does_not_get_it() -> None:
+    machine = machine_with_ghost()
+    manager = restarted(machine)
+    log = manager.open_log(GHOST, OTHER_ID, CONFIG)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+    assert len(strays_in(machine.disk)) == 1
+
+
+def test_one_that_was_just_created_does_not_get_it() -> None:
+    machine = machine_with_ghost()
+    manager = restarted(machine)
+    assert manager.open_log(GHOST, GHOST_ID, CONFIG, is_first_opening=True).log_end_offset == 0
+    assert len(strays_in(machine.disk)) == 1
+
+
+def test_of_two_that_were_set_aside_a_human_chooses() -> None:
+    machine = machine_with_ghost(None, A, B)
+    restarted(machine)
+    machine.kill()
+    [stray] = strays_in(machine.disk)
+    twin = f"ghost-0.{'f' * 32}-stray"
+    machine.disk.make_directories(f"{B}/{twin}")
+    for name in machine.disk.list_directory(f"{A}/{stray}"):
+        machine.disk.copy_file(f"{A}/{stray}/{name}", f"{B}/{twin}/{name}")
+    manager = restarted(machine)
+    with pytest.raises(DataDirectoryError, match="move one of them away") as failure:
+        manager.open_log(GHOST, GHOST_ID, CONFIG)
+    assert {failure.value.fields["path"], failure.value.fields["other_path"]} == {
+        f"{A}/{stray}",
+        f"{B}/{twin}",
+    }
+    assert not machine.disk.exists(f"{A}/{GHOST}")
+
+
+def put_doubt(disk: MemoryFileSystem, doubt: str) -> None:
+    path = f"{A}/{GHOST}"
+    if doubt == "no metadata":
+        disk.unlink(f"{path}/partition.metadata")
+    elif doubt == "damaged metadata":
+        file = disk.open_append(f"{path}/partition.metadata")
+        file.append([b"?"])
+        file.close()
+    elif doubt == "known topic":
+        text = disk.read_file(f"{A}/{GHOST}/partition.metadata").replace(b"AAAAg", b"AAAAw")
+        file = disk.open_append(f"{path}/partition.metadata")
+        file.truncate(0)
+        file.append([text])
+        file.close()
+    elif doubt == "import":
+        write_import_mark(disk, path, 5)
+    elif doubt == "move":
+        write_move_void(disk, path, UUID(int=9))
+    else:
+        assert doubt in ("broker", "new")
+        text = disk.read_file(f"{A}/meta.properties")
+        file = disk.open_append(f"{A}/meta.properties")
+        file.truncate(0)
+        file.append([text + b"cluster.id=x\n" if doubt == "broker" else text.replace(b"store.id", b"x")])
+        file.close()
+
+
+DOUBTS = {
+    "no metadata": "it has no partition.metadata",
+    "damaged metadata": "cannot be read",
+    "known topic": "the catalog knows its topic",
+    "import": "an import that was cut off",
+    "move": "a move of it was cut off",
+    "broker": "the log directory was a broker's",
+    "new": "belonged to no store before",
+}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_one_that_may_be_somebodys_is_told_stays_and_spoils_no_marker(
+    doubt: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = machine_with_ghost()
+    disk = machine.disk
+    assert isinstance(disk, MemoryFileSystem)
+    put_doubt(disk, doubt)
+    files = disk.list_directory(f"{A}/{GHOST}")
+    for is_clean in (False, True, True):
+        caplog.clear()
+        manager = restarted(machine)
+        [told] = warnings(caplog)
+        assert DOUBTS[doubt] in told
+        assert f"path=`{A}/{GHOST}`" in told
+        assert (strays_in(disk), disk.list_directory(f"{A}/{GHOST}")) == ([], files)
+        [status] = manager.directories()
+        assert (status.partition_count, status.remaining_log_count, status.set_aside_count) == (1, 0, 1)
+        assert manager.found.set_aside() == {A: [f"{A}/{GHOST}"]}
+        assert manager.was_clean is is_clean
+        assert manager.log(KEPT).recovery_report.was_clean is is_clean
+        manager.check()
+        machine.stop()
+        assert disk.exists(f"{A}/{MARKER}")
+
+
+def test_one_that_stays_is_never_taken_for_closed() -> None:
+    machine = machine_with_ghost()
+    assert isinstance(machine.disk, MemoryFileSystem)
+    put_doubt(machine.disk, "import")
+    restarted(machine)
+    machine.stop()
+    assert machine.disk.read_file(f"{A}/{MARKER}") == b'{"version":0,"left":["ghost-0"]}'
+    # Whoever does not find out whose it is leaves no marker, since nobody has closed it.
+    manager = machine.open()
+    manager.open_log(KEPT, KEPT_ID, CONFIG)
+    machine.stop()
+    assert not machine.disk.exists(f"{A}/{MARKER}")
+    restarted(machine)
+    machine.stop()
+    manager = machine.open()
+    assert manager.was_clean
+    report = manager.open_log(GHOST, GHOST_ID, CONFIG).recovery_report
+    assert not report.was_clean
+    assert manager.open_log(KEPT, KEPT_ID, CONFIG).recovery_report.was_clean
+
+
+TOO_DEEP = pytest.param(b"[" * 200_000, id="too-deep")
+
+
+@pytest.mark.parametrize("content", [b"\0", b'{"version":0', b"[]", b'{"version":0,"left":7}', TOO_DEEP])
+def test_a_marker_that_is_damaged_closes_nothing(content: bytes) -> None:
+    machine = machine_with_ghost()
+    restarted(machine)
+    machine.stop()
+    file = machine.disk.open_append(f"{A}/{MARKER}")
+    file.truncate(0)
+    file.append([content])
+    file.close()
+    assert not restarted(machine).was_clean
+
+
+def test_a_log_that_a_topic_has_and_nobody_closed_still_keeps_the_marker_away() -> None:
+    machine = machine_with_ghost()
+    machine.open().end_start(claim_all)
+    assert machine.disk.exists(f"{A}/{GHOST}")
+    machine.stop()
+    assert not machine.disk.exists(f"{A}/{MARKER}")
+
+
+def test_nothing_is_set_aside_while_a_directory_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+    machine = machine_with_ghost(None, A, B)
+    without = LogMachine(machine.disk, data_dirs=(A,), ids=IDS)
+    restarted(without)
+    assert strays_in(machine.disk) == []
+    [told] = warnings(caplog)
+    assert "a log directory is missing or offline" in told
+
+
+def test_one_that_moves_is_left_to_its_move() -> None:
+    machine = machine_with_ghost(None, A, B)
+    machine.disk.make_directories(f"{B}/ghost-0.{'a' * 32}-future")
+    text = f"version: 0\npartition: ghost-0\nmove: {'a' * 32}\nsources: somebody\n"
+    file = machine.disk.open_append(f"{B}/ghost-0.{'a' * 32}-future/move.metadata")
+    file.append([text.encode()])
+    file.close()
+    manager = restarted(machine)
+    assert manager.moves.is_wanted(GHOST)
+    assert strays_in(machine.disk) == []
+
+
+def test_what_is_no_topics_does_not_count_where_new_partitions_go() -> None:
+    machine = machine_with_ghost(None, A, B)
+    assert isinstance(machine.disk, MemoryFileSystem)
+    put_doubt(machine.disk, "no metadata")
+    manager = restarted(machine)
+    # Both have one then, and the next one goes to the first.
+    fill(manager, TopicPartition("new", 0), UUID(int=5))
+    fill(manager, TopicPartition("new", 1), UUID(int=5))
+    assert manager.directory_of(TopicPartition("new", 0)) == B
+    assert manager.directory_of(TopicPartition("new", 1)) == A
+
+
+def test_one_that_cannot_be_set_aside_stays_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    disk = FaultyFileSystem()
+    machine_with_ghost(disk.inner)
+    machine = LogMachine(disk, data_dirs=(A,), ids=IDS)
+    manager = machine.open()
+    manager.open_log(KEPT, KEPT_ID, CONFIG)
+    before = len(disk.trace)
+    manager.end_start(claim_of)
+    [at] = [
+        number for number, one in enumerate(disk.trace[before:], 1) if one.startswith(f"rename {A}/{GHOST} ")
+    ]
+    for number in (errno.EACCES, errno.EIO):
+        disk = FaultyFileSystem()
+        machine_with_ghost(disk.inner)
+        machine = LogMachine(disk, data_dirs=(A,), ids=IDS)
+        manager = machine.open()
+        manager.open_log(KEPT, KEPT_ID, CONFIG)
+        disk.fail_at(disk.operation_count + at, number=number)
+        manager.end_start(claim_of)
+        assert disk.inner.exists(f"{A}/{GHOST}")
+    assert "it could not be set aside" in caplog.text
+    assert "strays could not be looked at" in caplog.text

@@ -1,0 +1,407 @@
+"""What an import refuses, what it passes over, and who may go on with what was imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.errors import (
+    DataDirectoryError,
+    DataDirectoryInUseError,
+    FencedError,
+    InvalidConfigError,
+    InvalidRequestError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    UnsupportedOperationError,
+)
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.checkpoint import format_checkpoint
+from stratalog.log.config_key import LONG_MAX
+from stratalog.manager.log_manager import LogManager
+from stratalog.manager.log_manager_settings import LogManagerSettings
+from stratalog.manager.partitions.import_mark import write_import_mark
+from stratalog.manager.partitions.partition_metadata import write_partition_metadata
+from stratalog.record.batch_producer import BatchProducer
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.remote.metadata.head.judgement import Judgement
+from stratalog.remote.metadata.shard import shard_judge
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.tier.outdated_config import is_config_outdated
+from stratalog.segment.file_names import segment_path
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.kafka.import_world import ORDERS, PAYMENTS, SMALL_SEGMENTS, ImportWorld
+from tests.support.logs.old_messages import old_message
+
+
+@pytest.fixture
+def world() -> ImportWorld:
+    return ImportWorld()
+
+
+def test_a_plan_changes_nothing(world: ImportWorld) -> None:
+    before = world.disk.contents()
+    plan = world.plan()
+    assert [(topic.name, topic.topic_id, len(topic.partitions)) for topic in plan.topics] == [
+        ("orders", ORDERS, 2),
+        ("payments", PAYMENTS, 1),
+    ]
+    assert plan.was_clean
+    assert plan.is_retention_assumed
+    assert not world.plan(config={"retention.ms": "5"}).is_retention_assumed
+    assert world.disk.contents() == before
+    assert list(world.store.list("")) == []
+
+
+def test_sealed_segments_are_linked_and_the_last_one_is_copied(world: ImportWorld) -> None:
+    [orders] = world.plan("orders").topics
+    for partition in orders.partitions:
+        logs = [file for file in partition.files if file.name.endswith(".log")]
+        assert len(logs) > 2
+        assert [file.is_settled for file in logs] == [True] * (len(logs) - 1) + [False]
+        assert all(not file.is_settled for file in partition.files if file not in logs)
+
+
+def test_above_the_recovery_point_everything_is_copied(world: ImportWorld) -> None:
+    # Five batches fill a segment.
+    offsets = {TopicPartition("orders", 0): 9, TopicPartition("orders", 1): 0}
+    world.write("/kafka/recovery-point-offset-checkpoint", format_checkpoint(offsets).encode())
+    [orders] = world.plan("orders").topics
+    settled = [file.name for file in orders.partitions[0].files if file.is_settled]
+    assert settled == [f"{0:020}.log"]
+    assert not any(file.is_settled for file in orders.partitions[1].files)
+
+
+def test_a_second_import_passes_over_what_is_there_and_brings_the_others(world: ImportWorld) -> None:
+    world.run("orders")
+    before, objects = world.disk.contents(), list(world.store.list(""))
+    assert (world.plan("orders").topics, world.plan("orders").already_imported) == ((), ("orders",))
+    report = world.run("orders")
+    assert (report.topics, report.plan.already_imported, report.plan.leftovers) == ((), ("orders",), ())
+    assert (world.disk.contents(), list(world.store.list(""))) == (before, objects)
+    report = world.run()
+    assert [topic.name for topic in report.topics] == ["payments"]
+    assert (report.plan.already_imported, report.plan.leftovers) == (("orders",), ())
+    logs = world.server()
+    for topic in logs.catalog.topics().values():
+        for found in logs.open_topic(topic).values():
+            assert (found.reason, found.log.log_end_offset) == ("", 30)
+    assert sorted(logs.catalog.topics()) == ["orders", "payments"]
+
+
+def test_another_topic_of_that_name_in_the_store_is_left_alone(world: ImportWorld) -> None:
+    logs = world.server(MemoryFileSystem())
+    logs.catalog.create("orders", 2)
+    logs.close()
+    world.refuse(TopicAlreadyExistsError, "with another id; delete it")
+    for number in range(2):
+        world.disk.unlink(f"/kafka/orders-{number}/partition.metadata")
+    world.refuse(TopicAlreadyExistsError, "no id that says whether it is this one; leave")
+
+
+def test_the_same_topic_is_not_taken_for_imported_where_logs_of_it_are_missing(world: ImportWorld) -> None:
+    world.run()
+    world.refuse(TopicAlreadyExistsError, "import into the data directory that has them", data_dir="/other")
+    world.disk.rename("/data/orders-1", "/moved")
+    world.refuse(TopicAlreadyExistsError, "directory that has them.*missing_partitions=`1`")
+    world.disk.rename("/moved", "/data/orders-1")
+    world.disk.make_directories("/kafka/orders-2")
+    write_partition_metadata(world.disk, "/kafka/orders-2", ORDERS)
+    world.refuse(
+        TopicAlreadyExistsError,
+        "with fewer partitions.*store_partition_count=`2`",
+        allows_missing_checkpoints=True,
+    )
+
+
+def test_a_topic_that_was_deleted_keeps_its_id(world: ImportWorld) -> None:
+    world.run("orders")
+    logs = world.server()
+    logs.catalog.delete(ORDERS)
+    logs.close()
+    world.disk.remove_tree("/data")
+    world.refuse(TopicAlreadyExistsError, "had not long ago, a topic of that id")
+
+
+def test_logs_of_that_name_or_id_in_the_data_directory_are_left_alone(world: ImportWorld) -> None:
+    for name, topic_id in (("payments-9", UUID(int=99)), ("bills-0", PAYMENTS)):
+        world.disk.remove_tree("/data")
+        world.disk.make_directories(f"/data/{name}")
+        write_partition_metadata(world.disk, f"/data/{name}", topic_id)
+        world.refuse(TopicAlreadyExistsError, "log directories have logs", "payments")
+
+
+def test_logs_in_the_servers_other_log_directories_are_left_alone(world: ImportWorld) -> None:
+    settings = LogManagerSettings(data_dirs=("/data", "/other/logs"))
+    logs = LogManager.open(world.disk, world.clock, world.scheduler, world.ids, settings)
+    logs.bind_store("none yet")
+    logs.close()
+    for name, topic_id in (("payments-9", UUID(int=99)), ("bills-0", PAYMENTS)):
+        path = f"/other/logs/{name}"
+        world.disk.make_directories(path)
+        write_partition_metadata(world.disk, path, topic_id)
+        write_import_mark(world.disk, path, 3)
+        with pytest.raises(TopicAlreadyExistsError, match="log directories have logs") as refusal:
+            world.plan("payments")
+        assert refusal.value.fields["path"] == path
+        # What is somewhere else by now is not looked for.
+        world.disk.rename("/other", "/moved")
+        world.plan("payments")
+        world.disk.rename("/moved", "/other")
+        world.disk.remove_tree(path)
+    world.plan("payments")
+
+
+def test_records_of_that_id_in_the_store_are_left_alone(world: ImportWorld) -> None:
+    logs = world.server(MemoryFileSystem())
+    tip = TopicIdPartition(PAYMENTS, 0)
+    logs.metadata.advance_log_start({tip: 4}, epoch=logs.claimed.epoch, catalog_seq=None)
+    world.refuse(TopicAlreadyExistsError, "the store has records", "payments")
+
+
+def test_names_that_no_topic_may_have_beside_others_are_refused(world: ImportWorld) -> None:
+    world.disk.rename("/kafka/payments-0", "/kafka/orders.eu-0")
+    offsets = {TopicPartition("orders.eu", 0): 30}
+    world.write("/kafka/recovery-point-offset-checkpoint", format_checkpoint(offsets).encode())
+    broker_names = world.plan("orders.eu").topics
+    assert [topic.name for topic in broker_names] == ["orders.eu"]
+    logs = world.server(MemoryFileSystem())
+    logs.catalog.create("orders_eu", 1)
+    world.refuse(InvalidRequestError, "differs from another", "orders.eu")
+
+
+def test_topics_that_share_an_id_are_refused_before_one_of_them_is_lost(world: ImportWorld) -> None:
+    """As of a directory that was copied with `cp -r`, with its line in the checkpoint."""
+    world.disk.make_directories("/kafka/zz-0")
+    write_partition_metadata(world.disk, "/kafka/zz-0", PAYMENTS)
+    match = r"was copied or renamed.*path=`/kafka/zz-0` other_topic=`payments` other_path=`/kafka/payments-0`"
+    world.refuse(DataDirectoryError, match, allows_missing_checkpoints=True)
+    # Whoever names one of them has said which one it is.
+    [payments] = world.run("payments", allows_missing_checkpoints=True).topics
+    assert payments.partitions[0].log.log_end_offset == 30
+    world.refuse(DataDirectoryError, match, "payments", "zz", allows_missing_checkpoints=True)
+    world.refuse(TopicAlreadyExistsError, "a topic of that id", "zz", allows_missing_checkpoints=True)
+
+
+def first_partition_is_elsewhere(world: ImportWorld) -> None:
+    world.disk.remove_tree("/kafka/orders-0")
+
+
+def broker_runs(world: ImportWorld) -> None:
+    world.disk.try_lock("/kafka/.lock")
+
+
+def partition_is_of_another_topic(world: ImportWorld) -> None:
+    write_partition_metadata(world.disk, "/kafka/orders-1", PAYMENTS)
+
+
+def format_is_old(world: ImportWorld) -> None:
+    world.write(segment_path("/kafka/orders-1", 0, ".log"), old_message(0, 1, b"k", b"v"))
+
+
+def log_starts_are_damaged(world: ImportWorld) -> None:
+    world.write("/kafka/log-start-offset-checkpoint", b"0\n1\norders")
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "match"),
+    [
+        (first_partition_is_elsewhere, DataDirectoryError, "missing_partitions=`0`"),
+        (broker_runs, DataDirectoryInUseError, "a broker runs"),
+        (partition_is_of_another_topic, DataDirectoryError, "belong to different topics"),
+        (format_is_old, UnsupportedOperationError, "older than version 2"),
+        (log_starts_are_damaged, DataDirectoryError, "which records were deleted"),
+    ],
+)
+def test_a_log_directory_that_is_not_fit_is_refused(
+    world: ImportWorld, damage: Callable[[ImportWorld], object], error: type[Exception], match: str
+) -> None:
+    damage(world)
+    world.refuse(error, match)
+
+
+def test_a_servers_data_directory_is_no_brokers(world: ImportWorld) -> None:
+    broker = world.broker()
+    broker.bind_store("store")
+    broker.close()
+    world.refuse(DataDirectoryError, "export its")
+
+
+@pytest.mark.parametrize("data_dir", ["/kafka", "/kafka/data", "/"])
+def test_directories_lie_apart(world: ImportWorld, data_dir: str) -> None:
+    with pytest.raises(InvalidRequestError, match="must not lie in each other"):
+        world.importer(data_dir=data_dir)
+
+
+def test_what_was_asked_for_must_be_there_and_make_sense(world: ImportWorld) -> None:
+    world.refuse(UnknownTopicOrPartitionError, "correct the name", "order")
+    world.refuse(InvalidConfigError, "leave it out", config={"min.insync.replicas": "1"})
+    world.refuse(DataDirectoryError, "no such log directory", log_dirs=("/elsewhere",))
+    world.disk.make_directories("/empty")
+    world.refuse(UnknownTopicOrPartitionError, "no topic to import", log_dirs=("/empty",))
+
+
+def test_what_is_no_topics_is_passed_over_and_told(world: ImportWorld) -> None:
+    names = ["orders-0.0af3-delete", "orders-1.0af3-stray", "orders-3.0af3-future", "snapshots"]
+    for name in [*names, "__consumer_offsets-3"]:
+        world.disk.make_directories(f"/kafka/{name}")
+    plan = world.plan()
+    assert [topic.name for topic in plan.topics] == ["orders", "payments"]
+    assert [over.name for over in plan.passed_over] == [*names, "__consumer_offsets-3"]
+    assert "name the topic" in plan.passed_over[-1].reason
+    with pytest.raises(DataDirectoryError, match="missing_partitions=`0-2` missing_count=`3`"):
+        world.plan("__consumer_offsets")
+
+
+def test_a_damaged_log_is_refused_before_a_server_meets_it(world: ImportWorld) -> None:
+    world.disk.unlink("/kafka/.kafka_cleanshutdown")
+    last = max(name for name in world.disk.list_directory("/kafka/orders-1") if name.endswith(".log"))
+    world.write(f"/kafka/orders-1/{last}", b"not what was fsynced")
+    before = world.disk.contents()
+    with pytest.raises(DataDirectoryError, match=r"cannot be opened: .*path=`/kafka/orders-1`"):
+        world.run()
+    assert world.disk.contents() == before
+    assert list(world.store.list("")) == []
+    world.run("payments")
+    before, objects = world.disk.contents(), list(world.store.list(""))
+    with pytest.raises(DataDirectoryError, match="cannot be opened"):
+        world.run("orders")
+    assert world.disk.contents() == before
+    assert [key for key in world.store.list("") if key not in objects] == []
+
+
+@pytest.mark.parametrize("is_valid", [True, False])
+def test_a_compaction_that_the_broker_did_not_finish_is_settled(world: ImportWorld, is_valid: bool) -> None:
+    world.disk.unlink("/kafka/.kafka_cleanshutdown")
+    for suffix in (".log", ".index", ".timeindex"):
+        path = segment_path("/kafka/payments-0", 0, suffix)
+        world.disk.rename(path, f"{path}.swap")
+    if not is_valid:
+        # The swap files are of a replacement that had not begun; so the first records are those behind it.
+        world.write(segment_path("/kafka/payments-0", 0, ".log") + ".cleaned", b"")
+    [payments] = world.run("payments").topics
+    [partition] = payments.partitions
+    start_offset = 0 if is_valid else 5
+    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (start_offset, 30)
+    logs = world.server()
+    found = logs.open_topic(logs.catalog.topics()["payments"])[TopicPartition("payments", 0)]
+    found.log.check()
+    assert found.reason == ""
+    assert (found.log.log_start_offset, found.log.local_log_start_offset) == (start_offset, start_offset)
+
+
+def test_a_producer_that_has_been_idle_for_long_comes_along(world: ImportWorld) -> None:
+    """For how long it stays is the server's own setting."""
+    broker = world.broker()
+    log = broker.open_log(TopicPartition("payments", 0), PAYMENTS, SMALL_SEGMENTS)
+    producer = BatchProducer(producer_id=7, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(encode_batch([Record(0, world.clock.now_ms(), b"k", b"v")], producer=producer), 7)
+    log.roll()
+    log.append_as_leader(encode_batch([Record(0, 5, b"k", b"v")]), 7)
+    broker.close()
+    # So the state is made again, from the snapshot that the last segment begins with.
+    world.disk.unlink("/kafka/.kafka_cleanshutdown")
+    world.clock.advance(7 * 24 * 60 * 60 * 1000)
+    world.run("payments")
+    patient = LogManagerSettings(data_dirs=("/data",), producer_id_expiration_ms=LONG_MAX)
+    logs = LogManager.open(world.disk, world.clock, world.scheduler, world.ids, patient)
+    opened = logs.open_log(TopicPartition("payments", 0), PAYMENTS, SMALL_SEGMENTS)
+    assert [entry.producer_id for entry in opened.producers()] == [7]
+
+
+def test_a_topic_from_before_ids_gets_one(world: ImportWorld) -> None:
+    for number in range(2):
+        world.disk.unlink(f"/kafka/orders-{number}/partition.metadata")
+    report = world.run("orders")
+    logs = world.server()
+    assert logs.catalog.topics()["orders"].topic_id == report.topics[0].topic_id
+    opened = logs.open_topic(logs.catalog.topics()["orders"])
+    assert [found.log.log_end_offset for found in opened.values()] == [30, 30]
+
+
+def test_leader_epochs_are_found_in_the_batches_where_no_file_has_them(world: ImportWorld) -> None:
+    world.disk.unlink("/kafka/payments-0/leader-epoch-checkpoint")
+    report = world.run("payments")
+    assert report.topics[0].partitions[0].log.latest_epoch == 7
+    assert world.server().claimed.epoch > 8
+
+
+def test_the_brokers_uncertain_end_is_told(world: ImportWorld) -> None:
+    offsets = {TopicPartition("orders", 0): 28, TopicPartition("orders", 1): 30}
+    world.write("/kafka/replication-offset-checkpoint", format_checkpoint(offsets).encode())
+    [orders] = world.run("orders").topics
+    assert [partition.uncertain_count for partition in orders.partitions] == [2, 0]
+    assert [partition.missing_count for partition in orders.partitions] == [0, 0]
+
+
+def test_no_log_directory_is_the_data_directory(world: ImportWorld) -> None:
+    with pytest.raises(InvalidRequestError, match=r"must not lie in each other.*log_dir=`/data/logs`"):
+        world.importer(log_dirs=("/kafka", "/data/logs"))
+
+
+def test_a_store_that_others_have_owned_takes_what_is_imported(world: ImportWorld) -> None:
+    other = world.server(MemoryFileSystem())
+    world.run()
+    with pytest.raises(FencedError):
+        other.metadata.advance_log_start(
+            {TopicIdPartition(UUID(int=1), 0): 1}, epoch=other.claimed.epoch, catalog_seq=None
+        )
+    for _ in range(2):
+        logs = world.server()
+        assert logs.claimed.trusted_epoch > 7
+        for topic in logs.catalog.topics().values():
+            for found in logs.open_topic(topic).values():
+                assert (found.reason, found.log.log_end_offset) == ("", 30)
+        logs.close()
+    # Another machine takes over: from now on the import is as old as any other log of this one.
+    world.server(MemoryFileSystem()).close()
+    logs = world.server()
+    found = logs.open_topic(logs.catalog.topics()["payments"])[TopicPartition("payments", 0)]
+    assert "another data directory" in found.reason
+
+
+def test_a_plain_topic_is_imported_without_the_store(world: ImportWorld) -> None:
+    world.run("payments", config={"remote.storage.enable": "false", "retention.ms": "60000"})
+    logs = world.server()
+    entry = logs.catalog.topics()["payments"]
+    assert dict(entry.config) == {"remote.storage.enable": "false", "retention.ms": "60000"}
+    assert logs.open_topic(entry)[TopicPartition("payments", 0)].log.log_end_offset == 30
+    assert TopicIdPartition(PAYMENTS, 0) not in logs.metadata.state().partitions
+
+
+@pytest.mark.parametrize("shares", ["new", "away", "continued", "alone"])
+def test_it_is_noted_where_others_have_owned_the_store_since(world: ImportWorld, shares: str) -> None:
+    """An import claims shards: the next start cannot tell any more."""
+    if shares in ("away", "continued"):
+        world.server().close()
+    if shares in ("new", "away"):
+        world.server(MemoryFileSystem()).close()
+    world.run("orders")
+    is_outdated = shares in ("new", "away")
+    assert is_config_outdated(world.disk, "/data") is is_outdated
+    world.run("payments")
+    assert is_config_outdated(world.disk, "/data") is is_outdated
+
+
+def test_it_is_noted_before_the_claim_whoever_comes_between(
+    world: ImportWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[bool] = []
+    judge = shard_judge.judge_claim
+
+    def others_first(state: ShardState, owner: str, *rest: Any) -> Judgement[int]:
+        if owner == "somebody" and not state.claims:
+            world.server(MemoryFileSystem()).close()
+        elif owner == "somebody":
+            noted.append(is_config_outdated(world.disk, "/data"))
+        return judge(state, owner, *rest)
+
+    monkeypatch.setattr(shard_judge, "judge_claim", others_first)
+    world.run()
+    # The first one saw no other and lost the race.
+    assert noted == [False, True]
+    assert [claim.owner for claim in world.server().metadata.state().claims] == ["owner", "somebody", "owner"]

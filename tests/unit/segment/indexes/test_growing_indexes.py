@@ -1,0 +1,156 @@
+"""The indexes of an active segment, most of which are in files: damaged, cut, unwritable, read meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.segment.appended_batch import AppendedBatch
+from stratalog.segment.indexes.index_page_cache import PAGE_BYTES
+from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.segment_resources import SegmentResources
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+
+BATCH_COUNT = 1200
+INDEX_PATH = "/d/00000000000000000000.index"
+TIME_INDEX_PATH = "/d/00000000000000000000.timeindex"
+
+
+def append(segment: LogSegment, count: int) -> None:
+    """Batches of one record each, all of them indexed, each a millisecond newer."""
+    for offset in range(segment.end_offset, segment.end_offset + count):
+        data = encode_batch([Record(0, 1000 + offset, None, b"v")], base_offset=offset)
+        segment.append([data], [AppendedBatch(len(data), offset, 1000 + offset)])
+
+
+def filled(disk: FaultyFileSystem | None = None) -> tuple[FaultyFileSystem, LogSegment]:
+    disk = FaultyFileSystem() if disk is None else disk
+    disk.make_directories("/d")
+    resources = SegmentResources.over(disk, index_cache_bytes=1)
+    segment = LogSegment.create(resources, "/d", 0, created_ms=0, index_interval_bytes=0)
+    append(segment, BATCH_COUNT)
+    return disk, segment
+
+
+def verify(segment: LogSegment) -> None:
+    batch_bytes = segment.size_bytes // segment.end_offset
+    for offset in range(0, segment.end_offset, 97):
+        assert segment.position_of(offset) == offset * batch_bytes
+        assert next(iter(segment.rows_since(1000 + offset))).last_offset <= offset
+    assert segment.max_timestamp().timestamp_ms == 1000 + segment.end_offset - 1
+
+
+@pytest.mark.parametrize("path", [INDEX_PATH, TIME_INDEX_PATH])
+@pytest.mark.parametrize("damage", ["missing", "shortened", "noise"])
+def test_a_file_that_is_damaged_hides_nothing_and_is_made_again_once_sealed(path: str, damage: str) -> None:
+    disk, segment = filled()
+    assert disk.file_size(INDEX_PATH) == 2 * PAGE_BYTES
+    verify(segment)
+    size_bytes = disk.file_size(path)
+    file = disk.open_append(path)
+    if damage == "missing":
+        disk.unlink(path)
+        segment.close()
+    else:
+        file.truncate(100)
+    if damage == "noise":
+        file.append([bytes(index * 7 % 128 for index in range(size_bytes - 100))])
+    verify(segment)
+    append(segment, BATCH_COUNT)
+    segment.save_indexes()
+    segment.seal()
+    verify(segment)
+    segment.check()
+    _, whole = filled()
+    append(whole, BATCH_COUNT)
+    assert list(segment.indexes().offset_index) == list(whole.indexes().offset_index)
+
+
+def test_truncation_cuts_the_files_and_later_batches_take_the_place() -> None:
+    disk, segment = filled()
+    kept = segment.before(700)
+    kept.trim(durable=True)
+    kept.cut_indexes()
+    assert disk.file_size(INDEX_PATH) == PAGE_BYTES
+    verify(kept)
+    append(kept, BATCH_COUNT - 700)
+    kept.check()
+    kept.save_indexes()
+    saved = disk.inner.contents()
+    other_disk, other = filled()
+    other.save_indexes()
+    assert saved == other_disk.inner.contents()
+
+
+def test_an_index_that_cannot_be_written_fails_no_append() -> None:
+    whole_disk, whole = filled()
+    touching = [
+        operation
+        for operation, name in enumerate(whole_disk.trace, start=1)
+        if name.split(" ")[1] in (INDEX_PATH, TIME_INDEX_PATH)
+    ]
+    assert len(touching) > 10
+    whole.save_indexes()
+    for operation in touching:
+        disk = FaultyFileSystem()
+        disk.fail_at(operation, number=errno.ENOSPC, part=0.5)
+        _, segment = filled(disk)
+        assert segment.end_offset == BATCH_COUNT
+        verify(segment)
+        segment.save_indexes()
+        assert disk.inner.contents() == whole_disk.inner.contents()
+
+
+def test_readers_beside_appends_and_a_seal_find_every_batch() -> None:
+    _, segment = filled()
+    batch_bytes = segment.size_bytes // segment.end_offset
+    is_done = threading.Event()
+
+    def look() -> int:
+        step = look_up_count = 1
+        while not is_done.is_set():
+            step = step * 48_271 % (2**31 - 1)
+            offset = step % segment.end_offset
+            assert segment.position_of(offset) == offset * batch_bytes
+            look_up_count += 1
+        return look_up_count
+
+    with ThreadPoolExecutor() as threads:
+        readers = [threads.submit(look) for _ in range(2)]
+        append(segment, 2 * BATCH_COUNT)
+        segment.save_indexes()
+        segment.seal()
+        for reader in readers:
+            assert not reader.done() or reader.result()
+        is_done.set()
+        assert all(reader.result() > 1 for reader in readers)
+    verify(segment)
+
+
+def test_of_two_that_find_the_same_damage_one_makes_the_indexes_again() -> None:
+    disk, segment = filled()
+    segment.save_indexes()
+    segment.seal()
+    damaged = segment.indexes()
+    first = segment.rebuild_indexes(damaged)
+    before = disk.operation_count
+    assert segment.rebuild_indexes(damaged) is first
+    assert disk.operation_count == before
+
+
+def test_a_reader_of_a_dropped_segment_leaves_no_file() -> None:
+    disk, segment = filled()
+    segment.save_indexes()
+    segment.seal()
+    reader = segment.batches()
+    next(reader)
+    segment.mark_deleted()
+    segment.unlink_deleted()
+    with pytest.raises(FileNotFoundError):
+        segment.position_of(5)
+    assert disk.list_directory("/d") == []

@@ -1,0 +1,370 @@
+"""Group commit: what arrives together is written together and fsynced once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+
+from stratalog.base.errors import (
+    CorruptRecordError,
+    DataDirectoryError,
+    FencedError,
+    LogStoreError,
+    StoreUnavailableError,
+)
+from stratalog.base.filesystem import Buffer
+from stratalog.base.types import Durability
+from stratalog.log.append.append_info import AppendInfo
+from stratalog.server.append.partition_writer import PartitionWriter
+from stratalog.server.append.pending_append import Appended, AppendSession, PendingAppend, SessionBrokenError
+from stratalog.server.rpc.request_memory import RequestMemory
+
+BAD = b"bad"
+EPOCH = 7
+
+
+class HandExecutor(Executor):
+    """Runs what was submitted when the test says so, on the test's thread."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], object]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        assert not args
+        assert not kwargs
+        self.waiting.append(fn)
+        return Future()
+
+    def run_one(self) -> None:
+        self.waiting.pop(0)()
+
+
+class FakeLog:
+    """Takes everything but BAD; one offset a request. Tells what it was asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.stored: list[bytes] = []
+        self.recovery_point = 0
+        self.min_durability = Durability.OS
+        self.flush_error: Exception | None = None
+
+    @property
+    def log_start_offset(self) -> int:
+        return 0
+
+    def append_group(self, requests: Sequence[Buffer], leader_epoch: int) -> list[AppendInfo | LogStoreError]:
+        assert leader_epoch == EPOCH
+        self.calls.append(f"append {len(requests)}")
+        outcomes: list[AppendInfo | LogStoreError] = []
+        for request in requests:
+            if request == BAD:
+                outcomes.append(CorruptRecordError("bad"))
+            else:
+                outcomes.append(AppendInfo(len(self.stored), len(self.stored), len(request)))
+                self.stored.append(bytes(request))
+        return outcomes
+
+    def flush(self) -> int:
+        self.calls.append("flush")
+        if self.flush_error is not None:
+            raise self.flush_error
+        self.recovery_point = len(self.stored)
+        return self.recovery_point
+
+
+class Bench:
+    """A writer with everything around it under the test's control."""
+
+    def __init__(
+        self,
+        leader_epoch: Callable[[], int] = lambda: EPOCH,
+        ensure_heard: Callable[[], None] | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.executor = HandExecutor()
+        self.log = FakeLog()
+        self.advances = 0
+        self.memory = RequestMemory(1000)
+        self.writer = PartitionWriter(
+            self.loop, self.executor, self.log, leader_epoch, ensure_heard, self._advance
+        )
+
+    def _advance(self) -> None:
+        self.advances += 1
+
+    def append(
+        self,
+        data: Buffer | Callable[[], Buffer],
+        durability: Durability = Durability.OS,
+        session: AppendSession | None = None,
+    ) -> asyncio.Future[Appended]:
+        future: asyncio.Future[Appended] = self.loop.create_future()
+        self.writer.submit(PendingAppend(data, durability, future, self.memory.lease(1), session))
+        return future
+
+    def submit(self, data: Buffer, durability: Durability = Durability.OS) -> None:
+        """An append that nobody asks about again."""
+        self.append(data, durability).add_done_callback(lambda future: future.exception())
+
+    async def run_all(self) -> None:
+        while self.executor.waiting:
+            self.executor.run_one()
+        await asyncio.sleep(0)
+        assert self.memory.held_bytes == 0, "whatever became of them"
+
+
+async def test_what_waits_is_written_as_one_group() -> None:
+    bench = Bench()
+    futures = [bench.append(str(number).encode()) for number in range(5)]
+    assert len(bench.executor.waiting) == 1
+    await bench.run_all()
+    assert bench.log.calls == ["append 5"]
+    assert [(await future).base_offset for future in futures] == list(range(5))
+
+
+async def test_a_group_is_flushed_once_for_all_that_asked_for_disk() -> None:
+    bench = Bench()
+    disk = [bench.append(b"d", Durability.DISK) for _ in range(10)]
+    os_level = bench.append(b"o")
+    await bench.run_all()
+    assert bench.log.calls == ["append 11", "flush"]
+    assert {(await future).durability for future in disk} == {Durability.DISK}
+    assert (await os_level).durability is Durability.OS
+
+
+async def test_what_asked_for_the_page_cache_is_never_flushed_for_its_own_sake() -> None:
+    bench = Bench()
+    bench.submit(b"a")
+    await bench.run_all()
+    bench.submit(b"b")
+    await bench.run_all()
+    assert bench.log.calls == ["append 1", "append 1"]
+
+
+async def test_a_topic_that_became_stronger_meanwhile_is_flushed_for_what_asked_for_less() -> None:
+    bench = Bench()
+    future = bench.append(b"o")
+    bench.log.min_durability = Durability.DISK
+    await bench.run_all()
+    assert bench.log.calls == ["append 1", "flush"]
+    assert (await future).durability is Durability.DISK
+
+
+async def test_an_acknowledgement_at_os_does_not_wait_for_others_flush() -> None:
+    bench = Bench()
+    os_level, disk = bench.append(b"o"), bench.append(b"d", Durability.DISK)
+    bench.log.flush_error = OSError(5, "Input/output error", "/data/x.log")
+    await bench.run_all()
+    assert (await os_level).base_offset == 0
+    with pytest.raises(DataDirectoryError, match="Input/output error"):
+        await disk
+
+
+async def test_appends_during_a_run_form_the_next_group() -> None:
+    bench = Bench()
+
+    def encode() -> bytes:
+        bench.submit(b"x")
+        bench.submit(b"y")
+        return b"first"
+
+    first = bench.append(encode)
+    bench.executor.run_one()
+    assert len(bench.executor.waiting) == 1, "the thread was given back in between"
+    await bench.run_all()
+    assert bench.log.calls == ["append 1", "append 2"]
+    assert (await first).base_offset == 0
+
+
+async def test_one_bad_request_does_not_harm_its_group() -> None:
+    bench = Bench()
+    good, bad, after = bench.append(b"a"), bench.append(BAD), bench.append(b"b")
+    await bench.run_all()
+    assert (await good).base_offset == 0
+    assert (await after).base_offset == 1
+    with pytest.raises(CorruptRecordError):
+        await bad
+
+
+async def test_a_session_stops_at_its_first_failure() -> None:
+    bench = Bench()
+    session = AppendSession()
+    futures = [bench.append(data, session=session) for data in (b"1", BAD, b"3", b"4")]
+    other = bench.append(b"other")
+    await bench.run_all()
+    assert bench.log.stored == [b"1", b"other"]
+    assert (await futures[0]).base_offset == 0
+    assert isinstance(futures[1].exception(), CorruptRecordError)
+    assert [type(future.exception()) for future in futures[2:]] == [SessionBrokenError] * 2
+    assert (await other).base_offset == 1
+
+
+async def test_a_session_shares_one_flush() -> None:
+    bench = Bench()
+    session = AppendSession()
+    futures = [bench.append(b"x", Durability.DISK, session) for _ in range(6)]
+    await bench.run_all()
+    assert bench.log.calls.count("flush") == 1
+    assert [(await future).base_offset for future in futures] == list(range(6))
+
+
+async def test_two_sessions_share_groups() -> None:
+    bench = Bench()
+    sessions = AppendSession(), AppendSession()
+    futures = [
+        bench.append(str(number).encode(), session=session) for number in range(3) for session in sessions
+    ]
+    await bench.run_all()
+    assert bench.log.calls == ["append 2"] * 3
+    assert [(await future).base_offset for future in futures] == list(range(6))
+
+
+async def test_a_failed_flush_breaks_the_session() -> None:
+    bench = Bench()
+    session = AppendSession()
+    bench.log.flush_error = DataDirectoryError("gone")
+    future = bench.append(b"x", Durability.DISK, session)
+    await bench.run_all()
+    assert isinstance(future.exception(), DataDirectoryError)
+    assert session.is_broken
+
+
+async def test_an_encoder_runs_on_the_writer_and_its_failure_is_its_own() -> None:
+    def fail() -> bytes:
+        raise CorruptRecordError("cannot be encoded")
+
+    bench = Bench()
+    encoded, failed = bench.append(lambda: b"encoded"), bench.append(fail)
+    await bench.run_all()
+    assert (await encoded).base_offset == 0
+    assert isinstance(failed.exception(), CorruptRecordError)
+    assert bench.log.stored == [b"encoded"]
+
+
+async def test_a_replaced_owner_writes_nothing() -> None:
+    def fenced() -> int:
+        raise FencedError("replaced", epoch=1, current_epoch=2)
+
+    bench = Bench(fenced)
+    future = bench.append(b"x")
+    await bench.run_all()
+    assert isinstance(future.exception(), FencedError)
+    assert bench.log.stored == []
+
+
+async def test_readers_are_told_after_the_append_and_after_the_flush() -> None:
+    bench = Bench()
+    bench.submit(b"x", Durability.DISK)
+    await bench.run_all()
+    assert bench.advances == 2
+
+
+async def test_a_caller_that_left_does_not_disturb_the_others() -> None:
+    bench = Bench()
+    left, stayed = bench.append(b"x"), bench.append(b"y")
+    left.cancel()
+    await bench.run_all()
+    assert (await stayed).base_offset == 1
+    assert bench.log.stored == [b"x", b"y"]
+
+
+async def test_nobody_waits_for_ever_after_a_defect() -> None:
+    def broken() -> int:
+        raise ZeroDivisionError
+
+    bench = Bench(broken)
+    future = bench.append(b"x")
+    await bench.run_all()
+    assert isinstance(future.exception(), ZeroDivisionError)
+    again = bench.append(b"y")
+    await bench.run_all()
+    assert isinstance(again.exception(), ZeroDivisionError)
+
+
+def silent() -> None:
+    raise StoreUnavailableError("silent")
+
+
+async def test_while_the_store_is_silent_disk_is_refused_unwritten_and_os_goes_on() -> None:
+    bench = Bench(ensure_heard=silent)
+    session = AppendSession()
+    disk = bench.append(b"d", Durability.DISK)
+    os_level = bench.append(b"o")
+    in_session = bench.append(b"s", Durability.DISK, session)
+    behind = bench.append(b"t", Durability.OS, session)
+    await bench.run_all()
+    assert bench.log.stored == [b"o"]
+    assert (await os_level).durability is Durability.OS
+    for refused in (disk, in_session):
+        with pytest.raises(StoreUnavailableError):
+            await refused
+    with pytest.raises(SessionBrokenError):
+        await behind
+    assert "flush" not in bench.log.calls
+
+
+async def test_a_silence_that_is_noticed_after_the_flush_refuses_too() -> None:
+    calls = 0
+
+    def silent_at_the_second_call() -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            silent()
+
+    bench = Bench(ensure_heard=silent_at_the_second_call)
+    session = AppendSession()
+    disk = bench.append(b"d", Durability.DISK, session)
+    await bench.run_all()
+    assert bench.log.calls == ["append 1", "flush"]
+    with pytest.raises(StoreUnavailableError):
+        await disk
+    assert session.is_broken
+    assert bench.advances == 2, "what was flushed can be read"
+
+
+async def test_an_append_holds_its_memory_until_it_is_answered_even_if_its_caller_left() -> None:
+    bench = Bench()
+    left = bench.append(b"x")
+    left.cancel()
+    await asyncio.sleep(0)
+    assert bench.memory.held_bytes == 1, "the writer has the bytes"
+    await bench.run_all()
+
+
+async def test_an_answered_append_holds_no_bytes_while_others_wait_for_their_fsync() -> None:
+    bench = Bench()
+    bench.submit(b"disk", Durability.DISK)
+    future: asyncio.Future[Appended] = bench.loop.create_future()
+    append = PendingAppend(b"os", Durability.OS, future, bench.memory.lease(1))
+    bench.writer.submit(append)
+    held: list[Buffer | Callable[[], Buffer]] = []
+
+    def flush() -> int:
+        held.append(append.batches)
+        return len(bench.log.stored)
+
+    bench.log.flush = flush  # type: ignore[method-assign]  # looks on while the fsync runs
+    await bench.run_all()
+    assert held == [b""]
+    assert (await future).base_offset == 1
+
+
+async def test_a_defect_behind_an_answer_gives_nothing_back_twice() -> None:
+    bench = Bench()
+
+    def advance() -> None:
+        if len(bench.log.stored) == 2:
+            raise ZeroDivisionError
+
+    bench.writer = PartitionWriter(bench.loop, bench.executor, bench.log, lambda: EPOCH, None, advance)
+    session = AppendSession()
+    answered, failed = bench.append(b"1", session=session), bench.append(b"2", session=session)
+    await bench.run_all()
+    assert (await answered).base_offset == 0
+    assert isinstance(failed.exception(), ZeroDivisionError)

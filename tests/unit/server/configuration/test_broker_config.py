@@ -1,0 +1,227 @@
+"""The server's own configuration: Kafka's names and defaults, and who wins."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from stratalog.base.errors import InvalidConfigError
+from stratalog.log.log_config import LogConfig
+from stratalog.server.configuration.broker_config import BrokerConfig
+from stratalog.server.configuration.broker_key import UpdateMode
+from stratalog.server.configuration.broker_keys import BROKER_KEY_OF_TOPIC_KEY, BROKER_KEYS
+from stratalog.server.configuration.config_entry import ConfigSource
+
+# Kafka's documentation of the broker configuration, 4.x; None is null.
+KAFKA_DEFAULTS = {
+    "compression.gzip.level": "-1",
+    "compression.lz4.level": "9",
+    "compression.type": "producer",
+    "compression.zstd.level": "3",
+    "cordoned.log.dirs": "",
+    "log.cleaner.backoff.ms": "15000",
+    "log.cleaner.dedupe.buffer.size": "134217728",
+    "log.cleaner.delete.retention.ms": "86400000",
+    "log.cleaner.enable": "true",
+    "log.cleaner.io.buffer.load.factor": "0.9",
+    "log.cleaner.io.buffer.size": "524288",
+    "log.cleaner.io.max.bytes.per.second": "1.7976931348623157e+308",
+    "log.cleaner.max.compaction.lag.ms": "9223372036854775807",
+    "log.cleaner.min.cleanable.ratio": "0.5",
+    "log.cleaner.min.compaction.lag.ms": "0",
+    "log.cleaner.threads": "1",
+    "log.cleanup.policy": "delete",
+    "log.flush.interval.messages": "9223372036854775807",
+    "log.flush.offset.checkpoint.interval.ms": "60000",
+    "log.flush.start.offset.checkpoint.interval.ms": "60000",
+    "log.index.interval.bytes": "4096",
+    "log.index.size.max.bytes": "10485760",
+    "log.initial.task.delay.ms": "30000",
+    "log.local.retention.bytes": "-2",
+    "log.local.retention.ms": "-2",
+    "log.message.timestamp.after.max.ms": "3600000",
+    "log.message.timestamp.before.max.ms": "9223372036854775807",
+    "log.message.timestamp.type": "CreateTime",
+    "log.preallocate": "false",
+    "log.retention.bytes": "-1",
+    "log.retention.check.interval.ms": "300000",
+    "log.retention.hours": "168",
+    "log.retention.minutes": None,
+    "log.retention.ms": None,
+    "log.roll.hours": "168",
+    "log.roll.jitter.hours": "0",
+    "log.roll.jitter.ms": None,
+    "log.roll.ms": None,
+    "log.segment.bytes": "1073741824",
+    "log.segment.delete.delay.ms": "60000",
+    "message.max.bytes": "1048588",
+    "num.recovery.threads.per.data.dir": "2",
+    "producer.id.expiration.check.interval.ms": "600000",
+    "producer.id.expiration.ms": "86400000",
+    "replica.alter.log.dirs.io.max.bytes.per.second": "9223372036854775807",
+}
+OURS = {
+    "log.flush.interval.ms": str(2**63 - 1),
+    "log.flush.scheduler.interval.ms": "1000",
+    "min.durability": "os",
+}
+KAFKA_READ_ONLY = {
+    "log.cleaner.enable",
+    "log.flush.offset.checkpoint.interval.ms",
+    "log.flush.scheduler.interval.ms",
+    "log.flush.start.offset.checkpoint.interval.ms",
+    "log.initial.task.delay.ms",
+    "log.retention.check.interval.ms",
+    "log.retention.hours",
+    "log.retention.minutes",
+    "log.roll.hours",
+    "log.roll.jitter.hours",
+    "producer.id.expiration.check.interval.ms",
+}
+
+
+def test_defaults_are_kafkas() -> None:
+    assert {name: key.default for name, key in BROKER_KEYS.items()} == KAFKA_DEFAULTS | OURS
+    assert BrokerConfig.of({}).topic_defaults == LogConfig()
+
+
+def test_what_may_change_is_what_kafka_lets_change() -> None:
+    read_only = {name for name, key in BROKER_KEYS.items() if key.update_mode is UpdateMode.READ_ONLY}
+    assert read_only == KAFKA_READ_ONLY
+
+
+def test_every_topic_key_but_tiering_has_a_default_of_the_server() -> None:
+    assert set(LogConfig.names()) - set(BROKER_KEY_OF_TOPIC_KEY) == {"remote.storage.enable"}
+
+
+@pytest.mark.parametrize(("name", "broker_name"), BROKER_KEY_OF_TOPIC_KEY.items())
+def test_a_default_of_the_server_reaches_the_topic(name: str, broker_name: str) -> None:
+    default = LogConfig().as_mapping()[name]
+    others = ("2", "2048", "0.25", "true", "compact", "gzip", "LogAppendTime", "disk")
+    value = next(text for text in others if text != default and is_taken(broker_name, text))
+    config = BrokerConfig.of({broker_name: value})
+    assert config.topic_defaults.as_mapping() == LogConfig().as_mapping() | {name: value}
+
+
+def is_taken(name: str, text: str) -> bool:
+    try:
+        BrokerConfig.of({name: text})
+    except InvalidConfigError:
+        return False
+    return True
+
+
+def test_the_strongest_source_wins_and_all_are_told() -> None:
+    config = BrokerConfig.of({"log.segment.bytes": "2048"}, {"log.segment.bytes": "4096"})
+    entry = config.entry("log.segment.bytes")
+    assert (entry.value, entry.source) == ("4096", ConfigSource.DYNAMIC_BROKER)
+    assert [(one.value, one.source) for one in entry.synonyms] == [
+        ("4096", ConfigSource.DYNAMIC_BROKER),
+        ("2048", ConfigSource.STATIC_BROKER),
+        ("1073741824", ConfigSource.DEFAULT),
+    ]
+    overrides = {"segment.bytes": "8192"}
+    entries = config.topic_entries(overrides, LogConfig.from_overrides(overrides, config.topic_defaults))
+    [topic_entry] = [one for one in entries if one.name == "segment.bytes"]
+    assert (topic_entry.value, topic_entry.source) == ("8192", ConfigSource.TOPIC)
+    assert [one.name for one in topic_entry.synonyms] == ["segment.bytes"] + ["log.segment.bytes"] * 3
+    [untouched] = [one for one in entries if one.name == "remote.storage.enable"]
+    assert (untouched.value, untouched.source) == ("true", ConfigSource.DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("static", "dynamic", "retention_ms", "source"),
+    [
+        ({}, {}, 168 * 3_600_000, ConfigSource.DEFAULT),
+        ({"log.retention.hours": "2"}, {}, 7_200_000, ConfigSource.STATIC_BROKER),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, {}, 180_000, ConfigSource.STATIC_BROKER),
+        ({"log.retention.minutes": "3", "log.retention.ms": "4"}, {}, 4, ConfigSource.STATIC_BROKER),
+        ({"log.retention.ms": "4"}, {"log.retention.ms": "5"}, 5, ConfigSource.DYNAMIC_BROKER),
+        ({"log.retention.minutes": "3"}, {"log.retention.ms": "-1"}, -1, ConfigSource.DYNAMIC_BROKER),
+        ({"log.retention.hours": "-1"}, {}, -1, ConfigSource.STATIC_BROKER),
+    ],
+)
+def test_the_finest_unit_of_a_retention_counts(
+    static: dict[str, str], dynamic: dict[str, str], retention_ms: int, source: ConfigSource
+) -> None:
+    config = BrokerConfig.of(static, dynamic)
+    assert config.topic_defaults.retention_ms == retention_ms
+    entry = config.entry("log.retention.ms")
+    assert (entry.value, entry.source) == (str(retention_ms), source)
+    assert entry.synonyms[-1] == ("log.retention.hours", "168", ConfigSource.DEFAULT)
+
+
+def test_rolls_have_hours_and_milliseconds() -> None:
+    config = BrokerConfig.of({"log.roll.hours": "1", "log.roll.jitter.hours": "2", "log.roll.jitter.ms": "3"})
+    assert (config.topic_defaults.segment_ms, config.topic_defaults.segment_jitter_ms) == (3_600_000, 3)
+
+
+def test_what_is_not_set_and_has_no_default_is_nothing() -> None:
+    entry = BrokerConfig.of({}).entry("log.retention.minutes")
+    assert (entry.value, entry.synonyms, entry.source) == (None, (), ConfigSource.DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.retention.ms", "0"),
+        ("log.retention.ms", "-2"),
+        ("log.retention.hours", str(2**31)),
+        ("log.roll.hours", "0"),
+        ("log.cleaner.threads", "0"),
+        ("log.cleaner.threads", "1025"),
+        ("log.cleaner.dedupe.buffer.size", "1048575"),
+        ("log.cleaner.io.buffer.load.factor", "1.1"),
+        ("log.cleaner.io.buffer.load.factor", "0"),
+        ("log.cleaner.io.max.bytes.per.second", "0.5"),
+        ("log.cleaner.io.max.bytes.per.second", "1e999"),
+        ("log.cleaner.min.cleanable.ratio", "nan"),
+        ("log.cleanup.policy", "shred"),
+        ("log.flush.scheduler.interval.ms", "0"),
+        ("num.recovery.threads.per.data.dir", "0"),
+        ("producer.id.expiration.ms", "0"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_is_allowed(name: str, text: str) -> None:
+    with pytest.raises(InvalidConfigError) as failure:
+        BrokerConfig.of({name: text})
+    assert (failure.value.fields["name"], failure.value.fields["value"]) == (name, text)
+    assert str(failure.value.fields["allowed"]) in failure.value.message
+
+
+def test_a_read_only_key_is_not_altered_at_run_time() -> None:
+    with pytest.raises(InvalidConfigError, match="read-only, as in Kafka"):
+        BrokerConfig.of({}, {"log.retention.hours": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("retention.ms", "`log.retention.ms`"),
+        ("log.dirs", "--log-dir"),
+        ("num.partitions", "when a topic is created"),
+        ("queued.max.requests", "not a key that this server honours"),
+    ],
+)
+def test_a_key_that_is_not_honoured_is_refused_with_the_reason(name: str, reason: str) -> None:
+    with pytest.raises(InvalidConfigError, match=reason) as failure:
+        BrokerConfig.of({name: "1"})
+    assert failure.value.fields["name"] == name
+
+
+def test_values_that_contradict_each_other_are_refused_by_the_servers_names() -> None:
+    with pytest.raises(InvalidConfigError, match=r"log\.local\.retention\.ms is no default") as failure:
+        BrokerConfig.of({"log.local.retention.ms": "2", "log.retention.ms": "1"})
+    assert failure.value.fields["name"] == "log.local.retention.ms"
+    with pytest.raises(InvalidConfigError, match="too small for so many threads") as failure:
+        BrokerConfig.of({"log.cleaner.threads": "200"})
+    assert failure.value.fields["name"] == "log.cleaner.dedupe.buffer.size"
+
+
+def test_every_value_is_read_by_its_kind() -> None:
+    config = BrokerConfig.of({"log.cleaner.threads": "2", "log.cleaner.enable": "FALSE"})
+    assert config.number("log.cleaner.threads") == 2
+    assert config.decimal("log.cleaner.io.max.bytes.per.second") == sys.float_info.max
+    assert config.flag("log.cleaner.enable") is False
+    assert [entry.name for entry in config.entries()] == list(BROKER_KEYS)

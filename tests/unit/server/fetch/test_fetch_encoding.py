@@ -1,0 +1,108 @@
+"""Fetch responses encoded around protobuf are the messages that protobuf reads."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import OffsetOutOfRangeError
+from stratalog.base.types import TopicPartition
+from stratalog.log.read.fetch_data import FetchData
+from stratalog.log.read.isolation import Isolation
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
+from stratalog.server.fetch.fetch_encoding import encode_fetch_response, varint
+from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.v1 import log_pb2
+
+
+class FixedPartition:
+    """A partition of which only the watermarks matter."""
+
+    log_end_offset = 1 << 40
+
+    def __init__(self, marks: Watermarks) -> None:
+        self._marks = marks
+
+    @property
+    def signal(self) -> PartitionSignal:
+        return PartitionSignal(asyncio.new_event_loop())
+
+    def ensure_served(self) -> None:
+        pass
+
+    def watermarks(self) -> Watermarks:
+        return self._marks
+
+    def read_local(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData:
+        raise AssertionError
+
+    def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
+        raise AssertionError
+
+
+OFFSETS = st.integers(0, (1 << 63) - 1)
+CURSORS = st.tuples(
+    st.builds(TopicPartition, st.text(max_size=10), st.integers(0, 1000)),
+    st.builds(Watermarks, OFFSETS, OFFSETS, OFFSETS, OFFSETS),
+    st.lists(st.binary(min_size=1, max_size=400), max_size=3),
+    OFFSETS,
+    st.lists(st.builds(AbortedTransaction, OFFSETS, OFFSETS, OFFSETS, OFFSETS), max_size=3, unique=True),
+    st.booleans(),
+)
+
+
+@given(drawn=st.lists(CURSORS, max_size=4))
+def test_what_is_encoded_by_hand_is_what_protobuf_reads(
+    drawn: list[tuple[TopicPartition, Watermarks, list[bytes], int, list[AbortedTransaction], bool]],
+) -> None:
+    cursors: list[FetchCursor] = []
+    expected = log_pb2.FetchResponse()
+    for topic_partition, marks, chunks, position, transactions, has_failed in drawn:
+        error = OffsetOutOfRangeError("gone", offset=position) if has_failed else None
+        cursor = FetchCursor(topic_partition, error or FixedPartition(marks), 0, 1 << 20)
+        cursor.chunks = list(chunks)
+        cursor.size_bytes = sum(map(len, chunks))
+        cursor.position = position
+        cursor.aborted_transactions = dict.fromkeys(transactions)
+        cursors.append(cursor)
+        answer = expected.partitions.add(
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
+            batches=b"".join(chunks),
+            next_fetch_offset=position,
+        )
+        for producer_id, first_offset, last_offset, _ in transactions:
+            answer.aborted_transactions.add(
+                producer_id=producer_id, first_offset=first_offset, last_offset=last_offset
+            )
+        if has_failed:
+            answer.error.code = "OFFSET_OUT_OF_RANGE"
+            answer.error.message = "gone"
+            answer.error.fields["offset"] = str(position)
+        else:
+            answer.log_start_offset, answer.local_log_start_offset = marks[:2]
+            answer.high_watermark, answer.last_stable_offset = marks[2:]
+    assert log_pb2.FetchResponse.FromString(encode_fetch_response(cursors)) == expected
+    assert all(cursor.size_bytes == 0 and not cursor.chunks for cursor in cursors)
+    assert not any(cursor.aborted_transactions for cursor in cursors)
+    assert all(cursor.start == cursor.position for cursor in cursors)
+
+
+@given(number=st.integers(0, (1 << 64) - 1))
+def test_a_varint_is_what_protobuf_reads(number: int) -> None:
+    assert (
+        log_pb2.FetchedPartition.FromString(b"\x20" + varint(number)).next_fetch_offset % (1 << 64) == number
+    )
+
+
+@given(size=st.sampled_from([127, 128, 16_383, 16_384, 2_097_151, 2_097_152]))
+def test_sizes_at_the_edges_of_their_encoding(size: int) -> None:
+    cursor = FetchCursor(TopicPartition("t", 0), FixedPartition(Watermarks(0, 0, 1, 1)), 0, 1)
+    cursor.chunks, cursor.size_bytes, cursor.position = [bytes(size)], size, 1
+    [answer] = log_pb2.FetchResponse.FromString(encode_fetch_response([cursor])).partitions
+    assert len(answer.batches) == size

@@ -1,0 +1,77 @@
+"""The count of request memory is the sum of its leases, whatever they do and in whichever order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.base.errors import OverloadedError
+from stratalog.server.rpc.request_memory import MemoryLease, RequestMemory
+
+LIMIT_BYTES = 100
+
+actions = st.lists(
+    st.tuples(st.sampled_from(["lease", "read", "settle", "close"]), st.integers(0, 6), st.integers(0, 120)),
+    max_size=60,
+)
+
+
+class Expected:
+    """What a lease must hold: told by a dictionary of plain numbers."""
+
+    def __init__(self) -> None:
+        self.leases: list[MemoryLease] = []
+        self.held: list[int] = []
+        self.granted: list[list[int]] = []
+
+    def add(self, lease: MemoryLease, size_bytes: int) -> None:
+        self.leases.append(lease)
+        self.held.append(size_bytes)
+        self.granted.append([])
+
+
+@given(actions)
+def test_what_is_held_is_the_sum_of_what_the_leases_hold(script: list[tuple[str, int, int]]) -> None:
+    memory = RequestMemory(LIMIT_BYTES)
+    expected = Expected()
+    closed: set[int] = set()
+    for name, index, size_bytes in script:
+        room_bytes = LIMIT_BYTES - sum(expected.held)
+        if name == "lease" or index >= len(expected.leases):
+            if size_bytes > max(room_bytes, 0):
+                with pytest.raises(OverloadedError):
+                    memory.lease(size_bytes)
+            else:
+                expected.add(memory.lease(size_bytes), size_bytes)
+        elif name == "read":
+            granted_bytes = expected.leases[index].take_up_to(size_bytes, min(size_bytes, 3))
+            wanted_bytes = max(min(size_bytes, room_bytes), min(size_bytes, 3))
+            assert granted_bytes == (0 if index in closed else wanted_bytes)
+            if index not in closed:
+                expected.held[index] += granted_bytes
+                expected.granted[index].append(granted_bytes)
+        elif name == "settle" and expected.granted[index]:
+            granted_bytes = expected.granted[index].pop()
+            expected.leases[index].settle(granted_bytes, size_bytes)
+            if index not in closed:
+                expected.held[index] += size_bytes - granted_bytes
+        elif name == "close":
+            expected.leases[index].close()
+            expected.held[index] = 0
+            closed.add(index)
+        assert memory.held_bytes == sum(expected.held)
+        assert memory.is_scarce == (sum(expected.held) > LIMIT_BYTES / 2)
+    for lease in expected.leases:
+        lease.close()
+    assert memory.held_bytes == 0
+
+
+def test_a_refusal_says_what_there_is() -> None:
+    memory = RequestMemory(LIMIT_BYTES)
+    memory.lease(60)
+    with pytest.raises(OverloadedError) as caught:
+        memory.lease(41)
+    assert caught.value.retriable
+    assert caught.value.fields == {"size_bytes": 41, "held_bytes": 60, "limit_bytes": 100}
+    memory.lease(40)

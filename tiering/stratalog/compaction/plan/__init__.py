@@ -1,0 +1,1 @@
+"""The planner: it chooses which objects a compaction job rewrites."""

@@ -1,0 +1,126 @@
+"""What the planner decides: which objects one job reads, and what it does with each partition's slices in
+them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.plan.topic_policy import TopicPolicy
+from stratalog.remote.metadata.shard.partition_state import LiveSlice
+from stratalog.remote.metadata.shard.shard_state import LiveObject
+
+
+class RunMode(enum.Enum):
+    """What happens to the records of a run."""
+
+    COMPACT = "compact"
+    """Of each key only the last record in the run stays."""
+    CARRY = "carry"
+    """Every record stays: the slices only move into another object."""
+
+
+class JobReason(enum.Enum):
+    """Why a job pays."""
+
+    DIRTY = "dirty"
+    """Enough of a partition is not compacted yet."""
+    TOMBSTONES = "tombstones"
+    """The horizon of tombstones has passed."""
+    SPACE = "space"
+    """Objects hold more dead bytes than live ones."""
+    MERGE = "merge"
+    """Many small objects become few larger ones."""
+
+
+class Refusal(NamedTuple):
+    """A partition (or part of it) that no job takes, and why."""
+
+    topic_id_partition: TopicIdPartition
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRun:
+    """Consecutive live slices of one partition that a job replaces by one slice. Immutable."""
+
+    topic_id_partition: TopicIdPartition
+    topic: TopicPolicy
+    mode: RunMode
+    covers: bool
+    """Whether the run begins with the partition's first live slice, so that nothing older than it can
+    reappear.
+    """
+    log_start_offset: int
+    slices: tuple[LiveSlice, ...]
+
+    @property
+    def base_offset(self) -> int:
+        return self.slices[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.slices[-1].end_offset
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(live.entry.data_bytes for live in self.slices)
+
+    @property
+    def record_count(self) -> int:
+        return sum(live.entry.record_count for live in self.slices)
+
+    @property
+    def settles_tombstones(self) -> bool:
+        """Whether tombstones get their horizon here, and go when it has passed."""
+        return self.covers and self.mode is RunMode.COMPACT
+
+    def check(self) -> None:
+        """Slices tile, and no object gives two."""
+        assert self.slices
+        for earlier, later in itertools.pairwise(self.slices):
+            assert earlier.end_offset == later.base_offset, "a run has no holes"
+        assert len({live.object_name for live in self.slices}) == len(self.slices)
+        assert self.mode is RunMode.CARRY or self.topic.is_compacted
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionJob:
+    """Objects to read and runs to replace, committed together. Immutable."""
+
+    reason: JobReason
+    inputs: tuple[LiveObject, ...]
+    """By name."""
+    runs: tuple[PartitionRun, ...]
+    """By topic id and partition, as slices lie in objects."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(live.ref.name for live in self.inputs)
+
+    @property
+    def topic_ids(self) -> tuple[UUID, ...]:
+        """Topics with a run in the job, sorted."""
+        return tuple(sorted({run.topic.topic_id for run in self.runs}))
+
+    def check(self) -> None:
+        """Everything is sorted, each input is needed, and no run reads anything else."""
+        names = self.input_names
+        assert list(names) == sorted(set(names))
+        partitions = [run.topic_id_partition for run in self.runs]
+        assert partitions == sorted(set(partitions)), "a partition has one run in a job"
+        assert {live.object_name for run in self.runs for live in run.slices} == set(names)
+        for run in self.runs:
+            run.check()
+
+
+class CompactionPlan(NamedTuple):
+    """Jobs whose inputs are disjoint, most useful first, and what had to be left out."""
+
+    jobs: tuple[CompactionJob, ...]
+    refusals: tuple[Refusal, ...]

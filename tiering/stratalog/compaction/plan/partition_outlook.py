@@ -1,0 +1,127 @@
+"""How far one partition's slices may be compacted now, and whether it would pay.
+
+The slices of a compacted partition fall into a head that may be compacted and a tail that may only be carried
+along:
+
+    slice:      first live | ... | last eligible |  first too young, undecided or refused | ...
+    may be:     <------- compacted, carried ------->  <------------ carried ---------------->
+
+A slice that holds transactions is not touched at all: this version does not decide what aborted. A slice of a
+plain topic may always be carried.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.plan.topic_policy import TopicPolicy
+from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
+
+TRANSACTIONS_REFUSED = (
+    "the slices hold transactions, which this version does not compact; they stay as they are until one does"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOutlook:
+    """Immutable."""
+
+    topic_id_partition: TopicIdPartition
+    topic: TopicPolicy
+    state: PartitionState
+    eligible_count: int
+    """So many slices, from the first live one, may be compacted. 0 for a plain topic."""
+    dirty_count: int
+    """So many of those are not below `compacted_upto`: the last ones."""
+    due_index: int | None
+    """The first eligible slice with tombstones whose horizon has passed."""
+    movable: tuple[bool, ...]
+    """For each slice: whether it may be carried into another object."""
+    refusal: str | None
+    """Why some slices cannot be moved."""
+
+    @property
+    def slices(self) -> tuple[LiveSlice, ...]:
+        return self.state.slices
+
+    @property
+    def eligible_bytes(self) -> int:
+        return sum(live.entry.data_bytes for live in self.slices[: self.eligible_count])
+
+    @property
+    def dirty_bytes(self) -> int:
+        first_dirty = self.eligible_count - self.dirty_count
+        return sum(live.entry.data_bytes for live in self.slices[first_dirty : self.eligible_count])
+
+    @property
+    def least_run(self) -> int:
+        """How many slices, from the first, a job must take to achieve anything; 0 where there is nothing to
+        do.
+        """
+        if self.dirty_count:
+            return self.eligible_count - self.dirty_count + 1
+        return 0 if self.due_index is None else self.due_index + 1
+
+    def is_dirty(self, min_dirty_ratio: float, now_ms: int) -> bool:
+        """Whether enough is not compacted yet, or some of it has waited for `max.compaction.lag.ms`."""
+        if not self.dirty_count:
+            return False
+        oldest = self.slices[self.eligible_count - self.dirty_count].entry
+        if 0 <= oldest.min_timestamp <= now_ms - self.topic.max_compaction_lag_ms:
+            return True
+        return self.dirty_bytes >= min_dirty_ratio * self.eligible_bytes
+
+
+def outlook_of(
+    tip: TopicIdPartition,
+    topic: TopicPolicy,
+    state: PartitionState,
+    *,
+    now_ms: int,
+    objects: Container[str],
+    may_drop_tombstones: bool,
+) -> PartitionOutlook:
+    """Judge a partition. Pure."""
+    has_transactions = [_has_transactions(live) for live in state.slices]
+    movable = tuple(
+        live.object_name in objects and not is_refused
+        for live, is_refused in zip(state.slices, has_transactions, strict=True)
+    )
+    eligible_count = _eligible_count(topic, state, movable, now_ms) if topic.is_compacted else 0
+    eligible = state.slices[:eligible_count]
+    dirty_count = sum(live.end_offset > state.compacted_upto for live in eligible)
+    due = [index for index, live in enumerate(eligible) if may_drop_tombstones and _is_due(live, now_ms)]
+    return PartitionOutlook(
+        topic_id_partition=tip,
+        topic=topic,
+        state=state,
+        eligible_count=eligible_count,
+        dirty_count=dirty_count,
+        due_index=due[0] if due else None,
+        movable=movable,
+        refusal=TRANSACTIONS_REFUSED if any(has_transactions) else None,
+    )
+
+
+def _eligible_count(topic: TopicPolicy, state: PartitionState, movable: tuple[bool, ...], now_ms: int) -> int:
+    """A run ends at the first slice that may not be compacted, because a run has no holes."""
+    for index, live in enumerate(state.slices):
+        is_too_young = (
+            topic.min_compaction_lag_ms > 0
+            and live.entry.max_timestamp > now_ms - topic.min_compaction_lag_ms
+        )
+        if not movable[index] or is_too_young or live.end_offset > state.stable_end_offset:
+            return index
+    return len(state.slices)
+
+
+def _has_transactions(live: LiveSlice) -> bool:
+    entry = live.entry
+    return entry.has_aborted or entry.marker_count > 0 or bool(entry.open_transactions)
+
+
+def _is_due(live: LiveSlice, now_ms: int) -> bool:
+    horizon_ms = live.entry.earliest_delete_horizon_ms
+    return live.entry.tombstone_count > 0 and horizon_ms is not None and horizon_ms <= now_ms

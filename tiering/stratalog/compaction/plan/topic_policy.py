@@ -1,0 +1,58 @@
+"""What a topic's configuration asks of compaction, resolved once for a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from stratalog.base.errors import InvalidConfigError
+from stratalog.log.log_config import LogConfig
+from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
+from stratalog.remote.objects.key_stream import KeyHashing
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPolicy:
+    """A topic as the planner sees it. Immutable."""
+
+    topic_id: UUID
+    name: str
+    hashing: KeyHashing
+    is_compacted: bool
+    """Whether `cleanup.policy` has `compact`; a plain topic's slices are only merged."""
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+
+    @staticmethod
+    def of(topic: TopicEntry, defaults: LogConfig) -> TopicPolicy:
+        """On a server with these defaults. Raises InvalidConfigError where this version does not understand
+        the topic's configuration."""
+        config = LogConfig.in_force(topic.config, defaults)
+        return TopicPolicy(
+            topic_id=topic.topic_id,
+            name=topic.name,
+            hashing=KeyHashing(topic.hash_key),
+            is_compacted=config.is_compacted,
+            delete_retention_ms=config.delete_retention_ms,
+            min_compaction_lag_ms=config.min_compaction_lag_ms,
+            max_compaction_lag_ms=config.max_compaction_lag_ms,
+        )
+
+
+def topic_policies(topics: Iterable[TopicEntry], defaults: LogConfig) -> Mapping[UUID, TopicPolicy]:
+    """Policies by topic id. Deleted topics are left out: their slices go by another way.
+
+    A topic whose configuration a later version wrote is left out too; the planner reports partitions without
+    a policy.
+    """
+    policies: dict[UUID, TopicPolicy] = {}
+    for topic in topics:
+        if topic.is_deleted:
+            continue
+        try:
+            policies[topic.topic_id] = TopicPolicy.of(topic, defaults)
+        except InvalidConfigError:
+            continue
+    return policies

@@ -1,0 +1,1 @@
+"""The metadata log: the head, a shard's log, the catalog of topics, and ownership."""

@@ -1,0 +1,129 @@
+"""What a commit of the catalog can do.
+
+    create    {"action":"create","name":TEXT,"topic_id":UUID,"partition_count":N,"config":{KEY:VALUE...},
+               "hash_key":BASE64}
+    alter     {"action":"alter","topic_id":UUID,"partition_count":N,"config":{KEY:VALUE...}}
+    delete    {"action":"delete","topic_id":UUID,"expired":[UUID...]}
+    forget, fold    as in a shard
+
+`alter` gives the whole configuration and the number of partitions that hold from then on. A deleted topic
+stays, marked; `expired` of a later deletion names those that have been so for 30 days, which leave.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from uuid import UUID
+
+from stratalog.remote.metadata.catalog.topic_entry import HASH_KEY_BYTES, MAX_PARTITION_COUNT
+from stratalog.remote.metadata.head.json_document import JsonFields, JsonObject, to_text, to_uuid
+from stratalog.remote.metadata.shard.actions import ActionTable, Fold, Forget
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """A topic under a name that was free."""
+
+    name: str
+    topic_id: UUID
+    partition_count: int
+    config: Mapping[str, str]
+    hash_key: bytes = field(repr=False)
+
+    def to_json(self) -> JsonObject:
+        return {
+            "action": "create",
+            "name": self.name,
+            "topic_id": str(self.topic_id),
+            "partition_count": self.partition_count,
+            "config": dict(self.config),
+            "hash_key": format_hash_key(self.hash_key),
+        }
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> CreateTopic:
+        return CreateTopic(
+            fields.text("name"),
+            fields.uuid("topic_id"),
+            fields.integer("partition_count", minimum=1, maximum=MAX_PARTITION_COUNT),
+            parse_config(fields),
+            parse_hash_key(fields),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTopic:
+    """Another configuration, or more partitions."""
+
+    topic_id: UUID
+    partition_count: int
+    config: Mapping[str, str]
+
+    def to_json(self) -> JsonObject:
+        return {
+            "action": "alter",
+            "topic_id": str(self.topic_id),
+            "partition_count": self.partition_count,
+            "config": dict(self.config),
+        }
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> AlterTopic:
+        return AlterTopic(
+            fields.uuid("topic_id"),
+            fields.integer("partition_count", minimum=1, maximum=MAX_PARTITION_COUNT),
+            parse_config(fields),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """The topic is marked; its name is free from here on."""
+
+    topic_id: UUID
+    expired: tuple[UUID, ...] = ()
+
+    def to_json(self) -> JsonObject:
+        expired = {"expired": [str(topic_id) for topic_id in self.expired]} if self.expired else {}
+        return {"action": "delete", "topic_id": str(self.topic_id), **expired}
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> DeleteTopic:
+        return DeleteTopic(fields.uuid("topic_id"), fields.each("expired", to_uuid))
+
+
+CATALOG_ACTIONS: ActionTable = {
+    "create": CreateTopic.from_json,
+    "alter": AlterTopic.from_json,
+    "delete": DeleteTopic.from_json,
+    "forget": Forget.from_json,
+    "fold": Fold.from_json,
+}
+
+
+def format_hash_key(hash_key: bytes) -> str:
+    """Base64."""
+    return base64.b64encode(hash_key).decode()
+
+
+def parse_hash_key(fields: JsonFields) -> bytes:
+    """Raises StoreCorruptError, which never shows the key."""
+    try:
+        hash_key = base64.b64decode(fields.text("hash_key"), validate=True)
+    except (binascii.Error, ValueError):
+        hash_key = b""
+    if len(hash_key) != HASH_KEY_BYTES:
+        raise JsonFields({"hash_key": "(hidden)"}, fields.what).fault("hash_key", "base64 of 16 bytes")
+    return hash_key
+
+
+def parse_config(fields: JsonFields) -> Mapping[str, str]:
+    """Raises StoreCorruptError."""
+    config = fields.fields("config")
+    return MappingProxyType(
+        {name: to_text(value, f"{config.what}: {name}") for name, value in config.values.items()}
+    )

@@ -1,0 +1,175 @@
+"""The topics of a store after some commit of the catalog, and how commits and checkpoints make it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from uuid import UUID
+
+from stratalog.remote.metadata.catalog.catalog_actions import (
+    CATALOG_ACTIONS,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    format_hash_key,
+    parse_config,
+    parse_hash_key,
+)
+from stratalog.remote.metadata.catalog.topic_entry import MAX_PARTITION_COUNT, TopicEntry
+from stratalog.remote.metadata.head.checkpoint import CheckpointParts
+from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey, Table
+from stratalog.remote.metadata.head.commit import Commit
+from stratalog.remote.metadata.head.json_document import JsonFields
+from stratalog.remote.metadata.head.log_state import (
+    LogState,
+    after_commit,
+    after_fold,
+    contradiction,
+    forget_files,
+)
+from stratalog.remote.metadata.head.persistent_map import PersistentMap
+from stratalog.remote.metadata.head.state_fields import common_from_parts, extras_of, state_parts
+from stratalog.remote.metadata.shard.actions import Action, ActionTable, Fold, Forget
+
+TOPICS = "topics"
+_TOPIC_COLUMNS = ("topic_id", "name", "partition_count", "config", "hash_key", "deleted_ms")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogState(LogState):
+    """Immutable, so thread-safe."""
+
+    entries: PersistentMap[UUID, TopicEntry] = dataclasses.field(
+        default_factory=PersistentMap[UUID, TopicEntry]
+    )
+    """All topics by id, the deleted ones of the last 30 days included."""
+
+    def topics(self) -> Mapping[str, TopicEntry]:
+        """Those that are not deleted, by name, in the order of names."""
+        found = {entry.name: entry for entry in self.entries.values() if not entry.is_deleted}
+        return MappingProxyType(dict(sorted(found.items())))
+
+    def named(self, name: str) -> TopicEntry | None:
+        """The topic that has the name now."""
+        return next((x for x in self.entries.values() if x.name == name and not x.is_deleted), None)
+
+    def check(self) -> None:
+        """Raise AssertionError where the state contradicts itself."""
+        names = [entry.name for entry in self.entries.values() if not entry.is_deleted]
+        assert len(names) == len(set(names)), "a name is one topic's"
+        for topic_id, entry in self.entries.items():
+            assert entry.topic_id == topic_id, "a topic is found under its id"
+        assert self.folded_seq <= self.seq, "a checkpoint is not of the future"
+
+
+class CatalogMachine:
+    """Thread-safe: it holds nothing."""
+
+    @property
+    def table(self) -> ActionTable:
+        return CATALOG_ACTIONS
+
+    def empty(self) -> CatalogState:
+        return CatalogState()
+
+    def apply(self, state: CatalogState, commit: Commit) -> CatalogState:
+        """The state after `commit`. Raises StoreCorruptError."""
+        state = after_commit(state, commit)
+        for action in commit.actions:
+            state = _apply_action(state, action, commit)
+        return state
+
+    def to_checkpoint(self, state: CatalogState) -> CheckpointParts:
+        entries = sorted(state.entries.values(), key=_topic_key)
+        topics = Table(_TOPIC_COLUMNS, entries, _topic_key, _format_topic, extras_of(state, TOPICS))
+        return state_parts(state, {}, {TOPICS: topics})
+
+    def from_checkpoint(self, parts: CheckpointParts) -> CatalogState:
+        common = common_from_parts(parts, {TOPICS: (_TOPIC_COLUMNS, 1)}, ())
+        topics = map(_parse_topic, parts.rows.get(TOPICS, ()))
+        return CatalogState(**common, entries=PersistentMap((entry.topic_id, entry) for entry in topics))
+
+
+def _apply_action(state: CatalogState, action: Action, commit: Commit) -> CatalogState:
+    match action:
+        case CreateTopic():
+            return _apply_create(state, action, commit)
+        case AlterTopic():
+            entry = _existing(state, action.topic_id, commit)
+            altered = dataclasses.replace(entry, partition_count=action.partition_count, config=action.config)
+            return _with_entry(state, altered)
+        case DeleteTopic():
+            entry = _existing(state, action.topic_id, commit)
+            state = _with_entry(state, dataclasses.replace(entry, deleted_ms=commit.time_ms))
+            return _without(state, action.expired)
+        case Forget():
+            dropped = state.dropped_objects.evolve()
+            forget_files(dropped, action, commit)
+            return dataclasses.replace(state, dropped_objects=dropped.finish())
+        case Fold():
+            return after_fold(state, action, commit)
+        case _:
+            return state  # newer software's; `after_commit` has noted that we may not write any more
+
+
+def _apply_create(state: CatalogState, create: CreateTopic, commit: Commit) -> CatalogState:
+    if create.topic_id in state.entries or state.named(create.name) is not None:
+        raise contradiction(commit, "it creates a topic that is there", topic=create.name)
+    return _with_entry(
+        state,
+        TopicEntry(
+            name=create.name,
+            topic_id=create.topic_id,
+            partition_count=create.partition_count,
+            config=create.config,
+            hash_key=create.hash_key,
+        ),
+    )
+
+
+def _existing(state: CatalogState, topic_id: UUID, commit: Commit) -> TopicEntry:
+    entry = state.entries.get(topic_id)
+    if entry is None or entry.is_deleted:
+        raise contradiction(commit, "it changes a topic that is not there", topic_id=topic_id)
+    return entry
+
+
+def _with_entry(state: CatalogState, entry: TopicEntry) -> CatalogState:
+    entries = state.entries.evolve()
+    entries[entry.topic_id] = entry
+    return dataclasses.replace(state, entries=entries.finish())
+
+
+def _without(state: CatalogState, expired: tuple[UUID, ...]) -> CatalogState:
+    entries = state.entries.evolve()
+    for topic_id in expired:
+        if topic_id in entries:
+            entries.pop(topic_id)
+    return dataclasses.replace(state, entries=entries.finish())
+
+
+def _topic_key(entry: TopicEntry) -> RowKey:
+    return (str(entry.topic_id),)
+
+
+def _format_topic(entry: TopicEntry) -> Row:
+    return (
+        str(entry.topic_id),
+        entry.name,
+        entry.partition_count,
+        dict(entry.config),
+        format_hash_key(entry.hash_key),
+        entry.deleted_ms,
+    )
+
+
+def _parse_topic(row: JsonFields) -> TopicEntry:
+    return TopicEntry(
+        topic_id=row.uuid("topic_id"),
+        name=row.text("name"),
+        partition_count=row.integer("partition_count", minimum=1, maximum=MAX_PARTITION_COUNT),
+        config=parse_config(row),
+        hash_key=parse_hash_key(row),
+        deleted_ms=row.optional_integer("deleted_ms"),
+    )

@@ -1,0 +1,1 @@
+"""The head of a metadata log: commits, folds, checkpoints and history."""

@@ -1,0 +1,144 @@
+"""A page of a checkpoint: some rows of one kind, in the order of their keys.
+
+    {"format":"stratalog-page","read_version":N,"write_version":N,"kind":TEXT,"columns":[NAME...],"rows":[[VALUE...]...]}
+
+Rows are arrays in the order of `columns`; the first columns are the key, by which rows ascend. A page says
+nothing about the checkpoint that it was written for, so that later ones can share it: its bytes depend on its
+rows alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+import crc32c
+
+from stratalog.base.errors import StoreCorruptError
+from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile, newest_seq_of
+from stratalog.remote.metadata.head.format_version import FORMAT_VERSION, require_readable
+from stratalog.remote.metadata.head.json_document import (
+    JsonFields,
+    JsonObject,
+    decode_document,
+    format_json,
+    to_integer,
+    to_items,
+    to_row,
+    to_text,
+)
+
+RowKey = tuple[str | int, ...]
+Row = Sequence[object]
+T = TypeVar("T")
+
+_FORMAT = "stratalog-page"
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[T]):
+    """All rows of one kind, as what they are made from: a page that did not change is not even formatted.
+    Immutable.
+    """
+
+    columns: tuple[str, ...]
+    items: Sequence[T]
+    """Ascending by key."""
+    key: Callable[[T], RowKey]
+    """What the first columns of an item's row are."""
+    row: Callable[[T], Row]
+    extras: Mapping[RowKey, JsonObject] = field(default_factory=dict[RowKey, JsonObject])
+    """Values of columns that this version does not know, for the rows that have some."""
+
+
+class PageRef(NamedTuple):
+    """A page as a checkpoint's root names it."""
+
+    kind: str
+    name: str
+    first_key: RowKey
+    last_key: RowKey
+    """Inclusive."""
+    row_count: int
+    size_bytes: int
+    crc: int
+    digest: str
+    """BLAKE2b-128 of the text, in hexadecimal: equal digests are equal pages."""
+
+    def to_json(self) -> JsonObject:
+        return self._asdict()
+
+    @property
+    def file(self) -> TrackedFile:
+        return TrackedFile(FileKind.PAGE, self.name, self.size_bytes)
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> PageRef:
+        """Raises StoreCorruptError."""
+        name = fields.text("name")
+        newest_seq_of(FileKind.PAGE, name)
+        return PageRef(
+            kind=fields.text("kind"),
+            name=name,
+            first_key=_parse_key(fields, "first_key"),
+            last_key=_parse_key(fields, "last_key"),
+            row_count=fields.integer("row_count", minimum=1),
+            size_bytes=fields.integer("size_bytes"),
+            crc=fields.integer("crc", maximum=(1 << 32) - 1),
+            digest=fields.text("digest"),
+        )
+
+    def verify(self, data: bytes, what: str) -> None:
+        """Raises StoreCorruptError where `data` is not the page."""
+        if len(data) != self.size_bytes or crc32c.crc32c(data) != self.crc:
+            raise StoreCorruptError("a page is not the one that was written; restore it", what=what)
+
+
+def format_page(kind: str, table: Table[T], items: Sequence[T]) -> str:
+    """Text of a page with some of a table's rows."""
+    rows = [table.row(item) for item in items]
+    extras = [table.extras.get(table.key(item), {}) for item in items] if table.extras else []
+    added = tuple(sorted({name for extra in extras for name in extra}))
+    if added:
+        rows = [[*row, *(extra.get(name) for name in added)] for row, extra in zip(rows, extras, strict=True)]
+    return format_json(
+        {
+            "format": _FORMAT,
+            "read_version": FORMAT_VERSION,
+            "write_version": FORMAT_VERSION,
+            "kind": kind,
+            "columns": [*table.columns, *added],
+            "rows": rows,
+        }
+    )
+
+
+def digest_of(text: str) -> str:
+    """What tells equal pages."""
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def decode_page(data: bytes, what: str, kind: str) -> list[JsonFields]:
+    """The rows by column name. Raises StoreCorruptError, StoreNotUsableError."""
+    fields = decode_document(data, what)
+    if fields.text("format") != _FORMAT or fields.text("kind") != kind:
+        raise fields.fault("kind", f"a page of {kind}")
+    require_readable(fields)
+    columns = fields.each("columns", to_text)
+    if len(set(columns)) != len(columns):
+        raise fields.fault("columns", "different names")
+    row_what = f"{what}: rows"
+    return [
+        JsonFields(dict(zip(columns, to_row(row, row_what, len(columns)), strict=True)), row_what)
+        for row in to_items(fields.values.get("rows"), row_what)
+    ]
+
+
+def _parse_key(fields: JsonFields, name: str) -> RowKey:
+    return tuple(
+        item if isinstance(item, str) else to_integer(item, f"{fields.what}: {name}")
+        for item in fields.items(name)
+    )

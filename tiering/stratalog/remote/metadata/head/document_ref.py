@@ -1,0 +1,136 @@
+"""References from one metadata object to another, and the list of files that wait to be deleted."""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import NamedTuple
+
+import crc32c
+
+from stratalog.base.errors import StoreCorruptError
+from stratalog.remote.metadata.head.json_document import JsonFields, JsonObject, to_integer, to_row, to_text
+from stratalog.remote.store_layout import StoreLayout
+
+_UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_SEQ = "[0-9]{20}"
+_SEQ_PART = -6
+"""Of a name's parts: the UUID behind it makes five."""
+
+
+class FileKind(enum.Enum):
+    """What a file of a shard or of the catalog is, besides its head. The values are those of the format."""
+
+    DATA = "data"
+    PAGE = "page"
+    CHECKPOINT = "checkpoint"
+    HISTORY = "history"
+
+    def key(self, layout: StoreLayout, name: str) -> str:
+        """The key of a file of this kind."""
+        match self:
+            case FileKind.DATA:
+                return layout.data_key(name)
+            case FileKind.PAGE:
+                return layout.page_key(name)
+            case FileKind.CHECKPOINT:
+                return layout.checkpoint_key(name)
+            case FileKind.HISTORY:
+                return layout.history_key(name)
+
+
+_NAMES = {
+    FileKind.DATA: re.compile(rf"\A({_SEQ})-{_UUID}\Z"),
+    FileKind.PAGE: re.compile(rf"\A({_SEQ})-{_UUID}\Z"),
+    FileKind.CHECKPOINT: re.compile(rf"\A({_SEQ})-{_UUID}\Z"),
+    FileKind.HISTORY: re.compile(rf"\A{_SEQ}-({_SEQ})-{_UUID}\Z"),
+}
+
+
+class TrackedFile(NamedTuple):
+    """A file by kind and name."""
+
+    kind: FileKind
+    name: str
+    size_bytes: int
+
+
+class DroppedObject(NamedTuple):
+    """A file that nothing live refers to any more. It stays until its grace is over and a collector deleted
+    it.
+    """
+
+    name: str
+    """Without prefix; `key` has it whole."""
+    size_bytes: int
+    seq: int
+    """The commit that dropped it."""
+    time_ms: int
+    """Wall time of that commit."""
+    kind: FileKind = FileKind.DATA
+    brought_seq: int = 0
+    """The commit that brought a data object: it must be folded before the object may be deleted, because
+    whoever opens the shard reads the directories of all objects that inline commits bring. 0 for other
+    kinds."""
+
+    def key(self, layout: StoreLayout) -> str:
+        return self.kind.key(layout, self.name)
+
+
+class DocumentRef(NamedTuple):
+    """A checkpoint or history object with what proves that it is whole."""
+
+    name: str
+    size_bytes: int
+    crc: int
+    """CRC-32C of the stored bytes."""
+
+    @property
+    def seq(self) -> int:
+        """The newest commit that it includes."""
+        return int(self.name.split("-")[_SEQ_PART])
+
+    def to_json(self) -> JsonObject:
+        return dict(self._asdict())
+
+    @staticmethod
+    def of(name: str, data: bytes) -> DocumentRef:
+        return DocumentRef(name, len(data), crc32c.crc32c(data))
+
+    @staticmethod
+    def from_json(fields: JsonFields, kind: FileKind) -> DocumentRef:
+        """Raises StoreCorruptError."""
+        name = fields.text("name")
+        newest_seq_of(kind, name)
+        return DocumentRef(name, fields.integer("size_bytes"), fields.integer("crc", maximum=(1 << 32) - 1))
+
+    def verify(self, data: bytes, what: str) -> None:
+        """Raises StoreCorruptError where `data` is not what was referred to."""
+        if len(data) != self.size_bytes or crc32c.crc32c(data) != self.crc:
+            raise StoreCorruptError(
+                "an object is not the one that was written; keep it, and restore that of its time",
+                what=what,
+                size_bytes=len(data),
+                expected_size_bytes=self.size_bytes,
+            )
+
+
+def newest_seq_of(kind: FileKind, name: str) -> int:
+    """The commit number that a name is born under. Raises StoreCorruptError where the name is malformed."""
+    match = _NAMES[kind].match(name)
+    if match is None:
+        raise StoreCorruptError(
+            "a file's name is malformed; keep it and investigate", kind=kind.value, name=name
+        )
+    return int(match[1])
+
+
+def parse_tracked_file(item: object, what: str) -> TrackedFile:
+    """`[KIND, NAME, BYTES]`. Raises StoreCorruptError."""
+    kind_text, name, size_bytes = to_row(item, what, 3)
+    try:
+        kind = FileKind(kind_text)
+    except ValueError:
+        raise StoreCorruptError("a file is of an unknown kind; keep it and investigate", what=what) from None
+    newest_seq_of(kind, to_text(name, what))
+    return TrackedFile(kind, to_text(name, what), to_integer(size_bytes, what))

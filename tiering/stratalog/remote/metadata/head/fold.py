@@ -1,0 +1,105 @@
+"""Folding: the commits of a head move into a checkpoint and a history object.
+
+What has to be written is written first, under fresh names: the folded commits, the pages that changed, the
+root. Then the fold is committed. Commits that others made meanwhile stay inline. If the checkpoint that this
+one was built from is not the current one any more, the fold is given up: it could share pages that another
+fold has dropped. If it was born before the horizon an orphan sweep may have deleted it, so it is given up as
+well. What a given-up fold wrote are orphans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from stratalog.remote.metadata.head.checkpoint import (
+    CheckpointRoot,
+    CheckpointWriter,
+    read_root_to_replace,
+    replaced_files,
+)
+from stratalog.remote.metadata.head.document_ref import DocumentRef
+from stratalog.remote.metadata.head.head_log import HeadLog, Landed
+from stratalog.remote.metadata.head.history import write_history
+from stratalog.remote.metadata.head.judgement import Judgement
+from stratalog.remote.metadata.head.log_state import LogState
+from stratalog.remote.metadata.shard.actions import Fold
+
+S = TypeVar("S", bound=LogState)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltFold:
+    """What was written for a fold that is not committed yet. Immutable."""
+
+    root: CheckpointRoot
+    base: CheckpointRoot | None
+    history: DocumentRef
+
+    @property
+    def action(self) -> Fold:
+        base_name = None if self.base is None else self.base.ref.name
+        return Fold(self.root.ref, self.history, base_name, replaced_files(self.base, self.root))
+
+
+class Folder(Generic[S]):
+    """Folds one log. Not thread-safe: its log's owner lets one fold run at a time."""
+
+    def __init__(self, log: HeadLog[S]) -> None:
+        self._log = log
+        self._root: CheckpointRoot | None = None
+        self._writer = CheckpointWriter(
+            log.store, log.ids, log.layout, log.identity.store_id, log.settings.page_rows
+        )
+
+    def is_due(self) -> bool:
+        """Whether the head has grown beyond what every commit should write again."""
+        head, settings = self._log.view.head, self._log.settings
+        return (
+            len(head.commits) > settings.fold_inline_commits or head.inline_bytes > settings.fold_inline_bytes
+        )
+
+    def fold(self) -> int | None:
+        """Fold everything that is known now. The fold's commit number; None where there was nothing to fold,
+        or another fold came first.
+        """
+        built = self.build()
+        if built is None:
+            return None
+        landed: Landed[bool] = self._log.commit(lambda state: judge_fold(state, built))
+        if not landed.has_committed:
+            return None
+        self._root = built.root
+        return landed.seq
+
+    def build(self) -> BuiltFold | None:
+        """Write checkpoint and history of the newest view; None where all is folded. Raises StoreError."""
+        log = self._log
+        view = log.refresh()
+        log.require_writable(view)
+        # A fold is a commit itself and stays inline: alone it is not worth another one.
+        if len(view.head.commits) <= 1:
+            return None
+        base = self._base_root(view.head.checkpoint)
+        history = write_history(log.store, log.layout, log.ids, view.head, view.head.commits)
+        root = self._writer.write(view.state.seq, log.machine.to_checkpoint(view.state), base)
+        return BuiltFold(root, base, history)
+
+    def _base_root(self, current: DocumentRef | None) -> CheckpointRoot | None:
+        if current is None:
+            return None
+        if self._root is None or self._root.ref != current:
+            self._root = read_root_to_replace(self._log.store, self._log.layout, current)
+        return self._root
+
+
+def judge_fold(state: LogState, built: BuiltFold) -> Judgement[bool]:
+    """The outcome is whether the fold is valid."""
+    is_valid = is_built_on_current(state, built) and built.root.ref.seq >= state.horizon
+    return Judgement((built.action,) if is_valid else (), is_valid)
+
+
+def is_built_on_current(state: LogState, built: BuiltFold) -> bool:
+    """Whether no other fold came first."""
+    base = None if built.base is None else built.base.ref
+    return state.checkpoint == base

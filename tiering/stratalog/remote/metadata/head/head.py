@@ -1,0 +1,193 @@
+"""The head: the one object of a shard (and of the catalog) that is ever replaced, and only by If-Match on its
+ETag.
+
+    {"format":"stratalog-head","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
+     "seq":N,"uuid":UUID,"epoch":N,"horizon":N,"catalog_seq":N,
+     "checkpoint":DOC or null,"history":DOC or null,"pins":[...],"commits":[COMMIT...]}
+
+State is the checkpoint's with `commits` applied in order; they are numbered from the checkpoint's SEQ + 1 to
+`seq` without a gap. `uuid` is that of the newest commit (of a new head: a fresh one), so no two heads have
+the same bytes and an ETag is unique whatever the store makes it from. `epoch`, `horizon` and `catalog_seq`
+repeat what the state says, for people and for a check.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+from uuid import UUID
+
+from stratalog.base.errors import StoreCorruptError
+from stratalog.remote.metadata.head.commit import Commit
+from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
+from stratalog.remote.metadata.head.format_version import FORMAT_VERSION, require_readable
+from stratalog.remote.metadata.head.json_document import (
+    JsonFields,
+    JsonObject,
+    decode_document,
+    encode_text,
+    format_json,
+)
+from stratalog.remote.metadata.head.log_state import LogState
+from stratalog.remote.metadata.shard.actions import ActionTable
+
+RESTORE: Final = (
+    "write nothing to the store, and restore the newest version of this key from the bucket's versions"
+    " or a backup"
+)
+"""What a message says is left to do where a head, or what it refers to, is not what was written: everything
+else is still there, and whoever writes on without it may overwrite what the restored head knows.
+"""
+
+_FORMAT = "stratalog-head"
+_KNOWN = frozenset(
+    [
+        "format",
+        "read_version",
+        "write_version",
+        "store_id",
+        "shard",
+        "seq",
+        "uuid",
+        "epoch",
+        "horizon",
+        "catalog_seq",
+        "checkpoint",
+        "history",
+        "pins",
+        "commits",
+    ]
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """Contents of a head. Immutable."""
+
+    store_id: UUID
+    shard: int | None
+    """None in the catalog."""
+    uuid: UUID
+    seq: int = 0
+    epoch: int = 0
+    horizon: int = 0
+    catalog_seq: int = 0
+    checkpoint: DocumentRef | None = None
+    history: DocumentRef | None = None
+    pins: tuple[JsonObject, ...] = ()
+    commits: tuple[Commit, ...] = ()
+    read_version: int = FORMAT_VERSION
+    write_version: int = FORMAT_VERSION
+    extra: JsonObject = dataclasses.field(default_factory=dict[str, object])
+    """Fields that this version does not know."""
+
+    @property
+    def folded_seq(self) -> int:
+        """Commits up to this one are in the checkpoint."""
+        return 0 if self.checkpoint is None else self.checkpoint.seq
+
+    @property
+    def inline_bytes(self) -> int:
+        """Size of the commits' JSON, before compression."""
+        return sum(len(commit.text) for commit in self.commits)
+
+    @property
+    def unknown_action(self) -> str | None:
+        return next((name for commit in self.commits if (name := commit.unknown_action) is not None), None)
+
+    def after(self, commit: Commit, state: LogState) -> Head:
+        """The head that `commit` makes of this one; `state` is the one after it."""
+        assert commit.seq == self.seq + 1 == state.seq, "a head gets one commit at a time"
+        commits = tuple(kept for kept in (*self.commits, commit) if kept.seq > state.folded_seq)
+        return dataclasses.replace(
+            self,
+            uuid=commit.uuid,
+            seq=commit.seq,
+            epoch=state.epoch,
+            horizon=state.horizon,
+            catalog_seq=state.catalog_seq,
+            checkpoint=state.checkpoint,
+            history=state.history,
+            commits=commits,
+        )
+
+    def encode(self) -> bytes:
+        """Bytes to store. The commits' own text is taken over as it is."""
+        fields = {
+            "format": _FORMAT,
+            "read_version": self.read_version,
+            "write_version": self.write_version,
+            "store_id": str(self.store_id),
+            "shard": self.shard,
+            "seq": self.seq,
+            "uuid": str(self.uuid),
+            "epoch": self.epoch,
+            "horizon": self.horizon,
+            "catalog_seq": self.catalog_seq,
+            "checkpoint": None if self.checkpoint is None else self.checkpoint.to_json(),
+            "history": None if self.history is None else self.history.to_json(),
+            "pins": list(self.pins),
+        }
+        opened = format_json(fields | dict(self.extra)).removesuffix("}")
+        return encode_text(f'{opened},"commits":[{",".join(commit.text for commit in self.commits)}]}}')
+
+    @staticmethod
+    def decode(data: bytes, what: str, table: ActionTable) -> Head:
+        """Raises StoreCorruptError, StoreNotUsableError where newer software is needed to read it."""
+        fields = decode_document(data, what)
+        if fields.text("format") != _FORMAT:
+            raise fields.fault("format", _FORMAT)
+        require_readable(fields)
+        head = Head(
+            store_id=fields.uuid("store_id"),
+            shard=fields.optional_integer("shard"),
+            uuid=fields.uuid("uuid"),
+            seq=fields.integer("seq"),
+            epoch=fields.integer("epoch"),
+            horizon=fields.integer("horizon"),
+            catalog_seq=fields.integer("catalog_seq"),
+            checkpoint=_parse_ref(fields, "checkpoint", FileKind.CHECKPOINT),
+            history=_parse_ref(fields, "history", FileKind.HISTORY),
+            pins=fields.each("pins", lambda item, what: JsonFields.of(item, what).values),
+            commits=fields.each("commits", lambda item, what: Commit.parse(JsonFields.of(item, what), table)),
+            read_version=fields.integer("read_version", minimum=1),
+            write_version=fields.integer("write_version", minimum=1),
+            extra=fields.unknown(_KNOWN),
+        )
+        head._require_whole(what)
+        return head
+
+    def require_of(self, store_id: UUID, shard: int | None) -> None:
+        """Raises StoreCorruptError where the head belongs to another store or shard."""
+        if (self.store_id, self.shard) != (store_id, shard):
+            raise StoreCorruptError(
+                "a head belongs elsewhere; somebody copied parts of a store: restore the bucket as a whole",
+                store_id=self.store_id,
+                shard=self.shard,
+                expected_store_id=store_id,
+                expected_shard=shard,
+            )
+
+    def commit(self, seq: int) -> Commit | None:
+        """The commit of that number where it is inline."""
+        position = seq - self.folded_seq - 1
+        return self.commits[position] if 0 <= position < len(self.commits) else None
+
+    def _require_whole(self, what: str) -> None:
+        expected = range(self.folded_seq + 1, self.seq + 1)
+        if [commit.seq for commit in self.commits] != list(expected):
+            raise StoreCorruptError(
+                f"a head's commits do not reach from its checkpoint to its end; {RESTORE}",
+                key=what,
+                seq=self.seq,
+                checkpoint_seq=self.folded_seq,
+            )
+        if self.commits and self.commits[-1].uuid != self.uuid:
+            raise StoreCorruptError(
+                "a head does not have the uuid of its newest commit; investigate", what=what
+            )
+
+
+def _parse_ref(fields: JsonFields, name: str, kind: FileKind) -> DocumentRef | None:
+    found = fields.optional_fields(name)
+    return None if found is None else DocumentRef.from_json(found, kind)

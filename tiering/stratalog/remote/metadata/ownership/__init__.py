@@ -1,0 +1,1 @@
+"""Ownership of a shard: claims and takeover."""

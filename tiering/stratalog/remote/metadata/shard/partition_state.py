@@ -1,0 +1,100 @@
+"""What a shard knows of one partition.
+
+Slices tile: each begins where the one before it ends. The first may begin below log start (a reader skips
+what lies below), never above it; the last ends at the tiered end, unless log start has passed it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from typing import NamedTuple
+
+from stratalog.remote.objects.slice_entry import LastBatch, SliceEntry
+
+
+class LiveSlice(NamedTuple):
+    """A slice that readers may read. Immutable."""
+
+    object_name: str
+    base_offset: int
+    """Where it counts from: `entry.base_offset`, or above it where a replace was clipped."""
+    end_offset: int
+    entry: SliceEntry
+
+
+class PartitionState(NamedTuple):
+    """One partition's place in the object store. Immutable: a commit makes a new one."""
+
+    log_start_offset: int = 0
+    tiered_end_offset: int = 0
+    """Exclusive end of what is committed: the next slice begins here."""
+    stable_end_offset: int = 0
+    """Exclusive end of what no transaction is open in, as far as the slices tell."""
+    end_mark: LastBatch | None = None
+    """The last batch before the tiered end, as it was added: what a local log is compared with."""
+    compacted_upto: int = 0
+    """Below it at most one record of a key is left."""
+    slices: tuple[LiveSlice, ...] = ()
+
+    @property
+    def tiered_bytes(self) -> int:
+        """Bytes of the live slices, whole slices counted even where they are clipped."""
+        return sum(live.entry.data_bytes for live in self.slices)
+
+    def slices_from(self, offset: int) -> tuple[LiveSlice, ...]:
+        """The slices that end behind `offset`, in order."""
+        first = max(bisect_right(self.slices, offset, key=lambda live: live.base_offset) - 1, 0)
+        return tuple(live for live in self.slices[first:] if live.end_offset > offset)
+
+    def with_slice(self, live: LiveSlice) -> PartitionState:
+        """The partition with one more slice at its tiered end."""
+        assert live.base_offset == self.tiered_end_offset, "slices tile"
+        entry = live.entry
+        return PartitionState(
+            self.log_start_offset,
+            live.end_offset,
+            # An open transaction that began below log start can be below every slice.
+            max(self.stable_end_offset, entry.stable_end_offset),
+            entry.last_batch or self.end_mark,
+            self.compacted_upto,
+            (*self.slices, live),
+        )
+
+    def with_log_start(self, offset: int) -> PartitionState:
+        """The partition without the slices that lie wholly below `offset`."""
+        assert offset >= self.log_start_offset, "log start only grows"
+        kept = tuple(itertools.dropwhile(lambda live: live.end_offset <= offset, self.slices))
+        tiered_end_offset = max(kept[-1].end_offset if kept else offset, offset)
+        return self._replace(
+            log_start_offset=offset,
+            tiered_end_offset=tiered_end_offset,
+            stable_end_offset=max(self.stable_end_offset, offset),
+            slices=kept,
+        )
+
+    def check(self) -> None:
+        """Raise AssertionError where a promise of this module does not hold."""
+        for earlier, later in itertools.pairwise(self.slices):
+            assert earlier.end_offset == later.base_offset, "slices tile"
+        for live in self.slices:
+            entry = live.entry
+            assert live.base_offset < live.end_offset, "a live slice has a range"
+            assert entry.base_offset <= live.base_offset, "slices are clipped at the low end only"
+            assert entry.end_offset == live.end_offset, "slices are never clipped at the high end"
+            assert live.end_offset > self.log_start_offset, "slices wholly below log start are dropped"
+        if self.slices:
+            assert self.slices[0].base_offset <= self.log_start_offset, "there is no hole at log start"
+            assert self.slices[-1].end_offset == self.tiered_end_offset, (
+                "the last slice ends at the tiered end"
+            )
+        else:
+            assert self.tiered_end_offset == self.log_start_offset, (
+                "without slices the tiered end is log start"
+            )
+        assert 0 <= self.stable_end_offset <= self.tiered_end_offset, "what is stable is tiered"
+        assert 0 <= self.compacted_upto <= self.tiered_end_offset, "what is compacted is tiered"
+
+
+EMPTY_PARTITION = PartitionState()
+"""A partition that the shard does not know."""

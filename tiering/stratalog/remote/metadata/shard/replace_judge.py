@@ -1,0 +1,187 @@
+"""Decides whether objects may take the place of those that they were made from.
+
+A replacement was planned on some state and is judged on a later one. Of a partition one of two things may
+have happened to the planned inputs in between: nothing, or log start has passed the first of them. In the
+second case the output counts for what is left only: it is clipped to begin where the first remaining input
+begins. Everything else (another compaction got there first, the topic is gone) refuses that partition.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.head.judgement import Judgement, require_request
+from stratalog.remote.metadata.shard.actions import PartitionOffset, RefusedSlice, Replace
+from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
+from stratalog.remote.metadata.shard.shard_judge import (
+    INPUTS_CHANGED,
+    NOT_FROM_FIRST_SLICE,
+    TOPIC_DELETED,
+    Refusal,
+    emptied,
+    object_refusal,
+    require_fresh_catalog,
+)
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.slice_entry import SliceEntry
+
+MAX_INPUTS = 500
+"""Objects that one replacement may read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacePlan:
+    """What a compactor wants to commit. Immutable."""
+
+    inputs: Mapping[TopicIdPartition, Sequence[LiveSlice]]
+    """By partition the live slices that were read, in order, without a gap between them."""
+    outputs: Sequence[tuple[ObjectRef, Sequence[SliceEntry]]]
+    """They tile, by partition, the range of the inputs."""
+    covers: Mapping[TopicIdPartition, bool] = field(default_factory=dict[TopicIdPartition, bool])
+    """Partitions of which the job compacted everything from the first live slice on."""
+    catalog_seq: int | None = None
+    """Of the configuration that decided what was kept; needed where records were dropped."""
+
+    def check(self, input_names: Sequence[str]) -> None:
+        """Raises InvalidRequestError where the plan contradicts itself, whatever the state is."""
+        require_request(bool(self.inputs), "a replacement has inputs")
+        read = {live.object_name for slices in self.inputs.values() for live in slices}
+        require_request(read == set(input_names), "input names are those of the objects that were read")
+        require_request(
+            len(read) <= MAX_INPUTS, "read fewer objects in one job", inputs=len(read), max_inputs=MAX_INPUTS
+        )
+        made: dict[TopicIdPartition, list[SliceEntry]] = defaultdict(list)
+        for _, entries in self.outputs:
+            for entry in entries:
+                made[entry.topic_id_partition].append(entry)
+        require_request(made.keys() == self.inputs.keys(), "every partition that was read has an output")
+        for tip, planned in self.inputs.items():
+            made[tip].sort(key=lambda entry: entry.base_offset)
+            _require_tiling(tip, planned, made[tip])
+
+
+def judge_replace(
+    state: ShardState, plan: ReplacePlan
+) -> Judgement[tuple[tuple[Refusal, ...], tuple[PartitionOffset, ...]]]:
+    """The outcome is what was refused, and the partitions whose output was clipped with their new base
+    offset.
+
+    Raises PreconditionFailedError where the plan's catalog seq is older than one that was used here.
+    """
+    require_fresh_catalog(state, plan.catalog_seq)
+    reasons: dict[TopicIdPartition, str] = {}
+    clipped: list[PartitionOffset] = []
+    replaced: dict[TopicIdPartition, Sequence[LiveSlice]] = {}
+    outputs_reason = next(filter(None, (object_refusal(state, ref) for ref, _ in plan.outputs)), None)
+    for tip, planned in sorted(plan.inputs.items()):
+        rest = remaining_inputs(state.partition(tip), planned)
+        reason = outputs_reason or _partition_refusal(
+            state, tip, rest, is_covering=plan.covers.get(tip, False)
+        )
+        if reason is not None:
+            reasons[tip] = reason
+            continue
+        replaced[tip] = rest
+        if len(rest) < len(planned):
+            clipped.append(PartitionOffset(tip, rest[0].base_offset))
+    refusals = tuple(
+        Refusal(ref.name, entry.topic_id_partition, reasons[entry.topic_id_partition])
+        for ref, entries in plan.outputs
+        for entry in entries
+        if entry.topic_id_partition in reasons
+    )
+    if not replaced:
+        return Judgement((), (refusals, ()))
+    return Judgement((_replacement(state, plan, replaced, reasons, clipped),), (refusals, tuple(clipped)))
+
+
+def remaining_inputs(partition: PartitionState, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
+    """The planned inputs that are live: all of them, or a rest behind log start; empty where neither is
+    so.
+    """
+    slices = partition.slices
+    first = bisect.bisect_left(slices, planned[0].base_offset, key=lambda live: live.base_offset)
+    if slices[first : first + len(planned)] == tuple(planned):
+        return planned
+    passed = sum(1 for live in planned if live.end_offset <= partition.log_start_offset)
+    rest = planned[passed:]
+    return rest if rest and slices[: len(rest)] == tuple(rest) else ()
+
+
+def _partition_refusal(
+    state: ShardState, tip: TopicIdPartition, rest: Sequence[LiveSlice], *, is_covering: bool
+) -> str | None:
+    if tip.topic_id in state.dropped_topics:
+        return TOPIC_DELETED
+    if not rest:
+        return INPUTS_CHANGED
+    # Tombstones may have gone in such a job: it must have seen every older record of their keys.
+    if is_covering and not is_first_live(state.partition(tip), rest):
+        return NOT_FROM_FIRST_SLICE
+    return None
+
+
+def is_first_live(partition: PartitionState, rest: Sequence[LiveSlice]) -> bool:
+    """Whether nothing live lies below these slices."""
+    return partition.slices[0] == rest[0]
+
+
+def _replacement(
+    state: ShardState,
+    plan: ReplacePlan,
+    replaced: Mapping[TopicIdPartition, Sequence[LiveSlice]],
+    reasons: Mapping[TopicIdPartition, str],
+    clipped: Sequence[PartitionOffset],
+) -> Replace:
+    lost: dict[str, int] = defaultdict(int)
+    for rest in replaced.values():
+        for live in rest:
+            lost[live.object_name] += 1
+    dropped = set(emptied(state, lost))
+    bases = dict(clipped)
+    outputs = tuple(ref for ref, entries in plan.outputs if any(_live_entries(entries, reasons, bases)))
+    covering = [tip for tip in replaced if plan.covers.get(tip, False)]
+    return Replace(
+        inputs=tuple(sorted(lost)),
+        outputs=outputs,
+        refused=tuple(RefusedSlice(tip, reason) for tip, reason in sorted(reasons.items())),
+        clipped=tuple(clipped),
+        still_live=tuple(sorted(lost.keys() - dropped)),
+        is_compacting=bool(covering),
+        compacting_except=tuple(sorted(replaced.keys() - set(covering))) if covering else (),
+        catalog_seq=plan.catalog_seq,
+    )
+
+
+def _live_entries(
+    entries: Sequence[SliceEntry],
+    reasons: Mapping[TopicIdPartition, str],
+    bases: Mapping[TopicIdPartition, int],
+) -> Iterator[SliceEntry]:
+    for entry in entries:
+        tip = entry.topic_id_partition
+        if tip not in reasons and entry.end_offset > bases.get(tip, 0):
+            yield entry
+
+
+def _require_tiling(tip: TopicIdPartition, planned: Sequence[LiveSlice], made: Sequence[SliceEntry]) -> None:
+    require_request(bool(planned), "a partition that was read has inputs", partition=tip)
+    for earlier, later in itertools.pairwise(planned):
+        require_request(
+            earlier.end_offset == later.base_offset, "inputs of a partition follow one another", partition=tip
+        )
+    for previous, following in itertools.pairwise(made):
+        require_request(
+            previous.end_offset == following.base_offset, "outputs of a partition tile", partition=tip
+        )
+    require_request(
+        made[0].base_offset == planned[0].base_offset and made[-1].end_offset == planned[-1].end_offset,
+        "outputs have the range of their inputs",
+        partition=tip,
+    )

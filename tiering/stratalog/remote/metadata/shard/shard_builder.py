@@ -1,0 +1,270 @@
+"""Applies commits to the state of a shard. Followers and writers use the same code, and it decides nothing.
+
+Every outcome is in the commit; what is derived here (an object's count of live slices, an input that lost its
+last one) is compared with what the commit says, and a difference is a contradiction in the store:
+StoreCorruptError.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.head.commit import Commit
+from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile
+from stratalog.remote.metadata.head.log_state import (
+    after_commit,
+    after_fold,
+    contradiction,
+    drop_file,
+    forget_files,
+)
+from stratalog.remote.metadata.shard.actions import (
+    Action,
+    Add,
+    AdvanceLogStart,
+    Claim,
+    DropPartitions,
+    Fold,
+    Forget,
+    Replace,
+)
+from stratalog.remote.metadata.shard.partition_state import EMPTY_PARTITION, LiveSlice, PartitionState
+from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardClaim, ShardState
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.slice_entry import SliceEntry
+
+LoadDirectory = Callable[[ObjectRef], Sequence[SliceEntry]]
+"""Reads the directory of an object that a commit brings."""
+
+
+def apply_commit(state: ShardState, commit: Commit, load_directory: LoadDirectory) -> ShardState:
+    """The state after `commit`. Raises StoreCorruptError where the commit cannot follow on the state, and
+    whatever `load_directory` raises (ObjectNotFoundError where the head that the commit was read from is
+    old).
+    """
+    state = after_commit(state, commit)
+    for action in commit.actions:
+        state = _apply_action(state, action, commit, load_directory)
+    return state
+
+
+def _apply_action(
+    state: ShardState, action: Action, commit: Commit, load_directory: LoadDirectory
+) -> ShardState:
+    match action:
+        case Claim():
+            return _apply_claim(state, action, commit)
+        case Add() | Replace() | AdvanceLogStart() | DropPartitions():
+            builder = _Builder(state, commit, load_directory)
+            builder.apply(action)
+            return builder.finish()
+        case Forget():
+            dropped = state.dropped_objects.evolve()
+            forget_files(dropped, action, commit)
+            return dataclasses.replace(state, dropped_objects=dropped.finish())
+        case Fold():
+            return after_fold(state, action, commit)
+        case _:
+            return state  # newer software's; `after_commit` has noted that we may not write any more
+
+
+def _apply_claim(state: ShardState, claim: Claim, commit: Commit) -> ShardState:
+    if claim.epoch <= state.epoch:
+        raise contradiction(commit, "its epoch is not above the one before", epoch=claim.epoch)
+    taken = ShardClaim(claim.epoch, claim.owner, claim.uuid, commit.seq, commit.time_ms)
+    return dataclasses.replace(state, epoch=claim.epoch, claims=(*state.claims, taken))
+
+
+class _Builder:
+    """The next state in the making, for the actions that move slices. Not thread-safe: one call uses it."""
+
+    def __init__(self, state: ShardState, commit: Commit, load_directory: LoadDirectory) -> None:
+        self._state = state
+        self._commit = commit
+        self._load_directory = load_directory
+        self._partitions = state.partitions.evolve()
+        self._objects = state.objects.evolve()
+        self._dropped = state.dropped_objects.evolve()
+        self._dropped_topics = state.dropped_topics.evolve()
+        self._catalog_seq = state.catalog_seq
+
+    def apply(self, action: Add | Replace | AdvanceLogStart | DropPartitions) -> None:
+        match action:
+            case Add():
+                self._add(action)
+            case Replace():
+                self._replace(action)
+            case AdvanceLogStart():
+                self._advance(action)
+            case DropPartitions():
+                self._drop_topic(action)
+
+    def finish(self) -> ShardState:
+        return dataclasses.replace(
+            self._state,
+            partitions=self._partitions.finish(),
+            objects=self._objects.finish(),
+            dropped_objects=self._dropped.finish(),
+            dropped_topics=self._dropped_topics.finish(),
+            catalog_seq=self._catalog_seq,
+        )
+
+    def _add(self, add: Add) -> None:
+        refused = {tip for tip, _ in add.refused}
+        slices = 0
+        slice_bytes = 0
+        for entry in self._load_directory(add.object):
+            tip = entry.topic_id_partition
+            if tip in refused:
+                continue
+            before = self._partition(tip)
+            live = LiveSlice(add.object.name, entry.base_offset, entry.end_offset, entry)
+            if live.base_offset != before.tiered_end_offset or live.end_offset <= live.base_offset:
+                raise self._contradiction("a slice does not begin at the tiered end", partition=tip)
+            self._partitions[tip] = before.with_slice(live)
+            slices += 1
+            slice_bytes += entry.data_bytes
+        self._bring(add.object, slices, slice_bytes)
+
+    def _replace(self, replace: Replace) -> None:
+        self._use_catalog(replace.catalog_seq)
+        outputs = self._output_slices(replace)
+        not_compacting = set(replace.compacting_except)
+        lost: list[LiveSlice] = []
+        for tip, slices in outputs.items():
+            before = self._partition(tip)
+            position = _position_of(before, slices[0].base_offset, slices[-1].end_offset)
+            if position is None:
+                raise self._contradiction("an output does not have the range of live slices", partition=tip)
+            first, last = position
+            lost.extend(before.slices[first:last])
+            end_offset = slices[-1].end_offset
+            is_compacting = replace.is_compacting and tip not in not_compacting
+            self._partitions[tip] = before._replace(
+                slices=(*before.slices[:first], *slices, *before.slices[last:]),
+                compacted_upto=max(before.compacted_upto, end_offset)
+                if is_compacting
+                else before.compacted_upto,
+            )
+        still_live = set(replace.still_live)
+        self._drop_slices(lost, {name for name in replace.inputs if name not in still_live})
+        self._bring_outputs(replace, outputs)
+
+    def _output_slices(self, replace: Replace) -> dict[TopicIdPartition, list[LiveSlice]]:
+        refused = {tip for tip, _ in replace.refused}
+        clipped = dict(replace.clipped)
+        outputs: dict[TopicIdPartition, list[LiveSlice]] = {}
+        for ref in replace.outputs:
+            for entry in self._load_directory(ref):
+                tip = entry.topic_id_partition
+                base_offset = max(entry.base_offset, clipped.get(tip, 0))
+                if tip not in refused and base_offset < entry.end_offset:
+                    live = LiveSlice(ref.name, base_offset, entry.end_offset, entry)
+                    outputs.setdefault(tip, []).append(live)
+        for tip, slices in outputs.items():
+            slices.sort(key=lambda live: live.base_offset)
+            for earlier, later in itertools.pairwise(slices):
+                if earlier.end_offset != later.base_offset:
+                    raise self._contradiction("outputs of a partition do not tile", partition=tip)
+        return outputs
+
+    def _bring_outputs(self, replace: Replace, outputs: dict[TopicIdPartition, list[LiveSlice]]) -> None:
+        counts: dict[str, int] = defaultdict(int)
+        sizes: dict[str, int] = defaultdict(int)
+        for slices in outputs.values():
+            for live in slices:
+                counts[live.object_name] += 1
+                sizes[live.object_name] += live.entry.data_bytes
+        for ref in replace.outputs:
+            self._bring(ref, counts[ref.name], sizes[ref.name])
+
+    def _advance(self, advance: AdvanceLogStart) -> None:
+        self._use_catalog(advance.catalog_seq)
+        lost: list[LiveSlice] = []
+        for tip, offset in advance.starts:
+            before = self._partition(tip)
+            if offset <= before.log_start_offset:
+                raise self._contradiction("log start does not move forward", partition=tip)
+            after = before.with_log_start(offset)
+            lost.extend(before.slices[: len(before.slices) - len(after.slices)])
+            self._partitions[tip] = after
+        self._drop_slices(lost, set(advance.dropped))
+
+    def _drop_topic(self, drop: DropPartitions) -> None:
+        self._use_catalog(drop.catalog_seq)
+        lost: list[LiveSlice] = []
+        for tip in partitions_of(self._state, drop.topic_id):
+            lost.extend(self._partitions.pop(tip).slices)
+        self._drop_slices(lost, set(drop.dropped))
+        self._dropped_topics[drop.topic_id] = DroppedTopic(self._commit.seq, self._commit.time_ms)
+        for topic_id in drop.expired:
+            if topic_id in self._dropped_topics:
+                self._dropped_topics.pop(topic_id)
+
+    def _partition(self, tip: TopicIdPartition) -> PartitionState:
+        found = self._partitions.get(tip)
+        return EMPTY_PARTITION if found is None else found
+
+    def _bring(self, ref: ObjectRef, slices: int, slice_bytes: int) -> None:
+        if ref.name in self._objects or ref.name in self._dropped:
+            raise self._contradiction("it brings an object that is known already", object=ref.name)
+        if slices == 0:
+            raise self._contradiction("it brings an object without slices", object=ref.name)
+        self._objects[ref.name] = LiveObject(ref, self._commit.seq, slices, slice_bytes)
+
+    def _drop_slices(self, lost: Iterable[LiveSlice], dropped: set[str]) -> None:
+        """Count slices off their objects; exactly those in `dropped` have none left."""
+        counts: dict[str, int] = defaultdict(int)
+        sizes: dict[str, int] = defaultdict(int)
+        for live in lost:
+            counts[live.object_name] += 1
+            sizes[live.object_name] += live.entry.data_bytes
+        for name in dropped - counts.keys():
+            raise self._contradiction("it drops an object that loses nothing", object=name)
+        for name, count in counts.items():
+            live_object = self._state.objects[name]
+            left = live_object.live_slices - count
+            assert left >= 0, "live slices are counted"
+            if (left == 0) != (name in dropped):
+                raise self._contradiction("it is wrong about an object's last slice", object=name)
+            if left:
+                left_bytes = live_object.live_bytes - sizes[name]
+                self._objects[name] = live_object._replace(live_slices=left, live_bytes=left_bytes)
+            else:
+                self._objects.pop(name)
+                file = TrackedFile(FileKind.DATA, name, live_object.ref.size_bytes)
+                drop_file(self._dropped, file, self._commit, live_object.seq)
+
+    def _use_catalog(self, catalog_seq: int | None) -> None:
+        if catalog_seq is None:
+            return
+        if catalog_seq < self._catalog_seq:
+            raise self._contradiction("it used an older catalog than the one before", catalog_seq=catalog_seq)
+        self._catalog_seq = catalog_seq
+
+    def _contradiction(self, what: str, **fields: object) -> Exception:
+        return contradiction(self._commit, what, **fields)
+
+
+def partitions_of(state: ShardState, topic_id: object) -> list[TopicIdPartition]:
+    """The topic's partitions that the shard knows, in order."""
+    return sorted(tip for tip in state.partitions if tip.topic_id == topic_id)
+
+
+def _position_of(partition: PartitionState, base_offset: int, end_offset: int) -> tuple[int, int] | None:
+    """Indexes [first, last) of the slices that make up exactly [base_offset, end_offset); None where none
+    do.
+    """
+    slices = partition.slices
+    first = bisect.bisect_left(slices, base_offset, key=lambda live: live.base_offset)
+    last = bisect.bisect_left(slices, end_offset, key=lambda live: live.end_offset)
+    if first > last or last >= len(slices):
+        return None
+    if slices[first].base_offset != base_offset or slices[last].end_offset != end_offset:
+        return None
+    return first, last + 1

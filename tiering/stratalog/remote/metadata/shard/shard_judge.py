@@ -1,0 +1,194 @@
+"""Decides what a shard's actions may do. Only writers come here: the outcome goes into the commit.
+
+Each judgement is a pure function of the state that the head's ETag names, so a commit that lands was valid
+when it landed, however long it was on its way. Partitions are judged one by one: a deleted topic or a lost
+race refuses the slices that it concerns and no others. An object of which nothing is left is not committed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.errors import FencedError, PreconditionFailedError
+from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.head.judgement import DELETED_TOPIC_KEPT_MS, Judgement
+from stratalog.remote.metadata.shard.actions import (
+    Action,
+    Add,
+    AdvanceLogStart,
+    Claim,
+    DropPartitions,
+    PartitionOffset,
+    RefusedSlice,
+)
+from stratalog.remote.metadata.shard.shard_builder import partitions_of
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.slice_entry import SliceEntry
+
+NOT_AT_TIERED_END = "not_at_tiered_end"
+TOPIC_DELETED = "topic_deleted"
+BORN_BEFORE_HORIZON = "born_before_horizon"
+KNOWN_ALREADY = "known_already"
+INPUTS_CHANGED = "inputs_changed"
+NOT_FROM_FIRST_SLICE = "not_from_first_slice"
+ABOVE_TIERED_END = "above_tiered_end"
+
+
+class Refusal(NamedTuple):
+    """Part of what was asked for that the commit does not do."""
+
+    object_name: str
+    """Empty where no object is concerned."""
+    partition: TopicIdPartition
+    reason: str
+    """One of the constants of this module."""
+
+
+def judge_claim(
+    state: ShardState, owner: str, uuid: UUID, at_least: int, behind: int | None = None
+) -> Judgement[int]:
+    """The outcome is the new epoch. Raises PreconditionFailedError where `behind` is given and is not the one
+    before it."""
+    if behind is not None and state.epoch != behind:
+        raise PreconditionFailedError(
+            "another owner has claimed the shard meanwhile; look again",
+            epoch=behind,
+            current_epoch=state.epoch,
+        )
+    epoch = max(state.epoch + 1, at_least)
+    return Judgement((Claim(owner, uuid, epoch, at_least),), epoch)
+
+
+def judge_add(
+    state: ShardState, objects: Sequence[tuple[ObjectRef, Sequence[SliceEntry]]], epoch: int
+) -> Judgement[tuple[Refusal, ...]]:
+    """Objects in order, slice by slice. Raises FencedError where `epoch` is not the current one."""
+    require_epoch(state, epoch)
+    actions: list[Action] = []
+    refusals: list[Refusal] = []
+    ends: dict[TopicIdPartition, int] = {}
+    for ref, entries in objects:
+        object_reason = object_refusal(state, ref)
+        refused: list[RefusedSlice] = []
+        taken: dict[TopicIdPartition, int] = {}
+        for entry in entries:
+            tip = entry.topic_id_partition
+            end_offset = ends.get(tip)
+            if end_offset is None:
+                end_offset = state.partition(tip).tiered_end_offset
+            reason = object_reason or slice_refusal(state, entry, end_offset)
+            if reason is None:
+                taken[tip] = entry.end_offset
+            else:
+                refused.append(RefusedSlice(tip, reason))
+        refusals.extend(Refusal(ref.name, tip, reason) for tip, reason in refused)
+        if taken:
+            ends.update(taken)
+            actions.append(Add(ref, tuple(refused)))
+    return Judgement(tuple(actions), tuple(refusals))
+
+
+def judge_advance(
+    state: ShardState,
+    starts: Mapping[TopicIdPartition, int],
+    epoch: int | None,
+    catalog_seq: int | None,
+) -> Judgement[tuple[Refusal, ...]]:
+    """Forward only: what is no move is left out. Beyond the tiered end only an owner may go.
+
+    Raises FencedError where an `epoch` is given that is not current, PreconditionFailedError where the
+    catalog seq is older than one that was used before.
+    """
+    if epoch is not None:
+        require_epoch(state, epoch)
+    require_fresh_catalog(state, catalog_seq)
+    moved: list[PartitionOffset] = []
+    refusals: list[Refusal] = []
+    lost: dict[str, int] = defaultdict(int)
+    for tip, offset in sorted(starts.items()):
+        partition = state.partition(tip)
+        if tip.topic_id in state.dropped_topics:
+            refusals.append(Refusal("", tip, TOPIC_DELETED))
+        elif offset <= partition.log_start_offset:
+            continue
+        elif offset > partition.tiered_end_offset and epoch is None:
+            refusals.append(Refusal("", tip, ABOVE_TIERED_END))
+        else:
+            moved.append(PartitionOffset(tip, offset))
+            for live in partition.slices:
+                if live.end_offset > offset:
+                    break
+                lost[live.object_name] += 1
+    actions = (AdvanceLogStart(tuple(moved), emptied(state, lost), catalog_seq),) if moved else ()
+    return Judgement(actions, tuple(refusals))
+
+
+def judge_drop_partitions(
+    state: ShardState, topic_id: UUID, catalog_seq: int, store_date_ms: int
+) -> Judgement[None]:
+    """The caller has seen the deletion in the catalog at `catalog_seq`. A topic that is gone already is no
+    work.
+    """
+    require_fresh_catalog(state, catalog_seq)
+    if topic_id in state.dropped_topics:
+        return Judgement((), None)
+    lost: dict[str, int] = defaultdict(int)
+    for tip in partitions_of(state, topic_id):
+        for live in state.partition(tip).slices:
+            lost[live.object_name] += 1
+    expired = sorted(
+        known
+        for known, topic in state.dropped_topics.items()
+        if topic.time_ms + DELETED_TOPIC_KEPT_MS < store_date_ms
+    )
+    return Judgement((DropPartitions(topic_id, catalog_seq, emptied(state, lost), tuple(expired)),), None)
+
+
+def require_epoch(state: ShardState, epoch: int) -> None:
+    """Raises FencedError where another owner has claimed the shard since."""
+    if epoch != state.epoch:
+        raise FencedError(
+            "another owner has claimed the shard; stop writing to it", epoch=epoch, current_epoch=state.epoch
+        )
+
+
+def require_fresh_catalog(state: ShardState, catalog_seq: int | None) -> None:
+    """A configuration that is older than one that was acted upon deletes nothing. Raises
+    PreconditionFailedError.
+    """
+    if catalog_seq is not None and catalog_seq < state.catalog_seq:
+        raise PreconditionFailedError(
+            "a newer topic configuration was used here; read the catalog again and decide again",
+            catalog_seq=catalog_seq,
+            used_catalog_seq=state.catalog_seq,
+        )
+
+
+def object_refusal(state: ShardState, ref: ObjectRef) -> str | None:
+    """Why none of an object's slices can become live."""
+    if is_born_too_early(state, ref):
+        return BORN_BEFORE_HORIZON
+    if ref.name in state.objects or ref.name in state.dropped_objects:
+        return KNOWN_ALREADY
+    return None
+
+
+def is_born_too_early(state: ShardState, ref: ObjectRef) -> bool:
+    """An orphan sweep may have deleted what was born before the horizon."""
+    return ref.birth < state.horizon
+
+
+def slice_refusal(state: ShardState, entry: SliceEntry, tiered_end_offset: int) -> str | None:
+    """Why one slice cannot become live."""
+    if entry.topic_id in state.dropped_topics:
+        return TOPIC_DELETED
+    return NOT_AT_TIERED_END if entry.base_offset != tiered_end_offset else None
+
+
+def emptied(state: ShardState, lost: Mapping[str, int]) -> tuple[str, ...]:
+    """Names of the objects that lose their last live slice, given how many each of them loses."""
+    return tuple(sorted(name for name, count in lost.items() if state.objects[name].live_slices == count))

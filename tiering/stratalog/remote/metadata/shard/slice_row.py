@@ -1,0 +1,177 @@
+"""A live slice as a row of a checkpoint page.
+
+The columns are those of the slice's directory entry, with the offset from which it counts and the object that
+holds it. Parts of an entry are short arrays, `null` where the entry has none.
+"""
+
+from __future__ import annotations
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.head.checkpoint_page import RowKey
+from stratalog.remote.metadata.head.json_document import JsonFields, to_integer, to_row, to_text
+from stratalog.remote.metadata.shard.actions import MAX_PARTITION
+from stratalog.remote.metadata.shard.partition_state import LiveSlice
+from stratalog.remote.objects.object_ref import birth_of
+from stratalog.remote.objects.slice_entry import (
+    KeyStrategy,
+    KeyStreamRef,
+    LastBatch,
+    LeaderEpoch,
+    OpenTransaction,
+    PartRef,
+    SliceEntry,
+)
+
+SLICES = "slices"
+SLICE_COLUMNS = (
+    "topic_id",
+    "partition",
+    "base_offset",
+    "end_offset",
+    "object",
+    "topic",
+    "entry_base_offset",
+    "data_position",
+    "data_bytes",
+    "data_crc",
+    "record_count",
+    "min_timestamp",
+    "max_timestamp",
+    "max_timestamp_offset",
+    "codec_mask",
+    "stable_end_offset",
+    "has_aborted",
+    "open_transactions",
+    "tombstone_count",
+    "marker_count",
+    "earliest_delete_horizon_ms",
+    "leader_epochs",
+    "last_batch",
+    "key_stream",
+    "index",
+    "has_marker_times",
+)
+SLICE_KEY_SIZE = 3
+_NO_MINIMUM = -(1 << 63)
+
+
+def slice_key(live: LiveSlice) -> RowKey:
+    """The row's key: the first `SLICE_KEY_SIZE` columns."""
+    return str(live.entry.topic_id), live.entry.partition, live.base_offset
+
+
+def format_slice(live: LiveSlice) -> tuple[object, ...]:
+    """The row, in the order of `SLICE_COLUMNS`."""
+    entry = live.entry
+    return (
+        str(entry.topic_id),
+        entry.partition,
+        live.base_offset,
+        live.end_offset,
+        live.object_name,
+        entry.topic,
+        entry.base_offset,
+        entry.data_position,
+        entry.data_bytes,
+        entry.data_crc,
+        entry.record_count,
+        entry.min_timestamp,
+        entry.max_timestamp,
+        entry.max_timestamp_offset,
+        entry.codec_mask,
+        entry.stable_end_offset,
+        entry.has_aborted,
+        entry.open_transactions,
+        entry.tombstone_count,
+        entry.marker_count,
+        entry.earliest_delete_horizon_ms,
+        entry.leader_epochs,
+        entry.last_batch,
+        entry.key_stream,
+        entry.index,
+        entry.has_marker_times,
+    )
+
+
+def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
+    """Raises StoreCorruptError."""
+    entry = SliceEntry(
+        topic_id=row.uuid("topic_id"),
+        topic=row.text("topic"),
+        partition=row.integer("partition", maximum=MAX_PARTITION),
+        base_offset=row.integer("entry_base_offset"),
+        end_offset=row.integer("end_offset"),
+        data_position=row.integer("data_position"),
+        data_bytes=row.integer("data_bytes"),
+        data_crc=row.integer("data_crc"),
+        record_count=row.integer("record_count"),
+        min_timestamp=row.integer("min_timestamp", minimum=_NO_MINIMUM),
+        max_timestamp=row.integer("max_timestamp", minimum=_NO_MINIMUM),
+        max_timestamp_offset=row.integer("max_timestamp_offset", minimum=_NO_MINIMUM),
+        codec_mask=row.integer("codec_mask"),
+        stable_end_offset=row.integer("stable_end_offset"),
+        has_aborted=row.flag("has_aborted"),
+        open_transactions=row.each("open_transactions", _parse_transaction),
+        tombstone_count=row.integer("tombstone_count"),
+        marker_count=row.integer("marker_count"),
+        earliest_delete_horizon_ms=row.optional_integer("earliest_delete_horizon_ms", minimum=_NO_MINIMUM),
+        leader_epochs=row.each("leader_epochs", _parse_leader_epoch),
+        last_batch=parse_last_batch(row, "last_batch"),
+        key_stream=_parse_key_stream(row),
+        index=_parse_index(row),
+        # A page of an early version does not have the column.
+        has_marker_times=row.values.get("has_marker_times") is not None and row.flag("has_marker_times"),
+    )
+    fault = entry.fault()
+    base_offset = row.integer("base_offset")
+    if fault is not None or not entry.base_offset <= base_offset < entry.end_offset:
+        raise row.fault("base_offset", fault or "an offset of the slice")
+    name = row.text("object")
+    birth_of(name)
+    return entry.topic_id_partition, LiveSlice(name, base_offset, entry.end_offset, entry)
+
+
+def parse_last_batch(row: JsonFields, column: str) -> LastBatch | None:
+    """Raises StoreCorruptError."""
+    if row.values.get(column) is None:
+        return None
+    base_offset, epoch, crc = to_row(row.values[column], f"{row.what}: {column}", 3)
+    return LastBatch(
+        to_integer(base_offset, row.what), to_integer(epoch, row.what, -1), to_integer(crc, row.what)
+    )
+
+
+def _parse_transaction(item: object, what: str) -> OpenTransaction:
+    producer_id, first_offset = to_row(item, what, 2)
+    return OpenTransaction(to_integer(producer_id, what), to_integer(first_offset, what))
+
+
+def _parse_leader_epoch(item: object, what: str) -> LeaderEpoch:
+    epoch, start_offset = to_row(item, what, 2)
+    return LeaderEpoch(to_integer(epoch, what, -1), to_integer(start_offset, what))
+
+
+def _parse_index(row: JsonFields) -> PartRef | None:
+    if row.values.get("index") is None:
+        return None
+    what = f"{row.what}: index"
+    position, size_bytes, crc = to_row(row.values["index"], what, 3)
+    return PartRef(to_integer(position, what), to_integer(size_bytes, what), to_integer(crc, what))
+
+
+def _parse_key_stream(row: JsonFields) -> KeyStreamRef | None:
+    if row.values.get("key_stream") is None:
+        return None
+    what = f"{row.what}: key_stream"
+    items = to_row(row.values["key_stream"], what, 7)
+    position, size_bytes, entry_count, crc, strategy, version_header, hash_key_id = items
+    number = to_integer(strategy, what, 0, max(KeyStrategy))
+    return KeyStreamRef(
+        to_integer(position, what),
+        to_integer(size_bytes, what),
+        to_integer(entry_count, what),
+        to_integer(crc, what),
+        KeyStrategy(number),
+        to_text(version_header, what),
+        to_integer(hash_key_id, what, 0, (1 << 64) - 1),
+    )

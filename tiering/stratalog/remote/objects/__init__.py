@@ -1,0 +1,1 @@
+"""The object file: its format, writer, reader and verifier."""

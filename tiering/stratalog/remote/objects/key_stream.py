@@ -1,0 +1,277 @@
+"""The key stream of a slice: an entry for each distinct key, its last record there, sorted by hash.
+
+    key-stream = block*
+
+``key_block`` has the form of a block. It is little-endian with fixed widths, every column aligned to 8 bytes:
+numpy, Arrow and C read it in place. A block can be trusted when it is fetched alone, and has 1 to 4,096
+entries, so a merge of many streams holds little of each.
+
+Invariants, all checked while reading: hashes ascend strictly (as unsigned pairs) over the whole stream; an
+ordinal is below the slice's record count; counts, sizes and the CRC-32C of the whole stream are what the
+directory says. The last is known to hold only when the iteration has ended: act on a stream after its end,
+not before.
+
+The hash is SipHash-2-4 (128-bit result) under the topic's secret key. The key is never written to an
+object: a stream carries only `hash_key_id`, 64 bits that SipHash makes of a fixed text under it, enough to
+tell two keys apart and no help in finding either.
+
+Threads: functions are pure; an iterator belongs to one user.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
+from stratalog.record.key_block import (
+    BLOCK_CRC_POSITION,
+    HAS_VERSION_FLAG,
+    HASH_BYTES,
+    MAX_BLOCK_ENTRY_COUNT,
+    ORDINAL_BYTES,
+    TOMBSTONE_BYTES,
+    VERSION_BYTES,
+    block_size_bytes,
+)
+from stratalog.record.native.batch_kernels import merge_key_streams
+from stratalog.record.native.kernels import key_columns_fault, siphash128
+from stratalog.record.native.key_entries import Column
+from stratalog.remote.objects.fixed_layout import Buffer, FixedLayout, padding_bytes
+from stratalog.remote.objects.object_format import crc_of
+from stratalog.remote.objects.slice_entry import KeyStrategy, KeyStreamRef
+
+# Columns are read in place, as this machine's own numbers.
+assert sys.byteorder == "little", "object files are read in place, on little-endian machines only"
+
+BLOCK_HEADER = FixedLayout(("entry_count", "I"), ("flags", "I"), ("block_bytes", "I"), ("block_crc", "I"))
+# The kernels that read whole streams know the same place.
+assert BLOCK_HEADER.positions["block_crc"] == BLOCK_CRC_POSITION
+
+_HASH_HALF = struct.Struct("<Q")
+SMALL_STREAM_BYTES = 128 << 10
+"""Up to one or two blocks: a key stream of this size is taken in one piece."""
+
+_HASH_KEY_ID_TEXT = b"stratalog/hash-key-id"
+
+
+class KeyHashing(NamedTuple):
+    """What a topic's key streams are made with."""
+
+    hash_key: bytes
+    """16 secret bytes; the same for all slices of a topic, different for every topic."""
+    strategy: KeyStrategy = KeyStrategy.LAST_OFFSET
+    version_header: str = ""
+
+    @property
+    def hash_key_id(self) -> int:
+        return _hash_key_id(self.hash_key)
+
+    def made(self, stream: KeyStreamRef) -> bool:
+        """Whether `stream` was made with this; where not, its slice is hashed from the data."""
+        return (stream.strategy, stream.version_header, stream.hash_key_id) == (
+            self.strategy,
+            self.version_header,
+            self.hash_key_id,
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _hash_key_id(hash_key: bytes) -> int:
+    """Asked for with every slice, so not worked out each time."""
+    return siphash128(hash_key, _HASH_KEY_ID_TEXT)[0]
+
+
+class KeyColumns(Protocol):
+    """Sorted entries as columns of little-endian numbers: `KeyEntries`, or what a native kernel returns for
+    it.
+    """
+
+    @property
+    def hash_high(self) -> Column: ...
+    @property
+    def hash_low(self) -> Column: ...
+    @property
+    def ordinal(self) -> Column: ...
+    @property
+    def tombstone(self) -> Column: ...
+
+
+class EncodedKeyStream(NamedTuple):
+    """A key stream's bytes, in parts to be written one after the other."""
+
+    parts: tuple[Buffer, ...]
+    size_bytes: int
+    entry_count: int
+    crc: int
+
+
+class KeyBlock(NamedTuple):
+    """A block as it lies in the stream: columns of bytes, each of `entry_count` numbers."""
+
+    entry_count: int
+    hash_high: memoryview
+    hash_low: memoryview
+    ordinal: memoryview
+    tombstone: memoryview
+    version: memoryview | None
+
+    @property
+    def last_hash(self) -> tuple[int, int]:
+        """The greatest hash of the block."""
+        return _hash_at(self, self.entry_count - 1)
+
+
+def encode_key_stream(entries: KeyColumns, versions: Column | None = None) -> EncodedKeyStream:
+    """The stream of entries that `sort_key_entries` has sorted; `versions` has one number for each."""
+    columns = [_bytes_of(entries.hash_high), _bytes_of(entries.hash_low), _bytes_of(entries.ordinal)]
+    columns.append(_bytes_of(entries.tombstone))
+    widths = [HASH_BYTES, HASH_BYTES, ORDINAL_BYTES, TOMBSTONE_BYTES]
+    if versions is not None:
+        columns.append(_bytes_of(versions))
+        widths.append(VERSION_BYTES)
+    entry_count = len(columns[3])
+    assert all(len(column) == entry_count * width for column, width in zip(columns, widths, strict=True))
+    parts: list[Buffer] = []
+    size_bytes = crc = 0
+    for start in range(0, entry_count, MAX_BLOCK_ENTRY_COUNT):
+        count = min(MAX_BLOCK_ENTRY_COUNT, entry_count - start)
+        body: list[Buffer] = []
+        for column, width in zip(columns, widths, strict=True):
+            body.append(column[start * width : (start + count) * width])
+            body.append(bytes(padding_bytes(count * width)))
+        flags = HAS_VERSION_FLAG * (versions is not None)
+        block_bytes = block_size_bytes(count, has_version=versions is not None)
+        columns_bytes = b"".join(body)
+        header = BLOCK_HEADER.pack(count, flags, block_bytes, 0)[:BLOCK_CRC_POSITION]
+        block_crc = crc_of(columns_bytes, crc_of(header))
+        block = b"".join((header, block_crc.to_bytes(4, "little"), columns_bytes))
+        assert len(block) == block_bytes
+        parts.append(block)
+        size_bytes += block_bytes
+        crc = crc_of(block, crc)
+    return EncodedKeyStream(tuple(parts), size_bytes, entry_count, crc)
+
+
+def read_key_stream(
+    read: Callable[[int], Buffer], stream: KeyStreamRef, record_count: int
+) -> Iterator[KeyBlock]:
+    """The blocks of `stream`, verified, from a source that only moves forward.
+
+    `read(size)` returns exactly `size` bytes, or fewer at the end of the source. Nothing behind the stream
+    is read. Raises StoreCorruptError (in the middle, or when the last block has been consumed),
+    StoreNotUsableError.
+    """
+    left_bytes, crc, entry_count = stream.size_bytes, 0, 0
+    last_hash: tuple[int, int] | None = None
+    while left_bytes > 0:
+        header = _read_exactly(read, min(BLOCK_HEADER.size_bytes, left_bytes), BLOCK_HEADER.size_bytes)
+        count, flags, block_bytes, block_crc = BLOCK_HEADER.unpack(header)
+        if flags & ~HAS_VERSION_FLAG:
+            raise StoreNotUsableError("a key stream has a newer format; use a newer version", flags=flags)
+        has_version = flags & HAS_VERSION_FLAG != 0
+        if not 0 < count <= MAX_BLOCK_ENTRY_COUNT or block_bytes != block_size_bytes(
+            count, has_version=has_version
+        ):
+            raise _corrupt("has a block whose size and entry count contradict each other")
+        if block_bytes > left_bytes or has_version != (stream.strategy is KeyStrategy.HIGHEST_VERSION):
+            raise _corrupt("has a block that does not fit it")
+        body = _read_exactly(read, block_bytes - len(header), block_bytes - len(header))
+        if crc_of(body, crc_of(memoryview(header)[:BLOCK_CRC_POSITION])) != block_crc:
+            raise _corrupt("has a block that fails its checksum")
+        crc = crc_of(body, crc_of(header, crc))
+        block = _columns(memoryview(body), count, has_version=has_version)
+        _verify(block, last_hash, record_count)
+        left_bytes -= block_bytes
+        if left_bytes > 0:
+            last_hash = block.last_hash
+        entry_count += count
+        yield block
+    if crc != stream.crc or entry_count != stream.entry_count:
+        raise _corrupt("is not the one that the directory describes")
+
+
+def verify_key_stream(read: Callable[[int], Buffer], stream: KeyStreamRef, record_count: int) -> None:
+    """Read all of `stream` and prove it as `read_key_stream` does; raises as that does."""
+    if max(stream.size_bytes, record_count) > SMALL_STREAM_BYTES:
+        blocks = read_key_stream(read, stream, record_count)
+    else:
+        data = read(stream.size_bytes)
+        if merge_key_streams([(data, stream.entry_count, stream.crc, record_count)]) is not None:
+            return
+        # Something is wrong with it, or it has versions: block by block, that is told.
+        blocks = key_blocks(data, stream, record_count)
+    for _ in blocks:
+        pass
+
+
+def key_blocks(data: Buffer, stream: KeyStreamRef, record_count: int) -> Iterator[KeyBlock]:
+    """`read_key_stream` over a buffer that holds exactly the stream; the blocks refer into it."""
+    if len(data) != stream.size_bytes:
+        raise _corrupt("has another size than the directory says")
+    view = memoryview(data)
+    position = 0
+
+    def read(size: int) -> memoryview:
+        nonlocal position
+        position += size
+        return view[position - size : position]
+
+    return read_key_stream(read, stream, record_count)
+
+
+def _columns(body: memoryview, count: int, *, has_version: bool) -> KeyBlock:
+    low_position = count * HASH_BYTES
+    ordinal_position = low_position + count * HASH_BYTES
+    ordinal_end = ordinal_position + count * ORDINAL_BYTES
+    tombstone_position = ordinal_end + padding_bytes(ordinal_end)
+    tombstone_end = tombstone_position + count * TOMBSTONE_BYTES
+    version_position = tombstone_end + padding_bytes(tombstone_end)
+    # Hashes and versions need no padding.
+    if any(body[ordinal_end:tombstone_position]) or any(body[tombstone_end:version_position]):
+        raise _corrupt("has padding that is not zero")
+    assert len(body) == version_position + count * VERSION_BYTES * has_version
+    return KeyBlock(
+        count,
+        body[:low_position],
+        body[low_position:ordinal_position],
+        body[ordinal_position:ordinal_end],
+        body[tombstone_position:tombstone_end],
+        body[version_position:] if has_version else None,
+    )
+
+
+def _verify(block: KeyBlock, last_hash: tuple[int, int] | None, record_count: int) -> None:
+    if last_hash is not None and _hash_at(block, 0) <= last_hash:
+        raise _corrupt("is not sorted from block to block")
+    fault = key_columns_fault(block.hash_high, block.hash_low, block.ordinal, block.tombstone, record_count)
+    if fault is not None:
+        raise _corrupt(fault)
+
+
+def _hash_at(block: KeyBlock, index: int) -> tuple[int, int]:
+    place = index * HASH_BYTES
+    high: int = _HASH_HALF.unpack_from(block.hash_high, place)[0]
+    low: int = _HASH_HALF.unpack_from(block.hash_low, place)[0]
+    return high, low
+
+
+def _read_exactly(read: Callable[[int], Buffer], size: int, expected: int) -> Buffer:
+    data = read(size)
+    if len(data) != expected:
+        raise _corrupt("is cut off")
+    return data
+
+
+def _bytes_of(column: Column) -> memoryview:
+    view = memoryview(column)
+    return view if view.format == "B" else view.cast("B")
+
+
+def _corrupt(problem: str) -> StoreCorruptError:
+    return StoreCorruptError(
+        f"the key stream of a slice {problem}; keep the object and find out what changed it"
+    )

@@ -1,0 +1,113 @@
+"""Reads what an object says of itself: directory, footer, header, index.
+
+With a commit at hand one ranged GET gives the directory; without one (a rebuild from the bucket alone) the
+footer leads to it. An object is immutable, so nothing that was read here ever becomes stale. Thread-safe.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stratalog.base.errors import StoreCorruptError
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.objects.directory_codec import decode_directory
+from stratalog.remote.objects.fixed_layout import Buffer
+from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, crc_of, decode_footer, decode_header
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.slice_entry import SliceEntry
+from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index
+from stratalog.remote.store_layout import StoreLayout
+
+
+class ObjectDescription(NamedTuple):
+    """An object without a commit: what `add` or `replace` would have said, and who wrote it."""
+
+    header: ObjectHeader
+    ref: ObjectRef
+    entries: tuple[SliceEntry, ...]
+
+
+def read_directory(store: ObjectStore, layout: StoreLayout, ref: ObjectRef) -> tuple[SliceEntry, ...]:
+    """The slices of a committed object, in one GET, sorted by (topic id, partition).
+
+    Raises ObjectNotFoundError where the object is gone, StoreCorruptError where it is not what was committed.
+    """
+    data = store.get_range(layout.data_key(ref.name), ref.directory_position, ref.directory_bytes)
+    return parse_directory(data, ref)
+
+
+def parse_directory(data: Buffer, ref: ObjectRef) -> tuple[SliceEntry, ...]:
+    """The slices in a directory that was read along with other parts. Raises StoreCorruptError."""
+    if crc_of(data) != ref.directory_crc or len(data) != ref.directory_bytes:
+        raise StoreCorruptError(
+            "the directory of an object is not the committed one; restore the object or drop it",
+            name=ref.name,
+        )
+    entries = decode_directory(data)
+    for entry in entries:
+        _require_places(entry, ref)
+    return entries
+
+
+def read_footer(store: ObjectStore, layout: StoreLayout, name: str, size_bytes: int) -> ObjectRef:
+    """What a commit would say of an object that a listing shows with `size_bytes`. Raises
+    StoreCorruptError.
+    """
+    if size_bytes < FOOTER.size_bytes:
+        raise StoreCorruptError("an object is too short to be one; its upload was cut off", name=name)
+    key = layout.data_key(name)
+    ref = decode_footer(store.get_range(key, size_bytes - FOOTER.size_bytes, FOOTER.size_bytes), name)
+    if ref.size_bytes != size_bytes:
+        raise StoreCorruptError(
+            "an object has another size than its footer says", name=name, size_bytes=size_bytes
+        )
+    return ref
+
+
+def describe_object(store: ObjectStore, layout: StoreLayout, name: str, size_bytes: int) -> ObjectDescription:
+    """All that an object says of itself, in three GETs, for rebuilding metadata from the bucket alone.
+
+    Raises ObjectNotFoundError, StoreCorruptError, StoreNotUsableError (a newer format).
+    """
+    ref = read_footer(store, layout, name, size_bytes)
+    header = decode_header(store.get_range(layout.data_key(name), 0, ref.data_position))
+    if header.name != name:
+        raise StoreCorruptError(
+            "an object lies under another name than its own", name=name, own_name=header.name
+        )
+    return ObjectDescription(header, ref, read_directory(store, layout, ref))
+
+
+def read_slice_index(store: ObjectStore, layout: StoreLayout, name: str, entry: SliceEntry) -> SliceIndex:
+    """A slice's index, in one GET. Raises ObjectNotFoundError, StoreCorruptError, StoreNotUsableError."""
+    part = entry.index
+    if part is None:
+        return SliceIndex(entry.data_bytes, [], [], []) if entry.data_bytes == 0 else _whole_slice(entry)
+    data = store.get_range(layout.data_key(name), part.position, part.size_bytes)
+    if crc_of(data) != part.crc:
+        raise StoreCorruptError("the index of a slice fails its checksum; restore the object", name=name)
+    return decode_slice_index(data, entry.data_bytes)
+
+
+def _whole_slice(entry: SliceEntry) -> SliceIndex:
+    """What stands for a missing index: one interval."""
+    return SliceIndex(entry.data_bytes, [0], [entry.base_offset], [entry.max_timestamp])
+
+
+def _require_places(entry: SliceEntry, ref: ObjectRef) -> None:
+    """Every part lies where the format puts it, so that a range read for one kind holds all of that kind."""
+    in_data = ref.data_position <= entry.data_position <= entry.data_end_position <= ref.directory_position
+    stream, index = entry.key_stream, entry.index
+    directory_end = ref.directory_position + ref.directory_bytes
+    in_streams = stream is None or (
+        directory_end <= stream.position <= stream.position + stream.size_bytes <= ref.key_streams_end
+    )
+    in_indexes = index is None or (
+        ref.key_streams_end <= index.position <= index.position + index.size_bytes <= ref.size_bytes
+    )
+    if not (in_data and in_streams and in_indexes):
+        raise StoreCorruptError(
+            "the directory of an object refers to places outside its parts; restore the object or drop it",
+            name=ref.name,
+            partition=entry.topic_id_partition,
+        )

@@ -1,0 +1,269 @@
+"""The object file: slices of many partitions in one immutable object that can be read on its own.
+
+    object      = header slice-data padding directory key-stream* index* footer
+    header      = magic format-version reader-version header-bytes store-id object-uuid birth epoch shard
+                  kind flags input-count input{input-count} reserved header-crc
+    input       = birth uuid                    the objects that a replacement was made from
+    slice-data  = record-batch*                 slice after slice, in the directory's order, without gaps
+    padding     = zeros up to a multiple of 8   so that everything behind it can be read in place
+    directory   = see ``directory_codec``       where each slice lies and what it holds
+    key-stream  = see ``key_stream``            one for each slice of a compacted topic, in the same order
+    index       = see ``slice_index``           one for each slice, in the same order
+    footer      = directory-position directory-bytes key-streams-end data-position object-bytes directory-crc
+                  format-version reader-version flags footer-crc magic
+
+Record batches are Kafka's bytes, big-endian inside, exactly as they lie on local disk. Everything else is
+little-endian with fixed places. Header, directory, key streams, indexes and footer have sizes that are
+multiples of
+8. docs/formats/object_file.md gives the tables of fields and a worked example; both are tested against this
+   code.
+
+**Why in this order.** A compaction reads an input with two requests: one over the data, one from the
+directory to the end of the key streams. A reader needs the directory (its place is in the commit) and one
+index. Nothing is ever sought backwards, and an object can be written as a stream because what describes the
+data follows it.
+
+**Versions.** `format-version` says who wrote it, `reader-version` the lowest version that can read it. A
+flag that is not known here changes the meaning of something, so it is refused; whatever may be ignored goes
+into longer entries.
+
+**Checksums** are CRC-32C: the header's over what precedes it in the header, the footer's likewise; the
+directory's is in the footer and in the commit; those of slices, key streams and indexes are in the
+directory; a batch has its own. Only the padding before the directory is not covered; `object_verifier`
+demands that it is zero.
+
+Pure functions of bytes; everything here is immutable and thread-safe.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from uuid import UUID
+
+import crc32c as _crc32c
+
+from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
+from stratalog.remote.objects.fixed_layout import ALIGNMENT_BYTES, Buffer, FixedLayout
+from stratalog.remote.objects.object_ref import ObjectRef, birth_of, format_object_name
+
+FORMAT_VERSION = 1
+READER_VERSION = 1
+
+HEADER_MAGIC = b"\x89STRATA\n"
+"""Not text, and damaged by anything that takes it for text."""
+FOOTER_MAGIC = HEADER_MAGIC[::-1]
+
+HEADER = FixedLayout(
+    ("magic", "8s"),
+    ("format_version", "H"),
+    ("reader_version", "H"),
+    ("header_bytes", "I"),
+    ("store_id", "16s"),
+    ("object_uuid", "16s"),
+    ("birth", "Q"),
+    ("epoch", "q"),
+    ("shard", "I"),
+    ("kind", "I"),
+    ("flags", "I"),
+    ("input_count", "I"),
+)
+INPUT = FixedLayout(("birth", "Q"), ("uuid", "16s"))
+HEADER_END = FixedLayout(("reserved", "I"), ("header_crc", "I"))
+FOOTER = FixedLayout(
+    ("directory_position", "Q"),
+    ("directory_bytes", "Q"),
+    ("key_streams_end", "Q"),
+    ("data_position", "Q"),
+    ("object_bytes", "Q"),
+    ("directory_crc", "I"),
+    ("format_version", "H"),
+    ("reader_version", "H"),
+    ("flags", "I"),
+    ("footer_crc", "I"),
+    ("magic", "8s"),
+)
+
+_FOOTER_CRC_POSITION = FOOTER.positions["footer_crc"]
+
+
+class ObjectKind(enum.IntEnum):
+    """What made an object. The numbers are those of the file."""
+
+    UPLOAD = 1
+    REPLACEMENT = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectHeader:
+    """Who wrote an object and why; with the directory, enough to rebuild the bucket's metadata."""
+
+    store_id: UUID
+    shard: int
+    epoch: int
+    """The writer's epoch where it had one, else 0."""
+    kind: ObjectKind
+    name: str
+    """`BIRTH-UUID`, so that a copy under another key still knows what it is."""
+    inputs: tuple[str, ...] = ()
+    """Names of the objects that a replacement takes slices from; none for an upload."""
+
+
+def crc_of(data: Buffer, crc: int = 0) -> int:
+    """CRC-32C of `data`, continued from `crc`."""
+    return _crc32c.crc32c(data, crc)
+
+
+def header_size_bytes(input_count: int) -> int:
+    """The size of a header that names `input_count` inputs; slice data begin behind it."""
+    return HEADER.size_bytes + input_count * INPUT.size_bytes + HEADER_END.size_bytes
+
+
+def encode_header(header: ObjectHeader) -> bytes:
+    """The first bytes of an object."""
+    # An upload is made from local segments, a replacement from objects.
+    assert (header.kind is ObjectKind.REPLACEMENT) == bool(header.inputs)
+    size_bytes = header_size_bytes(len(header.inputs))
+    assert size_bytes % ALIGNMENT_BYTES == 0
+    fixed = HEADER.pack(
+        HEADER_MAGIC,
+        FORMAT_VERSION,
+        READER_VERSION,
+        size_bytes,
+        header.store_id.bytes,
+        _uuid_of(header.name).bytes,
+        birth_of(header.name),
+        header.epoch,
+        header.shard,
+        header.kind,
+        0,
+        len(header.inputs),
+    )
+    covered = fixed + b"".join(INPUT.pack(birth_of(name), _uuid_of(name).bytes) for name in header.inputs)
+    covered += HEADER_END.pack(0, 0)[: HEADER_END.positions["header_crc"]]
+    return covered + crc_of(covered).to_bytes(4, "little")
+
+
+def decode_header(data: Buffer) -> ObjectHeader:
+    """The header at the start of `data`. Raises StoreCorruptError, or StoreNotUsableError for a newer
+    format.
+    """
+    if len(data) < header_size_bytes(0):
+        raise _corrupt("the header of an object is cut off")
+    (magic, _, reader_version, size_bytes, store_id, uuid, birth, epoch, shard, kind, flags, input_count) = (
+        HEADER.unpack(data)
+    )
+    _require_magic(magic, HEADER_MAGIC)
+    if len(data) < size_bytes or size_bytes < header_size_bytes(0):
+        raise _corrupt("the header of an object is cut off")
+    view = memoryview(data)[:size_bytes]
+    if crc_of(view[:-4]) != int.from_bytes(view[-4:], "little"):
+        raise _corrupt("the header of an object fails its checksum")
+    _require_known(reader_version, flags)
+    if size_bytes != header_size_bytes(input_count) or kind not in tuple(ObjectKind):
+        raise _corrupt("the header of an object contradicts itself")
+    if (kind == ObjectKind.REPLACEMENT) != bool(input_count):
+        raise _corrupt(
+            "the header of an object names inputs that its kind does not have, or none where it must"
+        )
+    inputs = tuple(
+        format_object_name(input_birth, UUID(bytes=input_uuid))
+        for input_birth, input_uuid in (
+            INPUT.unpack(view, HEADER.size_bytes + index * INPUT.size_bytes) for index in range(input_count)
+        )
+    )
+    return ObjectHeader(
+        store_id=UUID(bytes=store_id),
+        shard=shard,
+        epoch=epoch,
+        kind=ObjectKind(kind),
+        name=format_object_name(birth, UUID(bytes=uuid)),
+        inputs=inputs,
+    )
+
+
+def encode_footer(ref: ObjectRef) -> bytes:
+    """The last bytes of an object."""
+    covered = FOOTER.pack(
+        ref.directory_position,
+        ref.directory_bytes,
+        ref.key_streams_end,
+        ref.data_position,
+        ref.size_bytes,
+        ref.directory_crc,
+        FORMAT_VERSION,
+        READER_VERSION,
+        0,
+        0,
+        FOOTER_MAGIC,
+    )[:_FOOTER_CRC_POSITION]
+    return covered + crc_of(covered).to_bytes(4, "little") + FOOTER_MAGIC
+
+
+def decode_footer(data: Buffer, name: str) -> ObjectRef:
+    """What a commit would say of the object `name`, from its last `FOOTER.size_bytes` bytes.
+
+    Raises StoreCorruptError, or StoreNotUsableError for a newer format.
+    """
+    if len(data) != FOOTER.size_bytes:
+        raise _corrupt("the footer of an object is cut off", name=name)
+    (
+        directory_position,
+        directory_bytes,
+        key_streams_end,
+        data_position,
+        object_bytes,
+        directory_crc,
+        _,
+        reader_version,
+        flags,
+        footer_crc,
+        magic,
+    ) = FOOTER.unpack(data)
+    _require_magic(magic, FOOTER_MAGIC)
+    if crc_of(memoryview(data)[:_FOOTER_CRC_POSITION]) != footer_crc:
+        raise _corrupt("the footer of an object fails its checksum", name=name)
+    _require_known(reader_version, flags)
+    directory_end = directory_position + directory_bytes
+    places = (
+        0,
+        data_position,
+        directory_position,
+        directory_end,
+        key_streams_end,
+        object_bytes - FOOTER.size_bytes,
+    )
+    if sorted(places) != list(places) or directory_position % ALIGNMENT_BYTES != 0:
+        raise _corrupt("the footer of an object gives places out of order", name=name)
+    return ObjectRef(
+        name=name,
+        size_bytes=object_bytes,
+        data_position=data_position,
+        directory_position=directory_position,
+        directory_bytes=directory_bytes,
+        key_streams_end=key_streams_end,
+        directory_crc=directory_crc,
+    )
+
+
+def _uuid_of(name: str) -> UUID:
+    return UUID(name.partition("-")[2])
+
+
+def _require_magic(found: bytes, expected: bytes) -> None:
+    if found != expected:
+        raise _corrupt("this is not an object file: its magic bytes are wrong", found=found.hex())
+
+
+def _require_known(reader_version: int, flags: int) -> None:
+    if reader_version > FORMAT_VERSION or flags != 0:
+        raise StoreNotUsableError(
+            "this object file has a newer format; use a newer version of the software",
+            reader_version=reader_version,
+            known_version=FORMAT_VERSION,
+            flags=flags,
+        )
+
+
+def _corrupt(message: str, **fields: object) -> StoreCorruptError:
+    return StoreCorruptError(message + "; keep the object and find out what changed it", **fields)

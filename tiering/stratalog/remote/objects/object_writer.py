@@ -1,0 +1,255 @@
+"""Makes an object file from slices that arrive one after the other.
+
+    writer = ObjectWriter(filesystem, header, settings)
+    for each partition, ascending by (topic id, partition):
+        writer.begin_slice(...); writer.append(whole batches) ...; writer.end_slice(SliceEnd(end_offset))
+    finished = writer.finish(); finished.store(store, layout); writer.close()
+
+Memory is bounded by two spools (data and key streams, in temporary files once they are large) and by the
+entries of the one slice that is under way. An object lives here until its commit has a known outcome: a PUT
+whose fate is unknown may be repeated with the same bytes, so `FinishedObject.store` can be called again
+until `close`.
+
+A crash leaves at most spool files, which whoever opens the spool directory removes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from types import TracebackType
+from typing import NamedTuple, Self
+from uuid import UUID
+
+from stratalog.base.errors import UnsupportedOperationError
+from stratalog.base.filesystem import Buffer, FileSystem
+from stratalog.base.types import TopicIdPartition
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.objects.directory_codec import directory_size_bytes, encode_directory
+from stratalog.remote.objects.fixed_layout import padding_bytes
+from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, crc_of, encode_footer, encode_header
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.slice_builder import BuiltSlice, SliceBuilder, SliceEnd
+from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, KeyStrategy, SliceEntry
+from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES
+from stratalog.remote.objects.spool import DATA_SUFFIX, KEYS_SUFFIX, FilePart, Parts, Spool
+from stratalog.remote.store_layout import StoreLayout
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectWriterSettings:
+    """How objects are made. Immutable."""
+
+    spool_directory: str
+    """A directory for temporary files, used by one process only; made with the first of them."""
+    memory_bytes: int = 64 << 20
+    """What each of the two spools keeps in memory before it takes a file. Lower it where many objects are
+    written at once.
+    """
+    index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
+    """Data between two entries of a slice's index. Lower means larger indexes and fewer bytes skipped by a
+    reader.
+    """
+    max_slice_record_count: int = MAX_RECORD_COUNT
+    """Records in a slice; lower only in tests."""
+
+
+class FinishedObject(NamedTuple):
+    """A whole object that is ready to be stored. Valid until its writer is closed."""
+
+    ref: ObjectRef
+    entries: tuple[SliceEntry, ...]
+    parts: Parts
+
+    def store(self, store: ObjectStore, layout: StoreLayout) -> None:
+        """PUT it under its name. The name was never used before and is used for these bytes only, so no
+        condition.
+
+        Raises StoreError; after StoreUnavailableError the outcome is unknown and the same call may be
+        repeated.
+        """
+        store.put_parts(layout.data_key(self.ref.name), self.parts)
+
+
+class ObjectWriter:
+    """Not thread-safe: one user at a time."""
+
+    def __init__(self, filesystem: FileSystem, header: ObjectHeader, settings: ObjectWriterSettings) -> None:
+        self._header = header
+        self._settings = settings
+        self._encoded_header = encode_header(header)
+        path = f"{settings.spool_directory}/{header.name}"
+        self._data = Spool(filesystem, path + DATA_SUFFIX, settings.memory_bytes)
+        self._key_streams = Spool(filesystem, path + KEYS_SUFFIX, settings.memory_bytes)
+        self._indexes: list[bytes] = []
+        self._slices: list[BuiltSlice] = []
+        self._builder: SliceBuilder | None = None
+        self._last_partition: TopicIdPartition | None = None
+        self._is_finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        return self._header.name
+
+    @property
+    def slice_count(self) -> int:
+        """Slices that have ended."""
+        return len(self._slices)
+
+    @property
+    def data_bytes(self) -> int:
+        """Data of all slices so far, the one under way included: what bounds an object's size."""
+        return self._data.size_bytes
+
+    @property
+    def next_offset(self) -> int:
+        """Exclusive end of the offsets that the slice under way covers so far."""
+        assert self._builder is not None
+        return self._builder.next_offset
+
+    def begin_slice(
+        self,
+        topic_id: UUID,
+        topic: str,
+        partition: int,
+        *,
+        base_offset: int,
+        key_hashing: KeyHashing | None = None,
+    ) -> None:
+        """Begin a partition's slice; `key_hashing` for topics that are compacted.
+
+        Raises UnsupportedOperationError for a key strategy that cannot be written yet.
+        """
+        assert self._builder is None
+        assert not self._is_finished
+        tip = TopicIdPartition(topic_id, partition)
+        # Sorted and at most one of each: two compactors' streams meet in this order.
+        assert self._last_partition is None or self._last_partition < tip
+        if key_hashing is not None and key_hashing.strategy is not KeyStrategy.LAST_OFFSET:
+            raise UnsupportedOperationError(
+                "key streams by version cannot be written yet; compact by last offset"
+            )
+        self._last_partition = tip
+        self._builder = SliceBuilder(
+            topic_id,
+            topic,
+            partition,
+            base_offset,
+            data_position=len(self._encoded_header) + self._data.size_bytes,
+            key_hashing=key_hashing,
+            index_interval_bytes=self._settings.index_interval_bytes,
+            max_record_count=self._settings.max_slice_record_count,
+        )
+
+    def append(self, data: Buffer, *, payload: Buffer | None = None) -> None:
+        """Add whole batches, unchanged. `payload`: the decompressed records, where `data` is one batch and
+        they are at hand.
+
+        Raises CorruptRecordError or UnsupportedOperationError at the first batch that cannot be tiered. The
+        batches before it are in the slice then, which may be ended at `next_offset`, or cancelled while it
+        is empty.
+        """
+        builder = self._builder
+        assert builder is not None
+        good_bytes = 0
+        try:
+            while good_bytes < len(data):
+                good_bytes = builder.add(data, good_bytes, payload)
+                assert payload is None or good_bytes == len(data)
+        finally:
+            good = _owned(data, good_bytes)
+            builder.sum_up(good)
+            self._data.append(good)
+
+    def end_slice(self, end: SliceEnd) -> None:
+        """Close the slice under way at `end`; it may have no data (everything in its range was compacted
+        away).
+        """
+        builder = self._builder
+        assert builder is not None
+        built = builder.build(end)
+        self._builder = None
+        if built.key_stream is not None:
+            for part in built.key_stream.parts:
+                self._key_streams.append(part)
+            built = built._replace(key_stream=built.key_stream._replace(parts=()))
+        self._indexes.append(built.encoded_index)
+        self._slices.append(built._replace(encoded_index=b""))
+
+    def cancel_slice(self) -> None:
+        """Forget the slice under way, which has no data."""
+        assert self._builder is not None
+        assert self._builder.data_bytes == 0
+        self._builder = None
+
+    def finish(self) -> FinishedObject:
+        """The whole object. At least one slice has ended, none is under way."""
+        assert self._builder is None
+        assert self._slices
+        assert not self._is_finished
+        self._is_finished = True
+        data_position = len(self._encoded_header)
+        data_end = data_position + self._data.size_bytes
+        directory_position = data_end + padding_bytes(data_end)
+        directory_bytes = directory_size_bytes(built.entry for built in self._slices)
+        entries = self._placed_entries(directory_position + directory_bytes)
+        directory = encode_directory(entries)
+        assert len(directory) == directory_bytes
+        key_streams_end = directory_position + directory_bytes + self._key_streams.size_bytes
+        ref = ObjectRef(
+            name=self._header.name,
+            size_bytes=key_streams_end + sum(map(len, self._indexes)) + FOOTER.size_bytes,
+            data_position=data_position,
+            directory_position=directory_position,
+            directory_bytes=directory_bytes,
+            key_streams_end=key_streams_end,
+            directory_crc=crc_of(directory),
+        )
+        parts: list[Buffer | FilePart] = [self._encoded_header, *self._data.parts()]
+        parts += [bytes(padding_bytes(data_end)), directory, *self._key_streams.parts()]
+        parts += [b"".join(self._indexes), encode_footer(ref)]
+        finished = FinishedObject(ref, entries, Parts(parts))
+        assert finished.parts.size_bytes == ref.size_bytes
+        return finished
+
+    def close(self) -> None:
+        """Remove temporary files. May be called at any time and again."""
+        try:
+            self._data.close()
+        finally:
+            self._key_streams.close()
+
+    def _placed_entries(self, key_streams_position: int) -> tuple[SliceEntry, ...]:
+        """The entries with the places of their key streams and, behind all of those, of their indexes."""
+        key_position = key_streams_position
+        index_position = key_streams_position + self._key_streams.size_bytes
+        entries: list[SliceEntry] = []
+        for built in self._slices:
+            stream, index = built.entry.key_stream, built.entry.index
+            assert index is not None
+            if stream is not None:
+                stream = stream._replace(position=key_position)
+                key_position += stream.size_bytes
+            entries.append(
+                dataclasses.replace(
+                    built.entry, key_stream=stream, index=index._replace(position=index_position)
+                )
+            )
+            index_position += index.size_bytes
+        return tuple(entries)
+
+
+def _owned(data: Buffer, size_bytes: int) -> Buffer:
+    """The first bytes of `data`, safe from what its owner does to the buffer later."""
+    if isinstance(data, bytes) and size_bytes == len(data):
+        return data
+    view = memoryview(data)[:size_bytes]
+    return view if isinstance(view.obj, bytes) else bytes(view)

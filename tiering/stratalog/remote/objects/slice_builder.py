@@ -1,0 +1,322 @@
+"""What is learnt about a slice while its batches pass by: statistics, index and key stream.
+
+Every batch is proved before it counts (checksum, framing of all records): what is tiered outlives the disk
+that it came from, so damage must not become the truth. Plain batches are looked at by kernels, many with one
+call where they belong to one interval of the index; others, and whatever does not follow on, one by one here.
+
+Control batches count in ordinals, records, times and markers but have no key entries. A key stream speaks for
+every record of its slice, so two kinds of slices get none here and are hashed from their data when that is
+needed: those with transactional batches, since only a merge that knows what was aborted may write one, and
+those with a record that has no key (from a time when the topic was plain), which would be taken for an older
+one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
+from stratalog.base.filesystem import Buffer
+from stratalog.record.batch import crc_matches, records_payload
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.header import CODEC_MASK, DELETE_HORIZON_BIT, BatchHeader, parse_header
+from stratalog.record.native.batch_kernels import hash_batches, scan_batches
+from stratalog.record.native.kernels import KeyEntries, hash_keys, scan_records, sort_key_entries
+from stratalog.record.native.scanned_batches import ScannedBatches
+from stratalog.remote.objects.key_stream import EncodedKeyStream, KeyHashing, encode_key_stream
+from stratalog.remote.objects.object_format import crc_of
+from stratalog.remote.objects.slice_entry import (
+    NO_TIMESTAMP,
+    KeyStreamRef,
+    LastBatch,
+    LeaderEpoch,
+    OpenTransaction,
+    PartRef,
+    SliceEntry,
+)
+from stratalog.remote.objects.slice_index import SliceIndex, encode_slice_index
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
+
+_NO_RECORDS = -(2**63)
+"""Highest timestamp of an interval without records: below every timestamp that is asked for."""
+
+
+class SliceEnd(NamedTuple):
+    """What the batches themselves do not tell about a slice."""
+
+    end_offset: int
+    open_transactions: tuple[OpenTransaction, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
+    producer_snapshot: bytes = b""
+    leader_epochs: tuple[LeaderEpoch, ...] | None = None
+    """Given where epochs are to be kept whose batches are gone; else they are taken from the batches."""
+
+
+class BuiltSlice(NamedTuple):
+    """An entry whose key stream and index have sizes and checksums but no places yet (position 0)."""
+
+    entry: SliceEntry
+    key_stream: EncodedKeyStream | None
+    encoded_index: bytes
+
+
+class SliceBuilder:
+    """Not thread-safe: guarded by the user of its `ObjectWriter`."""
+
+    def __init__(
+        self,
+        topic_id: UUID,
+        topic: str,
+        partition: int,
+        base_offset: int,
+        *,
+        data_position: int,
+        key_hashing: KeyHashing | None,
+        index_interval_bytes: int,
+        max_record_count: int,
+    ) -> None:
+        self.data_bytes = 0
+        self.record_count = 0
+        self.next_offset = base_offset
+        """Exclusive end of the offsets that the batches so far cover."""
+        self._topic_id = topic_id
+        self._topic = topic
+        self._partition = partition
+        self._base_offset = base_offset
+        self._data_position = data_position
+        self._data_crc = 0
+        self._summed_bytes = 0
+        self._max_record_count = max_record_count
+        self._timestamps: tuple[int, int] | None = None
+        self._max_timestamp_offset = -1
+        self._codec_mask = 0
+        self._tombstone_count = 0
+        self._marker_count = 0
+        self._horizon_ms: int | None = None
+        self._leader_epochs: list[LeaderEpoch] = []
+        self._last_batch: LastBatch | None = None
+        self._key_hashing = key_hashing
+        self._is_transactional = False
+        self._has_keyless = False
+        self._entries = KeyEntries()
+        self._index_interval_bytes = index_interval_bytes
+        self._positions: array[int] = array("q")
+        self._base_offsets: array[int] = array("q")
+        self._max_timestamps: array[int] = array("q")
+
+    def add(self, data: Buffer, position: int, payload: Buffer | None = None) -> int:
+        """Count as many batches from `position` of `data` on as one look tells about, at least one; returns
+        the position behind them. `payload` are the decompressed records of the only batch, where somebody has
+        them.
+
+        Raises CorruptRecordError for a batch that is not sound or not in order, UnsupportedOperationError
+        for more records than a slice can hold or a codec that cannot be read; nothing has changed then. The
+        bytes are summed up by `sum_up`, many batches at a time.
+        """
+        if payload is None:
+            scanned = scan_batches(data, position, self._begin_limit(data, position), 0)
+            if self._takes(scanned, position):
+                self._add_scanned(data, position, scanned)
+                return scanned.end_position
+        header = parse_header(data, position)
+        self._add_batch(data, position, header, payload)
+        return position + header.size_in_bytes
+
+    def _begin_limit(self, data: Buffer, position: int) -> int:
+        """Batches that begin before this position belong to the interval that the one at `position` is in."""
+        begun_bytes = self.data_bytes - self._positions[-1] if self._positions else 0
+        left_bytes = self._index_interval_bytes - begun_bytes
+        return min(len(data), position + (left_bytes if left_bytes > 0 else self._index_interval_bytes))
+
+    def _takes(self, scanned: ScannedBatches, position: int) -> bool:
+        """Whether the batches follow on those before; where not, the first of them is looked at by itself."""
+        return (
+            scanned.end_position > position
+            and scanned.first_base_offset >= self.next_offset
+            and self.record_count + scanned.records_count <= self._max_record_count
+        )
+
+    def _add_scanned(self, data: Buffer, position: int, scanned: ScannedBatches) -> None:
+        if scanned.null_key_count > 0:
+            self._forget_keys()
+        if self._key_hashing is not None and not self._has_keyless:
+            batches = memoryview(data)[position : scanned.end_position]
+            hash_batches(batches, self._key_hashing.hash_key, self.record_count, self._entries)
+        self._tombstone_count += scanned.tombstone_count
+        self._begin_interval(scanned.first_base_offset)
+        self._add_timestamps(scanned.min_timestamp, scanned.max_timestamp, scanned.max_timestamp_offset)
+        self._codec_mask |= 1 << Codec.NONE
+        if scanned.delete_horizon_ms is not None:
+            self._add_horizon(scanned.delete_horizon_ms)
+        self._add_epoch(scanned.leader_epoch, scanned.first_base_offset)
+        self._last_batch = LastBatch(scanned.last_base_offset, scanned.leader_epoch, scanned.last_crc)
+        self.data_bytes += scanned.end_position - position
+        self.record_count += scanned.records_count
+        self.next_offset = scanned.next_offset
+
+    def _add_batch(self, data: Buffer, position: int, header: BatchHeader, payload: Buffer | None) -> None:
+        if not crc_matches(data, position, header):
+            raise CorruptRecordError(
+                "a batch fails its checksum and is not tiered; restore the partition's disk or trim the log",
+                topic=self._topic,
+                partition=self._partition,
+                base_offset=header.base_offset,
+            )
+        self._require_order(header)
+        if payload is None:
+            payload = records_payload(data, position, header)
+        summary = scan_records(payload, header.records_count, header.last_offset_delta)
+        if header.is_control:
+            self._marker_count += header.records_count
+        else:
+            self._add_keys(payload, header, has_keyless=summary.null_key_count > 0)
+            self._tombstone_count += summary.tombstone_count
+        append_time_ms = header.append_time_ms
+        if append_time_ms is not None:
+            earliest = latest = append_time_ms
+            latest_delta = summary.first_offset_delta
+        else:
+            earliest = header.base_timestamp + summary.min_timestamp_delta
+            latest = header.base_timestamp + summary.max_timestamp_delta
+            latest_delta = summary.max_timestamp_offset_delta
+        self._begin_interval(header.base_offset)
+        if header.records_count > 0:
+            self._add_timestamps(earliest, latest, header.base_offset + latest_delta)
+        self._add_header(header)
+        self.data_bytes += header.size_in_bytes
+        self.record_count += header.records_count
+        self.next_offset = max(header.next_offset, self._base_offset)
+
+    def build(self, end: SliceEnd) -> BuiltSlice:
+        """The slice up to `end`. Sorts the key entries, so it is the last thing to be asked for."""
+        # A slice may end behind its last batch (offsets without records), never before it.
+        assert self.next_offset <= end.end_offset
+        assert self._summed_bytes == self.data_bytes
+        index = SliceIndex(
+            self.data_bytes,
+            self._positions,
+            self._base_offsets,
+            self._max_timestamps,
+            end.aborted,
+            end.producer_snapshot,
+        )
+        encoded_index = encode_slice_index(index)
+        key_stream = self._key_stream(end)
+        earliest, latest = self._timestamps or (NO_TIMESTAMP, NO_TIMESTAMP)
+        entry = SliceEntry(
+            topic_id=self._topic_id,
+            topic=self._topic,
+            partition=self._partition,
+            base_offset=self._base_offset,
+            end_offset=end.end_offset,
+            data_position=self._data_position,
+            data_bytes=self.data_bytes,
+            data_crc=self._data_crc,
+            record_count=self.record_count,
+            min_timestamp=earliest,
+            max_timestamp=latest,
+            max_timestamp_offset=self._max_timestamp_offset,
+            codec_mask=self._codec_mask,
+            stable_end_offset=min(
+                (one.first_offset for one in end.open_transactions), default=end.end_offset
+            ),
+            has_aborted=bool(end.aborted),
+            open_transactions=end.open_transactions,
+            tombstone_count=self._tombstone_count,
+            marker_count=self._marker_count,
+            has_marker_times=self._marker_count > 0,
+            earliest_delete_horizon_ms=self._horizon_ms,
+            leader_epochs=tuple(self._leader_epochs) if end.leader_epochs is None else end.leader_epochs,
+            last_batch=self._last_batch,
+            key_stream=self._key_stream_ref(key_stream),
+            index=PartRef(0, len(encoded_index), crc_of(encoded_index)),
+        )
+        entry.check()
+        return BuiltSlice(entry, key_stream, encoded_index)
+
+    def sum_up(self, data: Buffer) -> None:
+        """Take the bytes of the batches that were added since the last call into the slice's checksum."""
+        self._data_crc = crc_of(data, self._data_crc)
+        self._summed_bytes += len(data)
+
+    def _require_order(self, header: BatchHeader) -> None:
+        is_first = self._last_batch is None
+        if header.last_offset < self._base_offset if is_first else header.base_offset < self.next_offset:
+            raise CorruptRecordError(
+                "the batches of a slice do not ascend; the log is damaged and is not tiered",
+                topic=self._topic,
+                partition=self._partition,
+                base_offset=header.base_offset,
+                expected_offset=self.next_offset,
+            )
+        if self.record_count + header.records_count > self._max_record_count:
+            raise UnsupportedOperationError(
+                "a slice cannot hold so many records; end it and begin another object",
+                max_record_count=self._max_record_count,
+            )
+
+    def _add_keys(self, payload: Buffer, header: BatchHeader, *, has_keyless: bool) -> None:
+        if has_keyless:
+            self._forget_keys()
+        if self._key_hashing is not None and not self._has_keyless:
+            hash_keys(
+                payload, header.records_count, self._key_hashing.hash_key, self.record_count, self._entries
+            )
+
+    def _forget_keys(self) -> None:
+        self._has_keyless = True
+        self._entries = KeyEntries()
+
+    def _begin_interval(self, base_offset: int) -> None:
+        if not self._positions or self.data_bytes - self._positions[-1] >= self._index_interval_bytes:
+            self._positions.append(self.data_bytes)
+            self._base_offsets.append(base_offset)
+            self._max_timestamps.append(_NO_RECORDS)
+
+    def _add_timestamps(self, earliest: int, latest: int, latest_offset: int) -> None:
+        self._max_timestamps[-1] = max(self._max_timestamps[-1], latest)
+        if self._timestamps is None:
+            self._timestamps = earliest, latest
+            self._max_timestamp_offset = latest_offset
+            return
+        least, most = self._timestamps
+        if latest > most:
+            self._max_timestamp_offset = latest_offset
+        self._timestamps = min(least, earliest), max(most, latest)
+
+    def _add_header(self, header: BatchHeader) -> None:
+        attributes = header.attributes
+        self._codec_mask |= 1 << (attributes & CODEC_MASK)
+        self._is_transactional |= header.is_transactional
+        if attributes & DELETE_HORIZON_BIT:
+            self._add_horizon(header.base_timestamp)
+        self._add_epoch(header.leader_epoch, header.base_offset)
+        self._last_batch = LastBatch(header.base_offset, header.leader_epoch, header.crc)
+
+    def _add_horizon(self, horizon_ms: int) -> None:
+        self._horizon_ms = horizon_ms if self._horizon_ms is None else min(self._horizon_ms, horizon_ms)
+
+    def _add_epoch(self, epoch: int, base_offset: int) -> None:
+        if not self._leader_epochs or epoch > self._leader_epochs[-1].epoch:
+            self._leader_epochs.append(LeaderEpoch(epoch, base_offset))
+
+    def _key_stream(self, end: SliceEnd) -> EncodedKeyStream | None:
+        is_undecided = self._is_transactional or bool(end.open_transactions)
+        if self._key_hashing is None or is_undecided or self._has_keyless:
+            return None
+        return encode_key_stream(sort_key_entries(self._entries))
+
+    def _key_stream_ref(self, stream: EncodedKeyStream | None) -> KeyStreamRef | None:
+        if stream is None or self._key_hashing is None:
+            return None
+        return KeyStreamRef(
+            position=0,
+            size_bytes=stream.size_bytes,
+            entry_count=stream.entry_count,
+            crc=stream.crc,
+            strategy=self._key_hashing.strategy,
+            version_header=self._key_hashing.version_header,
+            hash_key_id=self._key_hashing.hash_key_id,
+        )

@@ -1,0 +1,203 @@
+"""The index of a slice: where to begin reading for an offset or a time, and what a reader needs besides.
+
+    index        = index-header position{n} base-offset{n} max-timestamp{n} aborted{m}
+                   producer-snapshot padding
+    index-header = interval-count aborted-count producer-snapshot-bytes flags
+    aborted      = producer-id first-offset last-offset last-stable-offset      as in a transaction index
+
+The batches of a slice are divided into intervals of at least `index_interval_bytes` (the last may be
+shorter). For each there is the position of its first byte from the start of the slice, the base offset of
+its first batch and the highest timestamp of its own records, as columns of 64-bit numbers that are searched
+in place.
+
+The highest timestamp is that of the interval alone, not of all before it as in Kafka's time index: a slice
+may be clipped at its low end long after it was written, and then the records before the clip must not
+count.
+
+64 KiB an interval are fewer than Kafka's 4 KiB because a ranged GET costs the same for one byte and for a
+hundred thousand.
+
+The producer snapshot is a file of Kafka's, as `ProducerSnapshot` reads and writes it: the producers at the
+slice's end. One without any producer has bytes, too, so an index without a snapshot is of a writer that knew
+nothing of producers and transactions. Immutable, so thread-safe.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple, overload
+
+from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
+from stratalog.remote.objects.fixed_layout import Buffer, FixedLayout, padding_bytes
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
+
+INDEX_HEADER = FixedLayout(
+    ("interval_count", "I"),
+    ("aborted_count", "I"),
+    ("producer_snapshot_bytes", "I"),
+    ("flags", "I"),
+)
+ABORTED = FixedLayout(
+    ("producer_id", "q"),
+    ("first_offset", "q"),
+    ("last_offset", "q"),
+    ("last_stable_offset", "q"),
+)
+DEFAULT_INDEX_INTERVAL_BYTES = 64 << 10
+
+_NUMBER_BYTES = 8
+_COLUMN_COUNT = 3
+
+
+class Interval(NamedTuple):
+    """A run of whole batches: bytes [position, end_position) of the slice's data, counted from its start."""
+
+    position: int
+    end_position: int
+    base_offset: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SliceIndex:
+    """Columns of equal length, with the size of the data that they describe. Immutable, so thread-safe."""
+
+    data_bytes: int
+    positions: Sequence[int]
+    base_offsets: Sequence[int]
+    max_timestamps: Sequence[int]
+    aborted: Sequence[AbortedTransaction] = ()
+    """Those whose abort marker lies in the slice, in the order of the markers."""
+    producer_snapshot: bytes = b""
+    """Empty where the writer knew nothing of producers: then `aborted` says nothing, either."""
+
+    @property
+    def interval_count(self) -> int:
+        return len(self.positions)
+
+    def interval(self, index: int) -> Interval:
+        is_last = index + 1 == self.interval_count
+        end_position = self.data_bytes if is_last else self.positions[index + 1]
+        return Interval(self.positions[index], end_position, self.base_offsets[index])
+
+    def index_for_offset(self, offset: int) -> int:
+        """The interval that holds the last batch whose base offset is at or below `offset`; the first one
+        if none does.
+        """
+        return max(bisect.bisect_right(self.base_offsets, offset) - 1, 0)
+
+    def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those with records in [start_offset, end_offset), as far as their markers lie in the slice."""
+        found: list[AbortedTransaction] = []
+        first = bisect.bisect_left(self.aborted, start_offset, key=_marker_offset)
+        for number in range(first, len(self.aborted)):
+            transaction = self.aborted[number]
+            if transaction.first_offset < end_offset:
+                found.append(transaction)
+            # All that begin below the end were decided then.
+            if transaction.last_stable_offset >= end_offset:
+                break
+        return found
+
+    def fault(self) -> str | None:
+        """The first contradiction, as a clause for a message; None where there is none."""
+        if not len(self.positions) == len(self.base_offsets) == len(self.max_timestamps):
+            return "its columns differ in length"
+        if (self.data_bytes == 0) != (self.interval_count == 0) or (
+            self.positions and self.positions[0] != 0
+        ):
+            return "it does not begin with the slice"
+        ends = [*self.positions[1:], self.data_bytes]
+        if any(end <= begin for begin, end in zip(self.positions, ends, strict=False)):
+            return "its positions do not ascend"
+        if any(b <= a for a, b in zip(self.base_offsets, self.base_offsets[1:], strict=False)):
+            return "its offsets do not ascend"
+        return None
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant does not hold."""
+        fault = self.fault()
+        assert fault is None, fault
+
+
+class _AbortedRows(Sequence[AbortedTransaction]):
+    """Transactions that are looked at where they lie: there may be as many as batches. Immutable, so
+    thread-safe.
+    """
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data) // ABORTED.size_bytes
+
+    @overload
+    def __getitem__(self, index: int) -> AbortedTransaction: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[AbortedTransaction, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> AbortedTransaction | tuple[AbortedTransaction, ...]:
+        if isinstance(index, slice):
+            return tuple(self[number] for number in range(*index.indices(len(self))))
+        number = range(len(self))[index]
+        return AbortedTransaction(*ABORTED.unpack(self._data, number * ABORTED.size_bytes))
+
+
+def encode_slice_index(index: SliceIndex) -> bytes:
+    """The bytes of an index; their number is a multiple of 8."""
+    index.check()
+    parts = [
+        INDEX_HEADER.pack(index.interval_count, len(index.aborted), len(index.producer_snapshot), 0),
+        array("q", index.positions).tobytes(),
+        array("q", index.base_offsets).tobytes(),
+        array("q", index.max_timestamps).tobytes(),
+        *(ABORTED.pack(*aborted) for aborted in index.aborted),
+        index.producer_snapshot,
+        bytes(padding_bytes(len(index.producer_snapshot))),
+    ]
+    return b"".join(parts)
+
+
+def decode_slice_index(data: Buffer, data_bytes: int) -> SliceIndex:
+    """The index of a slice of `data_bytes`; the caller has checked the CRC. Columns refer into `data`.
+
+    Raises StoreCorruptError where the bytes contradict themselves, StoreNotUsableError for a newer format.
+    """
+    if len(data) < INDEX_HEADER.size_bytes:
+        raise _corrupt("it is cut off")
+    interval_count, aborted_count, snapshot_bytes, flags = INDEX_HEADER.unpack(data)
+    if flags != 0:
+        raise StoreNotUsableError("the index of a slice has a newer format; use a newer version", flags=flags)
+    column_bytes = interval_count * _NUMBER_BYTES
+    aborted_position = INDEX_HEADER.size_bytes + _COLUMN_COUNT * column_bytes
+    snapshot_position = aborted_position + aborted_count * ABORTED.size_bytes
+    snapshot_end = snapshot_position + snapshot_bytes
+    if snapshot_end + padding_bytes(snapshot_bytes) != len(data) or any(data[snapshot_end:]):
+        raise _corrupt("it has another size than it says")
+    view = memoryview(data)
+    columns = view[INDEX_HEADER.size_bytes : aborted_position].cast("q")
+    index = SliceIndex(
+        data_bytes=data_bytes,
+        positions=columns[:interval_count],
+        base_offsets=columns[interval_count : 2 * interval_count],
+        max_timestamps=columns[2 * interval_count :],
+        aborted=_AbortedRows(view[aborted_position:snapshot_position]),
+        producer_snapshot=bytes(view[snapshot_position:snapshot_end]),
+    )
+    fault = index.fault()
+    if fault is not None:
+        raise _corrupt(fault)
+    return index
+
+
+def _marker_offset(transaction: AbortedTransaction) -> int:
+    return transaction.last_offset
+
+
+def _corrupt(problem: str) -> StoreCorruptError:
+    return StoreCorruptError(
+        f"the index of a slice is damaged: {problem}; keep the object and find out what changed it"
+    )

@@ -1,0 +1,1 @@
+"""Work between disk and object store: upload, reads, retention and collection."""

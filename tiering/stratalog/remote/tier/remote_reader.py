@@ -1,0 +1,218 @@
+"""Reads the tiered part of partitions, by offset and by time.
+
+A read starts from a snapshot of the shard's state, which names the live slices of the partition; they tile,
+so the first slice that ends behind the wanted offset is where to look, and a hole (records that compaction
+took) is only a slice or a batch that gives nothing. Batches are returned whole: the first may begin below
+the wanted offset, and callers skip records by offset, as consumers of Kafka do.
+
+A reader of committed records is told which transactions to leave out, as the local log tells it. The slice
+that holds an abort marker says so; which slices to ask is known from the snapshot, without a request.
+
+An object that is missing means that the snapshot is old, or that the store has lost it. The head is read
+once more and the read starts again; missing under a fresh head is corruption.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+from stratalog.base.errors import (
+    CorruptRecordError,
+    ObjectNotFoundError,
+    OffsetOutOfRangeError,
+    StoreCorruptError,
+)
+from stratalog.base.types import TopicIdPartition
+from stratalog.log.producers.producer_snapshot import ProducerSnapshot
+from stratalog.log.read.fetch_data import FetchData
+from stratalog.log.read.isolation import Isolation
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.batch import batches
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.objects.slice_entry import LeaderEpoch, joined_epochs
+from stratalog.remote.tier.deciding_slices import aborted_in, deciding_slices, has_markers
+from stratalog.remote.tier.remote_reader_settings import RemoteReaderSettings
+from stratalog.remote.tier.slice_source import SliceBatch, SliceSource
+from stratalog.remote.tier.tiered_time_lookup import TieredTimeLookup
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from stratalog.segment.timestamp_offset import TimestampOffset
+
+T = TypeVar("T")
+
+
+class TieredState(NamedTuple):
+    """Of a log that ends at the tiered end."""
+
+    producers: ProducerSnapshot
+    leader_epochs: tuple[LeaderEpoch, ...]
+
+
+class _ReadRequest(NamedTuple):
+    offset: int
+    max_bytes: int
+    is_committed: bool
+    decided_end_offset: int
+    min_one_message: bool
+
+
+class RemoteReader:
+    """Thread-safe: a read works on an immutable snapshot and shares only the caches."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        metadata: MetadataLog,
+        settings: RemoteReaderSettings | None = None,
+    ) -> None:
+        self._metadata = metadata
+        self._source = SliceSource(store, metadata.layout, settings or RemoteReaderSettings())
+        self._times = TieredTimeLookup(self._source)
+
+    def read(
+        self,
+        tip: TopicIdPartition,
+        offset: int,
+        max_bytes: int,
+        isolation: Isolation = Isolation.HIGH_WATERMARK,
+        *,
+        decided_end_offset: int = 0,
+        min_one_message: bool = True,
+    ) -> FetchData:
+        """Whole batches from the first that reaches `offset` on, at most `max_bytes` of them.
+
+        With `min_one_message` the first batch is returned even where it is larger. `next_offset` is where
+        to go on: it passes holes, up to the tiered end, for `TXN_COMMITTED` up to the stable end, or up to
+        `decided_end_offset` where that is more: who has the log behind the tiered end knows of markers that
+        are not tiered yet, and has to add what they abort. Raises OffsetOutOfRangeError outside [log start,
+        tiered end] (fields offset, log_start_offset, log_end_offset), StoreCorruptError,
+        StoreUnavailableError; for `TXN_COMMITTED` UnsupportedOperationError where nobody knows which of the
+        transactions were aborted.
+        """
+        is_committed = isolation is Isolation.TXN_COMMITTED
+        request = _ReadRequest(offset, max_bytes, is_committed, decided_end_offset, min_one_message)
+        return self._with_fresh_head(lambda state: self._read(state, tip, request))
+
+    def offset_for_timestamp(self, tip: TopicIdPartition, timestamp_ms: int) -> TimestampOffset | None:
+        """The first tiered record, by offset, at or after `timestamp_ms`, a marker like any other; None where
+        there is none. Raises StoreError.
+        """
+        return self._with_fresh_head(
+            lambda state: self._times.first_at_or_after(state, state.partition(tip), timestamp_ms)
+        )
+
+    def max_timestamp(self, tip: TopicIdPartition, end_offset: int) -> TimestampOffset | None:
+        """The first of the tiered records below `end_offset` that have the highest timestamp, a marker like
+        any other; None where none has one. Raises StoreError.
+        """
+        return self._with_fresh_head(
+            lambda state: self._times.newest(state, state.partition(tip), end_offset)
+        )
+
+    def state_at_end(self, tip: TopicIdPartition) -> TieredState | None:
+        """What was known of the log at its tiered end; None where no slice says it. Raises StoreError."""
+        return self._with_fresh_head(lambda state: self._state_at_end(state.partition(tip)))
+
+    def _state_at_end(self, partition: PartitionState) -> TieredState | None:
+        if not partition.slices:
+            return None
+        # Only the newest is the truth: an older one may contradict what a producer has sent since.
+        data = self._source.index(partition.slices[-1]).producer_snapshot
+        end_offset = partition.tiered_end_offset
+        try:
+            snapshot = (
+                ProducerSnapshot.from_bytes(end_offset, data) if data else ProducerSnapshot(end_offset, ())
+            )
+        except CorruptRecordError as error:
+            raise StoreCorruptError(
+                "the producer snapshot of a slice is damaged; restore the object from a copy",
+                name=partition.slices[-1].object_name,
+            ) from error
+        return TieredState(snapshot, joined_epochs(live.entry for live in partition.slices))
+
+    def _with_fresh_head(self, work: Callable[[ShardState], T]) -> T:
+        try:
+            return work(self._metadata.state())
+        except ObjectNotFoundError:
+            state = self._metadata.refresh()
+        try:
+            return work(state)
+        except ObjectNotFoundError as error:
+            raise StoreCorruptError(
+                "an object that a commit calls live is missing; restore it from a copy of the bucket",
+                **error.fields,
+            ) from error
+
+    def _read(self, state: ShardState, tip: TopicIdPartition, request: _ReadRequest) -> FetchData:
+        partition = state.partition(tip)
+        offset = request.offset
+        if not partition.log_start_offset <= offset <= partition.tiered_end_offset:
+            raise OffsetOutOfRangeError(
+                "the offset is not in the tiered range; go on from the log start or read the local log",
+                offset=offset,
+                log_start_offset=partition.log_start_offset,
+                log_end_offset=partition.tiered_end_offset,
+            )
+        if not request.is_committed:
+            return self._collect(state, partition, request, partition.tiered_end_offset)
+        decided_end_offset = min(request.decided_end_offset, partition.tiered_end_offset)
+        end_offset = max(partition.stable_end_offset, decided_end_offset)
+        found = self._collect(state, partition, request, end_offset)
+        in_transactions = [
+            header.base_offset for _, header in batches(found.batches) if header.is_transactional
+        ]
+        if not in_transactions:
+            return found
+        aborted = self._aborted(partition, offset, found.next_offset, in_transactions)
+        return found._replace(aborted_transactions=aborted)
+
+    def _collect(
+        self, state: ShardState, partition: PartitionState, request: _ReadRequest, end_offset: int
+    ) -> FetchData:
+        """The batches of the request that begin below `end_offset`."""
+        parts: list[memoryview] = []
+        size_bytes = 0
+        next_offset = request.offset
+        for live in partition.slices_from(request.offset):
+            for batch in self._batches_from(state, live, request.offset):
+                if batch.header.base_offset >= end_offset:
+                    return FetchData(b"".join(parts), max(next_offset, end_offset))
+                size_bytes += len(batch.data)
+                if size_bytes > request.max_bytes and (parts or not request.min_one_message):
+                    return FetchData(b"".join(parts), next_offset)
+                parts.append(batch.data)
+                next_offset = max(next_offset, batch.header.next_offset)
+            next_offset = max(next_offset, min(live.end_offset, end_offset))
+        return FetchData(b"".join(parts), next_offset)
+
+    def _aborted(
+        self, partition: PartitionState, start_offset: int, end_offset: int, in_transactions: Sequence[int]
+    ) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions with records in [start_offset, end_offset) whose markers are tiered, in
+        the order of these. `in_transactions`: base offsets of the transactional batches there, ascending; of
+        the slices without any, only those with markers are looked at.
+        """
+        found: list[AbortedTransaction] = []
+        for live in deciding_slices(partition, start_offset, end_offset):
+            first = bisect_left(in_transactions, live.base_offset)
+            was_read = first < len(in_transactions) and in_transactions[first] < live.end_offset
+            if was_read or has_markers(live):
+                found += aborted_in(live, self._source.index(live), start_offset, end_offset)
+        return tuple(found)
+
+    def _batches_from(self, state: ShardState, live: LiveSlice, offset: int) -> Iterator[SliceBatch]:
+        """The slice's batches that reach `offset` and the slice's own range."""
+        if live.entry.data_bytes == 0:
+            return
+        start_offset = max(offset, live.base_offset)
+        index = self._source.index(live)
+        position = index.interval(index.index_for_offset(start_offset)).position
+        found = state.objects.get(live.object_name)
+        # A state's slices and objects come from the same commits.
+        assert found is not None
+        for batch in self._source.batches(found.ref, live, position, live.entry.data_bytes):
+            if batch.header.next_offset > start_offset:
+                yield batch
