@@ -17,8 +17,8 @@ from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE, CLEANER_
 from stratalog.log.checkpoint import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE
 from stratalog.log.producers.producer_snapshot import SNAPSHOT_SUFFIX
+from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.manager.directories.meta_properties import META_FILE
-from stratalog.manager.directories.start_checkpoint import LOG_START_COPY_FILE
 from stratalog.manager.partitions.import_mark import IMPORT_MARK_FILE
 from stratalog.manager.partitions.partition_metadata import PARTITION_METADATA_FILE
 from stratalog.remote.metadata.ownership.claims import is_claims_name
@@ -57,7 +57,7 @@ class FileKind(enum.Enum):
     IMPORT_MARK = "mark of an import"
     QUORUM_STATE = "quorum state"
     CHECKPOINT = "checkpoint"
-    CHECKPOINT_COPY = "copy of a checkpoint"
+    MANIFEST = "manifest of a log directory"
     HORIZON_CHECKPOINT = "checkpoint of times"
     META_PROPERTIES = "properties of a data directory"
     CLAIMS = "claims of a shard"
@@ -90,7 +90,7 @@ _KINDS_BY_NAME = {
     LOG_START_OFFSET_FILE: FileKind.CHECKPOINT,
     HIGH_WATERMARK_FILE: FileKind.CHECKPOINT,
     CLEANER_OFFSET_FILE: FileKind.CHECKPOINT,
-    LOG_START_COPY_FILE: FileKind.CHECKPOINT_COPY,
+    MANIFEST_FILE: FileKind.MANIFEST,
     CLEANER_HORIZON_FILE: FileKind.HORIZON_CHECKPOINT,
     META_FILE: FileKind.META_PROPERTIES,
 }

@@ -22,8 +22,8 @@ from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.leader_epoch_cache import parse_epochs
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
+from stratalog.manager.directories.manifest import parse_manifest
 from stratalog.manager.directories.meta_properties import parse_meta_properties
-from stratalog.manager.directories.start_checkpoint import parse_start_copy
 from stratalog.manager.partitions.import_mark import parse_import_mark
 from stratalog.manager.partitions.partition_metadata import parse_partition_metadata
 from stratalog.migration.kafka_log_directory import is_of_server
@@ -116,10 +116,16 @@ def _checkpoint_offsets(_log: LogFile, data: bytes) -> list[_Fields]:
     ]
 
 
-def _start_copy(_log: LogFile, data: bytes) -> list[_Fields]:
+def _manifest(_log: LogFile, data: bytes) -> list[_Fields]:
     return [
-        {"topic": partition.topic, "partition": partition.partition, "offset": offset}
-        for partition, offset in parse_start_copy(data).items()
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "topic_id": str(entry.topic_id),
+            "state": entry.state.value,
+            "log_start_offset": entry.log_start_offset,
+        }
+        for partition, entry in parse_manifest(data).partitions.items()
     ]
 
 
@@ -177,7 +183,7 @@ _DECODERS: dict[FileKind, tuple[str, Callable[[LogFile, bytes], list[_Fields]]]]
     FileKind.PRODUCER_SNAPSHOT: ("producer", _producers),
     FileKind.LEADER_EPOCHS: ("leader_epoch", _leader_epochs),
     FileKind.CHECKPOINT: ("checkpoint_offset", _checkpoint_offsets),
-    FileKind.CHECKPOINT_COPY: ("checkpoint_offset", _start_copy),
+    FileKind.MANIFEST: ("manifest_partition", _manifest),
     FileKind.HORIZON_CHECKPOINT: ("clean_due", _horizons),
     FileKind.PARTITION_METADATA: ("partition_metadata", _partition_metadata),
     FileKind.IMPORT_MARK: ("import_mark", _import_mark),

@@ -216,6 +216,12 @@ _TABLES: dict[str, tuple[_Column, ...]] = {
     ),
     "leader_epoch": _numbers("leader_epoch", "start_offset"),
     "checkpoint_offset": (*_words("topic"), *_numbers("partition", "offset")),
+    "manifest_partition": (
+        *_words("topic"),
+        *_numbers("partition"),
+        *_words("topic_id", "state"),
+        *_numbers("log_start_offset"),
+    ),
     "clean_due": (
         *_words("topic"),
         *_numbers("partition"),

@@ -414,7 +414,7 @@ class TopicManager:
         none.
         """
         for topic_partition, topic_id in self._logs.found.with_topics():
-            entry = None if topic_id is None else self._catalog.by_id(topic_id)
+            entry = self._catalog.by_id(topic_id)
             if entry is not None and entry.is_deleted:
                 try:
                     self._logs.delete_leftover(topic_partition, entry.topic_id)
