@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.support.places import REPOSITORY
-from tests.support.style.sources import EVERYTHING, files_below
+from tests.support.style.sources import EVERYTHING, PRODUCTION, files_below
 
 
 @pytest.mark.parametrize("folder", [*EVERYTHING, "docs", "scripts"])
@@ -22,6 +22,14 @@ def test_folder_says_what_each_of_its_files_is(folder: str) -> None:
 
     assert files
     assert [path.name for path in files if path.name not in readme.read_text()] == []
+
+
+@pytest.mark.parametrize("root", PRODUCTION)
+def test_readme_of_a_root_names_its_rooms(root: str) -> None:
+    text = (REPOSITORY / root / "README.md").read_text()
+    rooms = [path.parent.name for path in (REPOSITORY / root / "stratalog").rglob("__init__.py")]
+
+    assert [room for room in rooms if not re.search(rf"\b{room}\b", text)] == []
 
 
 def test_links_between_documents_lead_somewhere() -> None:

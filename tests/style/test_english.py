@@ -37,6 +37,8 @@ def docstrings_begin_with_a_subject_or_a_verb(source: Source) -> Iterator[str]:
 
 def prose_is_not_pinned(source: Source) -> Iterator[str]:
     """A test pins an error's class, code and fields: `match=` pins its prose."""
+    if "match=" not in source.text:
+        return
     for node in ast.walk(source.tree):
         match node:
             case ast.Call(func=ast.Attribute(attr="raises" | "warns"), keywords=keywords):
@@ -49,7 +51,7 @@ def prose_is_not_pinned(source: Source) -> Iterator[str]:
 # A rule, the files that it looks at, and how many violations are left.
 BUDGETS: list[tuple[Rule, tuple[str, ...], tuple[str, ...], int]] = [
     (words_are_plain, PRODUCTION, (".py", ".pyx", ".pxi", ".c", ".h", ".proto", ".md"), 570),
-    (words_are_plain, ("docs", "scripts"), (".md", ".sh", ".py"), 82),
+    (words_are_plain, ("docs", "scripts"), (".md", ".sh", ".py"), 80),
     (docstrings_begin_with_a_subject_or_a_verb, PRODUCTION, (".py",), 442),
     (prose_is_not_pinned, ("tests",), (".py",), 373),
 ]
