@@ -40,7 +40,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cached_property
 from pathlib import Path
@@ -327,9 +327,16 @@ class Tree:
     def tests_of(self, module: Path) -> Iterator[tuple[str, list[str]]]:
         """The stages for a module: the name of each, and its test files; no file is in two of them."""
         inside = Path(*module.parts[2:])
-        package = sorted((self.root / "tests" / "unit" / inside.parts[0]).rglob("test_*.py"))
-        room = [path for path in package if path.parent == self.root / "tests" / "unit" / inside.parent]
-        room.sort(key=lambda path: not path.name.startswith(f"test_{inside.stem}"))
+
+        def distance(path: Path) -> int:
+            if path.name.startswith(f"test_{inside.stem}"):
+                return 0
+            imported = self.imports[dotted(path.relative_to(self.root))]
+            return 1 if dotted(module) in imported else 2
+
+        unit = self.root / "tests" / "unit"
+        package = sorted(sorted((unit / inside.parts[0]).rglob("test_*.py")), key=distance)
+        room = [path for path in package if path.parent == unit / inside.parent]
         models = [
             path
             for kind in MODELS
@@ -354,7 +361,7 @@ def dotted(path: Path) -> str:
 class Runner:
     """Runs the tests of mutants in copies of a tree. Thread-safe: a lock guards `_broken`."""
 
-    def __init__(self, tree: Tree, python: Path, timeout_s: float, stages: list[str]) -> None:
+    def __init__(self, tree: Tree, python: Path, timeout_s: float, stages: Sequence[str]) -> None:
         self._tree = tree
         self._python = python
         self._timeout_s = timeout_s
@@ -387,7 +394,11 @@ class Runner:
         """The outcome of one stage and the test that decided it."""
         left_out: list[str] = []
         while True:
-            code, output = self._pytest(planted, [*files, *(f"--deselect={test}" for test in left_out)])
+            kept = [name for name in files if name not in left_out]
+            deselected = [f"--deselect={test}" for test in left_out if "::" in test]
+            if not kept:
+                return "missed", ""
+            code, output = self._pytest(planted, [*kept, *deselected])
             if code is None:
                 return "timeout", ""
             failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)

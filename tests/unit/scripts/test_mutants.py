@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
 
-from scripts.mutants import Mutant, Tree, mutants_of
+from scripts.mutants import STAGES, Mutant, Runner, Tree, mutants_of
 
 MODULE = '''
 """A theory with 1 number."""
@@ -97,6 +98,7 @@ def test_tests_of_a_module_come_from_near_to_far(tmp_path: Path) -> None:
     module = "storage/stratalog/log/read/reader.py"
     tests = {
         "tests/unit/log/read/test_a.py": "",
+        "tests/unit/log/read/test_b.py": "from stratalog.log.read.reader import Reader",
         "tests/unit/log/read/test_reader.py": "",
         "tests/unit/log/test_log.py": "",
         "tests/support/machine.py": "from stratalog.log.read.reader import Reader",
@@ -107,8 +109,36 @@ def test_tests_of_a_module_come_from_near_to_far(tmp_path: Path) -> None:
     tree = tree_with(tmp_path, {module: "", **tests})
 
     assert dict(tree.tests_of(Path(module))) == {
-        "room": ["tests/unit/log/read/test_reader.py", "tests/unit/log/read/test_a.py"],
+        "room": [f"tests/unit/log/read/test_{name}.py" for name in ("reader", "b", "a")],
         "package": ["tests/unit/log/test_log.py"],
         "models": ["tests/crash/test_crash.py"],
         "integration": ["tests/integration/test_server.py"],
     }
+
+
+def test_mutant_is_noticed_by_a_test_that_passes_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    files = {
+        "storage/stratalog/log/__init__.py": "",
+        "storage/stratalog/log/shelf.py": "def f(a):\n    return a < 3\n\ndef g(a):\n    return a < 3\n",
+        "tests/unit/log/test_elsewhere.py": "import stratalog.log.no_such_module",
+        "tests/unit/log/test_shelf.py": """
+from stratalog.log.shelf import f, g
+
+def test_broken():
+    assert not f(1)
+
+def test_bound():
+    assert not f(3)
+""",
+    }
+    runner = Runner(tree_with(tmp_path, files), Path(sys.executable), timeout_s=60, stages=STAGES)
+    outcomes = [
+        runner.judge(Mutant("log", name, "return a < 3", "return a <= 3", 0)) for name in ("f", "g", "h")
+    ]
+
+    assert [outcome.outcome for outcome in outcomes] == ["noticed", "missed", "gone"]
+    assert outcomes[0].stage == "room"
+    assert outcomes[0].test == "tests/unit/log/test_shelf.py::test_bound"
