@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,13 @@ class Source(NamedTuple):
 
     @property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+        """Parsed once for all rules: they only read it."""
+        return parsed(self.text)
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 Rule = Callable[[Source], Iterator[str]]
