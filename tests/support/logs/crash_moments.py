@@ -22,6 +22,7 @@ run."""
 ONLY_LOOKING = frozenset(
     {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
     | {"read_into", "open_read", "close", "free_bytes", "link_count", "real_path"}
+    | {"try_lock", "try_lock_shared"}
 )
 """Operations that leave the disk as it was."""
 
