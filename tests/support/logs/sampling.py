@@ -10,10 +10,18 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from hypothesis import settings
+
 Item = TypeVar("Item")
 
 IS_WHOLE = os.environ.get("HYPOTHESIS_PROFILE") == "simulate"
 SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", "0"))
+
+
+def examples_of(one_in: int) -> int:
+    """How many examples a heavy test of Hypothesis tries: of those of the profile one in so many."""
+    count = settings().max_examples
+    return count if IS_WHOLE else max(1, count // one_in)
 
 
 class Sampling:
