@@ -15,7 +15,6 @@ from click.testing import CliRunner
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
-    DataDirectoryError,
     InvalidConfigError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
@@ -25,8 +24,7 @@ from stratalog.log.config_key import INT_MAX, LONG_MAX
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.configuration.broker_config import BrokerConfig
-from stratalog.server.configuration.broker_keys import BROKER_KEYS
+from stratalog.server.configuration.broker_config import BROKER_KEYS, BrokerConfig
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.v1 import admin_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -162,8 +160,9 @@ async def test_a_topic_with_data_in_the_store_stays_tiered(tmp_path: Path) -> No
         await admin.alter_configs({"remote.storage.enable": None}, "t")
         await bench.append("t", [b"x"])
         await admin.upload()
-        with pytest.raises(InvalidConfigError, match="stays tiered"):
+        with pytest.raises(InvalidConfigError) as refusal:
             await admin.alter_configs(UNTIERED, "t")
+        assert refusal.value.fields["name"] == "remote.storage.enable"
 
 
 async def test_a_topic_that_was_refused_is_brought_back_by_taking_its_key_away(tmp_path: Path) -> None:
@@ -173,8 +172,9 @@ async def test_a_topic_that_was_refused_is_brought_back_by_taking_its_key_away(t
         catalog = bench.server.engine.catalog
         catalog.alter(catalog.topics()["t"].topic_id, config={"key.of.the.future": "1"})
     async with service_bench(tmp_path) as bench:
-        with pytest.raises(InvalidConfigError, match="run the version that wrote it"):
+        with pytest.raises(InvalidConfigError) as refusal:
             await bench.client.admin.describe_configs("t")
+        assert (refusal.value.fields["name"], refusal.value.fields["value"]) == ("topic", "t")
         await bench.client.admin.alter_configs({"key.of.the.future": None}, "t")
         assert [len(records) for records in await bench.read_all("t")] == [1]
 
@@ -187,21 +187,9 @@ async def test_who_is_not_there_is_named(tmp_path: Path) -> None:
                 await admin.describe_configs(topic)
             with pytest.raises(UnknownTopicOrPartitionError):
                 await admin.alter_configs({"retention.ms": "1"}, topic)
-        with pytest.raises(InvalidConfigError, match="not a known key"):
+        with pytest.raises(InvalidConfigError) as refusal:
             await admin.describe_configs(names=["retention.ms"])
-
-
-async def test_a_damaged_file_of_alterations_stops_the_start(tmp_path: Path) -> None:
-    async with service_bench(tmp_path) as bench:
-        await bench.client.admin.alter_configs({"log.retention.ms": "-1"})
-    path = tmp_path / "data" / "broker-config.properties"
-    path.write_text(path.read_text().replace("=-1", "=-2"))
-    with pytest.raises(DataDirectoryError, match="or remove it"):
-        async with service_bench(tmp_path):
-            pass
-    path.unlink()
-    async with service_bench(tmp_path) as bench:
-        assert await value_of(bench, "log.retention.ms") == ("604800000", "DEFAULT_CONFIG")
+        assert refusal.value.fields["name"] == "retention.ms"
 
 
 def run(bench: ServiceBench, *arguments: str) -> Any:
@@ -311,7 +299,7 @@ async def test_every_number_of_the_server_may_be_as_large_as_it_likes(tmp_path: 
             continue
         for text in (str(INT_MAX), str(LONG_MAX)):
             with suppress(InvalidConfigError):
-                BrokerConfig.of({name: text})
+                BrokerConfig.from_overrides({name: text})
                 largest[name] = text
     assert len(largest) == 30
     dynamic = {name: text for name, text in largest.items() if not BROKER_KEYS[name].is_read_only}

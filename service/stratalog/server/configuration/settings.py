@@ -144,7 +144,7 @@ class ServerSettings:
             value = getattr(self, one.name)
             if isinstance(value, int):
                 _require(one.name, value, 0 if one.name in MAY_BE_ZERO else 1)
-        BrokerConfig.of(self.config)
+        BrokerConfig.from_overrides(self.config)
         if self.max_silence_ms:
             _require("max_silence_ms", self.max_silence_ms, self.head_refresh_ms + 1)
         _require("max_request_memory_bytes", self.max_request_memory_bytes, 2 * self.max_request_bytes)
