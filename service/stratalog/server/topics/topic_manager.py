@@ -8,8 +8,9 @@ decides, the rest follows.
 
 Anybody may change the catalog: a tool, a former owner that has not noticed yet, or a commit of our own whose
 outcome stayed unknown. So `follow_catalog` runs with every look at the heads, and before anything is deleted
-by a configuration: what the catalog says is deleted is withdrawn, what it has and is not hosted is opened,
-and the logs of a topic that was altered, or whose defaults were, go by its new configuration. A topic that it
+by a configuration: the server's configuration is followed, what the catalog says is deleted is withdrawn,
+what it has and is not hosted is opened, and the logs of a topic that was altered, or whose defaults were, go
+by its new configuration. A topic that it
 does not know is kept: absent is not deleted. An owner that was replaced changes nothing: the heads are read
 right before the catalog is changed.
 

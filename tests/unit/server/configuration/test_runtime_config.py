@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from random import Random
 
 import pytest
@@ -225,6 +226,27 @@ def test_an_alteration_without_an_answer_is_followed_if_it_landed(machine: Machi
     landed = {} if fault is Fault.FAILS else {"log.retention.ms": "5"}
     assert runtime.layers.dynamic == machine.stored() == landed
     assert machine.opened().layers.dynamic == landed
+
+
+def test_a_look_at_the_catalog_never_waits_for_an_alteration(machine: Machine) -> None:
+    runtime = machine.opened()
+    found: list[bool] = []
+
+    class Looking(Noted):
+        def apply(self, config: BrokerConfig) -> None:
+            machine.alter_elsewhere(log_retention_ms="7")
+            thread = threading.Thread(target=runtime.follow, daemon=True)
+            thread.start()
+            thread.join(20)
+            found.append(thread.is_alive() or runtime.is_as(machine.catalog.state()))
+
+    looking = Looking()
+    runtime.add(looking)
+    runtime.alter(set_to(log_retention_ms="5"))
+    assert (found, runtime.topic_defaults.retention_ms) == ([False], 5)
+    looking.apply = machine.noted.apply  # type: ignore[method-assign]  # one look is enough
+    runtime.follow()
+    assert runtime.topic_defaults.retention_ms == 7
 
 
 def test_cordons_stay_on_the_machine(machine: Machine) -> None:
