@@ -137,7 +137,7 @@ class BrokerKey:
         return Fallback(self.name, 1), *self.fallbacks
 
 
-_TOPIC_DEFAULTS = {
+BROKER_KEY_OF_TOPIC_KEY: Mapping[str, str] = {
     "cleanup.policy": "log.cleanup.policy",
     "compression.gzip.level": "compression.gzip.level",
     "compression.lz4.level": "compression.lz4.level",
@@ -239,7 +239,7 @@ def _table() -> Mapping[str, BrokerKey]:
         ",".join,
     )
     keys = [
-        *(_topic_default(topic_name, name) for topic_name, name in _TOPIC_DEFAULTS.items()),
+        *(_topic_default(topic_name, name) for topic_name, name in BROKER_KEY_OF_TOPIC_KEY.items()),
         _coarser(_retention_key("log.retention.minutes", INT_MAX), None),
         _coarser(_retention_key("log.retention.hours", INT_MAX), "168"),
         _coarser(number_key("log.roll.hours", 1, INT_MAX), "168"),
@@ -274,8 +274,6 @@ def _table() -> Mapping[str, BrokerKey]:
 
 BROKER_KEYS = _table()
 """All keys by name, sorted."""
-
-BROKER_KEY_OF_TOPIC_KEY: Mapping[str, str] = MappingProxyType(_TOPIC_DEFAULTS)
 
 _REFUSED = {
     "log.dir": "the directories are given by --data-dir and --log-dir",

@@ -35,7 +35,7 @@ def harness() -> MetadataHarness:
     return MetadataHarness()
 
 
-def test_a_topic_and_what_it_gets(harness: MetadataHarness) -> None:
+def test_a_new_topic_has_an_id_and_a_hash_key(harness: MetadataHarness) -> None:
     catalog = harness.catalog()
     entry = catalog.create("orders", 3, {"cleanup.policy": "compact"})
     assert (entry.name, entry.partition_count, dict(entry.config)) == (
@@ -74,7 +74,7 @@ def test_the_hash_key_is_a_secret(harness: MetadataHarness) -> None:
     assert "c2VjcmV0" not in str(caught.value)
 
 
-def test_a_name_is_one_topics(harness: MetadataHarness) -> None:
+def test_no_two_topics_share_a_name(harness: MetadataHarness) -> None:
     catalog = harness.catalog()
     first = catalog.create("orders", 1)
     with pytest.raises(TopicAlreadyExistsError):
@@ -148,7 +148,7 @@ def test_partitions_only_grow(harness: MetadataHarness) -> None:
             catalog.create("other", count)
 
 
-def test_topics_that_are_not_there(harness: MetadataHarness) -> None:
+def test_unknown_and_deleted_topics_are_refused(harness: MetadataHarness) -> None:
     catalog = harness.catalog()
     gone = catalog.create("orders", 1)
     catalog.delete(gone.topic_id)

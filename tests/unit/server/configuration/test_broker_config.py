@@ -92,7 +92,7 @@ def test_defaults_are_kafkas() -> None:
     assert BrokerConfig().topic_defaults == LogConfig()
 
 
-def test_what_may_change_is_what_kafka_lets_change() -> None:
+def test_the_same_keys_may_change_as_in_kafka() -> None:
     read_only = {name for name, key in BROKER_KEYS.items() if key.update_mode is UpdateMode.READ_ONLY}
     assert read_only == KAFKA_READ_ONLY
 
@@ -118,7 +118,7 @@ def is_taken(name: str, text: str) -> bool:
     return True
 
 
-def test_the_strongest_source_wins_and_all_are_told() -> None:
+def test_the_strongest_source_wins_and_all_are_described() -> None:
     layers = ConfigLayers({"log.segment.bytes": "2048"}, {"log.segment.bytes": "4096"})
     config = layers.resolve()
     assert config.topic_defaults.segment_bytes == 4096
@@ -167,7 +167,7 @@ def test_rolls_have_hours_and_milliseconds() -> None:
     assert (config.topic_defaults.segment_ms, config.topic_defaults.segment_jitter_ms) == (3_600_000, 3)
 
 
-def test_what_is_not_set_and_has_no_default_is_nothing() -> None:
+def test_a_key_without_setting_and_default_has_no_value() -> None:
     entry = ConfigLayers({}, {}).entry("log.retention.minutes")
     assert (entry.value, entry.synonyms, entry.source) == (None, (), ConfigSource.DEFAULT)
 

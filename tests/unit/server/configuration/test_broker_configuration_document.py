@@ -1,4 +1,4 @@
-"""What docs/broker_configuration.md says is what the code does."""
+"""docs/broker_configuration.md agrees with the code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS: list[tuple[str, str, str, str]] = re.findall(
 )
 
 
-def test_every_key_is_there_with_its_default_and_when_it_may_change() -> None:
+def test_the_table_has_every_key_with_default_and_update_mode() -> None:
     assert [name for name, _, _, _ in ROWS] == list(BROKER_KEYS)
     for name, default, allowed, update_mode in ROWS:
         key = BROKER_KEYS[name]
@@ -29,7 +29,7 @@ def test_every_key_is_there_with_its_default_and_when_it_may_change() -> None:
 
 
 @pytest.mark.parametrize(("name", "allowed"), [(name, allowed) for name, _, allowed, _ in ROWS])
-def test_what_a_key_takes_is_what_its_error_says(name: str, allowed: str) -> None:
+def test_the_values_of_a_key_are_those_of_its_error(name: str, allowed: str) -> None:
     with pytest.raises(InvalidConfigError) as failure:
         BrokerConfig.from_overrides({name: "no such value"})
     assert failure.value.fields == {"name": name, "value": "no such value", "allowed": allowed}

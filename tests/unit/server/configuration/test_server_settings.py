@@ -1,4 +1,4 @@
-"""Settings are checked once, where they come in."""
+"""The settings of a start are checked once, at the edge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_directory_with_odd_characters_is_quoted() -> None:
     assert default_store_url("/a b/c#d") == "file:///a%20b/c%23d.store"
 
 
-def test_a_store_that_is_named_wins() -> None:
+def test_a_named_store_wins() -> None:
     assert ServerSettings(data_dir="d", store_url="s3://bucket/p").effective_store_url == "s3://bucket/p"
 
 
