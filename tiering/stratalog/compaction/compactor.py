@@ -110,7 +110,8 @@ class Compactor:
 
         `topics` limits the reasons for jobs to these, by name; each of them is then compacted whether it pays
         or not. `left_alone` are not touched, for the reasons given. Jobs that fail are reported, not raised.
-        Raises UnknownTopicOrPartitionError for a name that is not in the catalog, StoreError where metadata
+        Raises UnknownTopicOrPartitionError for a name that is not in the catalog, InvalidConfigError if this
+        version refuses the server's configuration in the catalog, StoreError where metadata
         cannot be read, OSError where the spool directory cannot be used, StoppingError where the store says
         so: jobs that were committed stay, the one that was running has not happened.
         """
