@@ -56,12 +56,12 @@ def bytes_from_json(value: JsonValue, field: str) -> bytes | None:
     raise InvalidRequestError(f'{field} must be a string, null, or {{"base64": "…"}}')
 
 
-def document_of(partition: int, record: Record) -> dict[str, JsonValue]:
-    """What is in the line of a record."""
+def record_fields(record: Record, **place: JsonValue) -> dict[str, JsonValue]:
+    """The fields of a record's line; `place` says where it is, such as its partition."""
     return {
         "key": bytes_to_json(record.key),
         "value": bytes_to_json(record.value),
-        "partition": partition,
+        **place,
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
         "headers": [{"key": name, "value": bytes_to_json(value)} for name, value in record.headers],
@@ -70,7 +70,7 @@ def document_of(partition: int, record: Record) -> dict[str, JsonValue]:
 
 def line_of(partition: int, record: Record) -> str:
     """One JSON line, without its end."""
-    return json.dumps(document_of(partition, record), ensure_ascii=False)
+    return json.dumps(record_fields(record, partition=partition), ensure_ascii=False)
 
 
 def parse_line(line: str) -> InputRecord:

@@ -16,7 +16,7 @@ from stratalog.cli.isolation_option import isolation_option
 from stratalog.cli.json_pieces import json_pieces
 from stratalog.cli.left_out import LeftOut
 from stratalog.cli.output import counted
-from stratalog.cli.record_json import document_of, line_of
+from stratalog.cli.record_json import line_of, record_fields
 from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.retry import RetryPolicy
@@ -139,7 +139,7 @@ class _Printer:
 
 
 def _json_line(partition: int, record: Record) -> Iterator[bytes]:
-    for piece in json_pieces(document_of(partition, record)):
+    for piece in json_pieces(record_fields(record, partition=partition)):
         yield piece.encode()
     yield b"\n"
 

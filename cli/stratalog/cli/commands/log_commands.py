@@ -24,7 +24,7 @@ _COLUMNS = (
 )
 _COMMANDS = {
     "dump": (
-        "log_dump.log_dump_command:dump",
+        "log_dump.dump_command:dump",
         "Print what the files of a log hold; needs no server.",
     ),
     "offsets": (
