@@ -25,8 +25,8 @@ from stratalog.server.configuration.broker_config_file import BrokerConfigFile
 from stratalog.server.configuration.held_config import HELD_CONFIG
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
-from stratalog.server.partitions.partition_host import PartitionHost
-from stratalog.server.storage_engine import StorageEngineBuilder
+from stratalog.server.partitions.partition_opener import PartitionHost
+from stratalog.server.storage_engine import EngineSeams, StorageEngineBuilder
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
@@ -57,17 +57,16 @@ class Machine:
         self.count += 1
         settings = ServerSettings(data_dir=directories[0], log_dirs=directories[1:])
         runtime = RuntimeConfig.open(disk, directories, {"log.retention.ms": "5"}, 1 << 25)
-        builder = StorageEngineBuilder(
-            disk,
-            store,
-            self.clock,
-            ManualScheduler(self.clock),
-            ManualScheduler(self.clock),
-            SequentialIds(self.count),
-            StopSignal(),
-            settings,
-            runtime,
+        seams = EngineSeams(
+            filesystem=disk,
+            store=store,
+            clock=self.clock,
+            scheduler=ManualScheduler(self.clock),
+            long_scheduler=ManualScheduler(self.clock),
+            ids=SequentialIds(self.count),
+            stop=StopSignal(),
         )
+        builder = StorageEngineBuilder(seams, settings, runtime)
         with ThreadPoolExecutor(1) as executor:
             # No partition is opened, so none needs a host.
             builder.open(cast("PartitionHost", None), lambda _: executor, lambda: None).close()

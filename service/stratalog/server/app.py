@@ -31,21 +31,18 @@ from stratalog.base.randomness import IdGenerator, SystemIdGenerator
 from stratalog.manager.log_manager import LogManager
 from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.server.background_tasks import start_background_tasks
-from stratalog.server.configuration.config_manager import ConfigManager
+from stratalog.server.background.background_tasks import start_background_tasks
+from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings, listen_address
-from stratalog.server.interpreter_lock import share_interpreter_lock
-from stratalog.server.memory_tuning import keep_freed_memory
-from stratalog.server.metrics import ServerMetrics
-from stratalog.server.metrics_endpoint import MetricsEndpoint
-from stratalog.server.partitions.partition_host import PartitionHost
+from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
+from stratalog.server.partitions.partition_opener import PartitionHost
+from stratalog.server.process_tuning import keep_freed_memory, share_interpreter_lock
 from stratalog.server.rpc.admin_servicer import AdminServicer
 from stratalog.server.rpc.closing import Closing
 from stratalog.server.rpc.log_servicer import LogServicer
 from stratalog.server.rpc.request_memory import RequestMemory
-from stratalog.server.storage_engine import StorageEngine, StorageEngineBuilder
-from stratalog.server.thread_scheduler import ThreadScheduler
+from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
 
@@ -141,7 +138,7 @@ class Server:
             await asyncio.to_thread(self._close_threads)
             raise
         self._engine = engine
-        self._metrics.cleaning, self._metrics.tiers = engine.cleaning, engine.tiers
+        self._metrics.cleaning, self._metrics.local_retention = engine.cleaning, engine.local_retention
         self._metrics.registry, self._metrics.runtime = engine.registry, engine.runtime
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings, runtime.current)
@@ -151,17 +148,16 @@ class Server:
         await self._report(is_serving=True)
 
     async def _open_engine(self, loop: asyncio.AbstractEventLoop, runtime: RuntimeConfig) -> StorageEngine:
-        builder = StorageEngineBuilder(
-            self._filesystem,
-            self._store,
-            self._clock,
-            self._scheduler,
-            self._long_scheduler,
-            self._ids,
-            self._closing.stop,
-            self.settings,
-            runtime,
+        seams = EngineSeams(
+            filesystem=self._filesystem,
+            store=self._store,
+            clock=self._clock,
+            scheduler=self._scheduler,
+            long_scheduler=self._long_scheduler,
+            ids=self._ids,
+            stop=self._closing.stop,
         )
+        builder = StorageEngineBuilder(seams, self.settings, runtime)
         hosts = PartitionHost(loop, self._pools.append)
         return await self._pools.task(
             lambda: builder.open(
@@ -217,16 +213,7 @@ class Server:
             self.fetch_memory,
             self.settings,
         )
-        admin_servicer = AdminServicer(
-            engine.registry,
-            engine.topics,
-            engine.tiers,
-            engine.status,
-            ConfigManager(engine.registry, engine.topics, engine.runtime),
-            engine.directories,
-            engine.cleaning.workers,
-            self._pools,
-        )
+        admin_servicer = AdminServicer(engine, self._pools)
         log_handlers = grpc.method_handlers_generic_handler(LOG_SERVICE, log_servicer.method_handlers())
         self._grpc.add_generic_rpc_handlers((log_handlers,))
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin_servicer, self._grpc)

@@ -10,19 +10,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from prometheus_client import start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.registry import Collector, CollectorRegistry
 
+from stratalog.base.errors import InvalidConfigError
 from stratalog.cleaner.cleaner_stats import CleanerStats
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.record.native.cleaned_batches import NO_HORIZON
+from stratalog.server.background.local_cleaning import LocalCleaning
+from stratalog.server.background.local_retention import LocalRetention
+from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.configuration.runtime_config import RuntimeConfig
+from stratalog.server.configuration.settings import listen_address
 from stratalog.server.partitions.partition_registry import PartitionRegistry
-from stratalog.server.thread_scheduler import ThreadScheduler
-from stratalog.server.topics.local_cleaning import LocalCleaning
-from stratalog.server.topics.tier_manager import TierManager
 
 PREFIX = "stratalog_"
 _DIRECTORY = "log_directory"
@@ -34,7 +37,7 @@ class ServerMetrics(Collector):
     def __init__(self) -> None:
         self.logs: LogManager | None = None
         self.cleaning: LocalCleaning | None = None
-        self.tiers: TierManager | None = None
+        self.local_retention: LocalRetention | None = None
         self.registry: PartitionRegistry | None = None
         self.runtime: RuntimeConfig | None = None
         self.schedulers: tuple[ThreadScheduler, ...] = ()
@@ -67,12 +70,11 @@ class ServerMetrics(Collector):
             yield from _of_cleaner(
                 self.cleaning.workers.stats(), () if self.logs is None else self.logs.data_dirs
             )
-        if self.cleaning is not None and self.tiers is not None:
-            deleted_count = self.tiers.deleted_segment_count + self.cleaning.workers.deleted_segment_count
+        if self.local_retention is not None:
             yield _counter(
                 "log_retention_deleted_segments",
                 "Local segments that retention has dropped, of tiered and other topics.",
-                deleted_count,
+                self.local_retention.deleted_segment_count,
             )
 
 
@@ -220,3 +222,30 @@ def _by_directory(name: str, text: str, values: dict[str, int]) -> Metric:
     for path, value in values.items():
         family.add_metric([path], value)
     return family
+
+
+class MetricsEndpoint:
+    """Used by one thread; open from its beginning to `close`."""
+
+    def __init__(self, listen: str, collector: Collector) -> None:
+        """Raises InvalidConfigError where the address cannot be had."""
+        registry = CollectorRegistry()
+        registry.register(collector)
+        host, port = listen_address(listen, "metrics-listen")
+        try:
+            self._server, self._thread = start_http_server(port, host.strip("[]"), registry)
+        except OSError as error:
+            raise InvalidConfigError(
+                "cannot listen there for metrics; stop the process that has the port, or choose another"
+                " address",
+                name="metrics-listen",
+                value=listen,
+                reason=error.strerror or str(error),
+            ) from None
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        """Nobody is answered any more when this returns."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -26,9 +26,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from stratalog.base.clock import Clock
@@ -62,59 +63,56 @@ from stratalog.remote.tier.remote_log_manager import RemoteLogManager, RemoteLog
 from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.remote.tier.retention import RemoteRetention
 from stratalog.segment.open_files import max_open_below
+from stratalog.server.background.confirmed_topics import ConfirmedTopics
+from stratalog.server.background.local_cleaning import LocalCleaning
+from stratalog.server.background.local_retention import LocalRetention
+from stratalog.server.background.scratch_space import ScratchSpace
+from stratalog.server.background.tier_manager import ShardTier, TierManager
 from stratalog.server.configuration.held_config import tell_of_held
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.log_directory_manager import LogDirectoryManager, cordoned_of
-from stratalog.server.partitions.partition_host import PartitionHost
-from stratalog.server.partitions.partition_opener import PartitionOpener
+from stratalog.server.partitions.partition_opener import PartitionHost, PartitionOpener
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
-from stratalog.server.scratch_space import ScratchSpace
-from stratalog.server.store_wait import tell_of_waiting
-from stratalog.server.topics.confirmed_topics import ConfirmedTopics
-from stratalog.server.topics.local_cleaning import LocalCleaning
-from stratalog.server.topics.tier_manager import ShardTier, TierManager
-from stratalog.server.topics.tier_status import TierStatusReporter
+from stratalog.server.topics.topic_host import TopicHost
 from stratalog.server.topics.topic_manager import TopicManager
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSeams:
+    """The outside world of an engine: disk, store, time, threads and chance."""
+
+    filesystem: FileSystem
+    store: ObjectStore
+    clock: Clock
+    scheduler: Scheduler
+    long_scheduler: Scheduler
+    """Has a thread for each clean and each move of local logs, however many run."""
+    ids: IdGenerator
+    stop: StopSignal
+    """Ends long work that a later pass repeats: uploads, compactions, the collector."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageEngine:
-    """Thread-safe once open; `open` and `close` are for one caller. Owns no threads."""
+    """The open components. Thread-safe; `end_long_work` and `close` are for one caller. Owns no threads."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        logs: LogManager,
-        catalog: Catalog,
-        shards: ShardSet,
-        registry: PartitionRegistry,
-        topics: TopicManager,
-        tiers: TierManager,
-        status: TierStatusReporter,
-        runtime: RuntimeConfig,
-        cleaning: LocalCleaning,
-        directories: LogDirectoryManager,
-    ) -> None:
-        """Use `open`."""
-        self.runtime = runtime
-        self.cleaning = cleaning
-        self.directories = directories
-        self.store = store
-        self.logs = logs
-        self.catalog = catalog
-        self.shards = shards
-        self.registry = registry
-        self.topics = topics
-        self.tiers = tiers
-        self.status = status
-
-    @property
-    def store_url(self) -> str:
-        return self.store.url
+    store: ObjectStore
+    identity: StoreIdentity
+    logs: LogManager
+    catalog: Catalog
+    shards: ShardSet
+    registry: PartitionRegistry
+    topics: TopicManager
+    tiers: TierManager
+    runtime: RuntimeConfig
+    cleaning: LocalCleaning
+    local_retention: LocalRetention
+    directories: LogDirectoryManager
 
     def end_long_work(self) -> None:
         """End cleans and moves, which have a thread for as long as they take; they go on after a restart."""
@@ -134,27 +132,11 @@ class StorageEngine:
 class StorageEngineBuilder:
     """Opens an engine. One use; belongs to one thread."""
 
-    def __init__(
-        self,
-        filesystem: FileSystem,
-        store: ObjectStore,
-        clock: Clock,
-        scheduler: Scheduler,
-        long_scheduler: Scheduler,
-        ids: IdGenerator,
-        stop: StopSignal,
-        settings: ServerSettings,
-        runtime: RuntimeConfig,
-    ) -> None:
-        """`stop` ends what takes long and can be made up for: uploads, compactions, the collector.
-        `long_scheduler` has a thread for each clean and each move of local logs, however many run."""
-        self._stop = stop
-        self._long_scheduler = long_scheduler
-        self._filesystem = filesystem
-        self._store = store
-        self._clock = clock
-        self._scheduler = scheduler
-        self._ids = ids
+    def __init__(self, seams: EngineSeams, settings: ServerSettings, runtime: RuntimeConfig) -> None:
+        self._seams = seams
+        self._store = seams.store
+        self._clock = seams.clock
+        self._ids = seams.ids
         self._random = system_random()
         self._settings = settings
         self._runtime = runtime
@@ -189,11 +171,11 @@ class StorageEngineBuilder:
                 file_delete_delay_ms=config.topic_defaults.file_delete_delay_ms,
             )
             logs = LogManager.open(
-                self._filesystem, self._clock, self._scheduler, self._ids, settings, on_all_failed
+                self._seams.filesystem, self._clock, self._seams.scheduler, self._ids, settings, on_all_failed
             )
             undo.callback(logs.close)
             on_logs(logs)
-            with tell_of_waiting(self._scheduler, self._clock, self._store.url):
+            with tell_of_waiting(self._seams.scheduler, self._clock, self._store.url):
                 identity = self._open_identity(logs)
                 require_conditional_writes(self._store, self._ids)
                 catalog, shards = self._open_metadata(logs, identity)
@@ -291,45 +273,36 @@ class StorageEngineBuilder:
     ) -> StorageEngine:
         readers = {tier.shard: RemoteReader(self._store, tier.shard.metadata) for tier in tiers}
         shards = ShardSet([tier.shard for tier in tiers])
+        opener = PartitionOpener(
+            self._clock, shards, logs, lambda log, shard: host.host(log, shard, readers[shard]), opening
+        )
         topics = TopicManager(
             self._ids,
             catalog,
             shards,
-            logs,
-            self._registry,
-            PartitionOpener(
-                self._clock,
-                shards,
-                logs,
-                lambda log, shard: host.host(log, shard, readers[shard]),
-                opening,
-            ),
+            TopicHost(logs, shards, self._registry, opener, self._runtime),
             self._settings,
-            self._runtime,
         )
         confirmed = ConfirmedTopics(self._clock, topics)
         cleaning = LocalCleaning(
-            self._clock, self._long_scheduler, self._ids, logs, shards, confirmed, self._runtime.current
+            self._clock, self._seams.long_scheduler, self._ids, logs, shards, confirmed, self._runtime.current
         )
-        directories = LogDirectoryManager(self._long_scheduler, logs, self._registry, self._runtime)
+        directories = LogDirectoryManager(self._seams.long_scheduler, logs, self._registry, self._runtime)
         for reconfigurable in (directories, cleaning, topics):
             self._runtime.add(reconfigurable)
-        manager = TierManager(
-            self._clock, catalog, tiers, self._registry, topics, logs, cleaning.workers, confirmed
-        )
-        status = TierStatusReporter(self._store.url, identity, catalog, shards, self._registry, manager)
         return StorageEngine(
-            self._store,
-            logs,
-            catalog,
-            shards,
-            self._registry,
-            topics,
-            manager,
-            status,
-            self._runtime,
-            cleaning,
-            directories,
+            store=self._store,
+            identity=identity,
+            logs=logs,
+            catalog=catalog,
+            shards=shards,
+            registry=self._registry,
+            topics=topics,
+            tiers=TierManager(self._clock, catalog, tiers, self._registry, topics),
+            runtime=self._runtime,
+            cleaning=cleaning,
+            local_retention=LocalRetention(self._registry, logs, cleaning.workers, confirmed),
+            directories=directories,
         )
 
     def _claim_shards(
@@ -365,7 +338,7 @@ class StorageEngineBuilder:
         number = f"{shard.metadata.layout.shard:04d}"
         scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
         in_data_dir = f"{self._data_dir}/scratch/{number}"
-        store = StoppableObjectStore(self._store, self._stop)
+        store = StoppableObjectStore(self._store, self._seams.stop)
         writer = ObjectWriterSettings(spool_directory=f"{in_data_dir}/upload")
         uploader = RemoteLogManager(
             logs.filesystem,
@@ -373,7 +346,7 @@ class StorageEngineBuilder:
             self._clock,
             shard.metadata,
             identity.store_id,
-            self._stop,
+            self._seams.stop,
             RemoteLogManagerSettings(writer=writer),
             lambda: scratch.place(f"{number}/upload"),
         )
@@ -443,3 +416,23 @@ def _highest_epochs(logs: LogManager, shard_count: int) -> dict[int, int]:
         shard = shard_of(tip, shard_count)
         highest[shard] = max(epoch, highest.get(shard, epoch))
     return highest
+
+
+REPORT_PERIOD_MS = 5_000
+
+
+@contextmanager
+def tell_of_waiting(scheduler: Scheduler, clock: Clock, store_url: str) -> Generator[None]:
+    """While the block runs, a warning every five seconds."""
+    begin_s = clock.monotonic_s()
+
+    def tell() -> None:
+        logger.warning(
+            "still waiting for the store after %.0f s, store=`%s`", clock.monotonic_s() - begin_s, store_url
+        )
+
+    telling = scheduler.every("tell of waiting", tell, REPORT_PERIOD_MS, delay_ms=REPORT_PERIOD_MS)
+    try:
+        yield
+    finally:
+        telling.cancel()

@@ -83,7 +83,7 @@ async def test_deleted_records_of_a_compacted_topic_go(tmp_path: Path) -> None:
         await admin.create_topic("t", 1, COMPACTED)
         await fill(bench)
         assert await admin.delete_records("t", 0, 5) == 5
-        await asyncio.to_thread(bench.server.engine.tiers.local_retention_pass)
+        await asyncio.to_thread(bench.server.engine.local_retention.run)
         [log] = await admin.describe_log("t")
         assert (log.log_start_offset, log.local_log_start_offset, log.segments[0].base_offset) == (5, 5, 5)
         assert await asyncio.to_thread(bench.server.engine.cleaning.workers.clean_filthiest)
@@ -137,10 +137,10 @@ async def test_while_the_catalog_cannot_be_read_nothing_is_cleaned(tmp_path: Pat
         await bench.client.admin.create_topic("t", 1, COMPACTED)
         await fill(bench)
         is_away = True
-        await asyncio.to_thread(engine.tiers.local_retention_pass)
+        await asyncio.to_thread(engine.local_retention.run)
         assert not await asyncio.to_thread(engine.cleaning.workers.clean_filthiest)
         is_away = False
-        await asyncio.to_thread(engine.tiers.local_retention_pass)
+        await asyncio.to_thread(engine.local_retention.run)
         assert await asyncio.to_thread(engine.cleaning.workers.clean_filthiest)
         assert (await bench.client.admin.cleaner_status()).uncleanable == []
 

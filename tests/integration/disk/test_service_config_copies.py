@@ -46,7 +46,7 @@ async def retention_of(bench: ServiceBench) -> str:
 
 async def starts_after_retention(bench: ServiceBench) -> dict[int, int]:
     """Where the partitions that are served start, after retention has run; all their records are old."""
-    bench.server.engine.tiers.local_retention_pass()
+    bench.server.engine.local_retention.run()
     [topic] = await bench.client.admin.describe_topics(["t"])
     offline = {one.partition for one in topic.offline_partitions}
     served = [number for number in range(2) if number not in offline]

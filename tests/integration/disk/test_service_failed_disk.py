@@ -220,7 +220,7 @@ async def test_passes_over_a_disk_that_has_failed_say_nothing(
         for work in (
             engine.tiers.upload_pass,
             engine.tiers.remote_retention_pass,
-            engine.tiers.local_retention_pass,
+            engine.local_retention.run,
             engine.logs.tasks.flush_old,
             engine.logs.tasks.checkpoint_recovery_points,
             engine.logs.tasks.checkpoint_starts,

@@ -48,9 +48,9 @@ async def fill(bench: ServiceBench, topic: str = "t", **config: str) -> None:
 
 async def start_after_retention(bench: ServiceBench, topic: str = "t") -> int:
     """Where the topic's only partition starts, once everything that deletes has run."""
-    tiers = bench.server.engine.tiers
-    tiers.remote_retention_pass()
-    tiers.local_retention_pass()
+    engine = bench.server.engine
+    engine.tiers.remote_retention_pass()
+    engine.local_retention.run()
     return (await bench.client.earliest(topic))[TopicPartition(topic, 0)]
 
 

@@ -33,7 +33,7 @@ async def require_offline(bench: ServiceBench, topic: str, config: dict[str, str
         with pytest.raises(UnsupportedOperationError, match="does not take its topic's configuration"):
             await call
     for work in (
-        engine.tiers.local_retention_pass,
+        engine.local_retention.run,
         engine.tiers.remote_retention_pass,
         engine.tiers.refresh_pass,
     ):

@@ -92,7 +92,7 @@ def kafka(
     if topic_id is not None and len(topics) > 1:
         raise click.UsageError("--topic-id goes with one topic")
     from stratalog.migration.log_export import LogExport
-    from stratalog.server.thread_scheduler import ThreadScheduler
+    from stratalog.server.background.thread_scheduler import ThreadScheduler
 
     scheduler = ThreadScheduler(1)
     try:

@@ -88,8 +88,8 @@ def kafka(
     """
     from stratalog.migration.topic_importer import ImportSettings, TopicImporter
     from stratalog.objectstore.open_store import open_store
+    from stratalog.server.background.thread_scheduler import ThreadScheduler
     from stratalog.server.configuration.settings import default_store_url
-    from stratalog.server.thread_scheduler import ThreadScheduler
 
     filesystem, clock, ids = PosixFileSystem(), SystemClock(), SystemIdGenerator()
     settings = ImportSettings(

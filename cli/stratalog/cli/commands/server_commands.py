@@ -175,5 +175,5 @@ def _announce(server: Server) -> None:
     """
     host = server.settings.listen.rpartition(":")[0]
     click.echo(
-        f"stratalog serves {host}:{server.port} from {server.settings.data_dir} and {server.engine.store_url}"
+        f"stratalog serves {host}:{server.port} from {server.settings.data_dir} and {server.engine.store.url}"
     )

@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
-from stratalog.base.errors import DataDirectoryError, LogStoreError
+from stratalog.base.errors import DataDirectoryError, LogStoreError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append.append_info import AppendInfo
+from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
 from stratalog.server.append.pending_append import Appended, PendingAppend, SessionBrokenError
-from stratalog.server.append.transaction_refusal import refuse_transaction
 
 logger = logging.getLogger(__name__)
 
@@ -220,3 +221,21 @@ def _as_engine_error(error: BaseException) -> Exception:
             path=error.filename or "",
         )
     return error if isinstance(error, Exception) else RuntimeError(str(error))
+
+
+_ATTRIBUTES = struct.Struct(">h")
+
+
+def refuse_transaction(batches: Buffer) -> None:
+    """Raise UnsupportedOperationError for a transactional producer's request.
+
+    It has one batch only, so nothing behind the first one is looked at; whether the bytes are a batch at all
+    is for the log to say.
+    """
+    if len(batches) < HEADER_SIZE or batches[MAGIC_POSITION] != MAGIC:
+        return
+    (attributes,) = _ATTRIBUTES.unpack_from(batches, ATTRIBUTES_POSITION)
+    if attributes & TRANSACTIONAL_BIT:
+        raise UnsupportedOperationError(
+            "transactional producers are not supported yet; send without a transaction"
+        )

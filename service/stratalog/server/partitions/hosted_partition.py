@@ -24,7 +24,7 @@ from stratalog.server.fetch.fetch_cursor import Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.rpc.unknown_topic import unknown_topic
+from stratalog.server.partitions.unknown_topic import unknown_topic
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,9 @@ and is found so by the next try.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
 from functools import partial
@@ -27,13 +29,17 @@ from stratalog.base.errors import (
 from stratalog.base.filesystem import NO_SPACE
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
+from stratalog.log.recovery.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.remote.metadata.ownership.ownership import reconcile_log
+from stratalog.remote.tier.log_restore import restore_log
+from stratalog.remote.tier.remote_reader import RemoteReader
+from stratalog.server.append.partition_writer import PartitionWriter
+from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.partitions.opening_progress import OpeningProgress
 from stratalog.server.partitions.shard_set import ShardSet
 
 logger = logging.getLogger(__name__)
@@ -44,6 +50,31 @@ Host = Callable[[UnifiedLog, HostedShard], HostedPartition]
 """Gives a log its writer and its signal."""
 
 
+class PartitionHost:
+    """Thread-safe: it keeps nothing of what it makes. Its writers use `executor` and answer on `loop`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
+        self._loop = loop
+        self._executor = executor
+
+    def host(self, log: UnifiedLog, shard: HostedShard, reader: RemoteReader) -> HostedPartition:
+        """A partition that is ready to serve: a log that begins at the tiered end has been told what lies
+        below. Touches disk and network; raises StoreError, DataDirectoryError.
+        """
+        restore_log(log, reader)
+        signal = PartitionSignal(self._loop)
+
+        def ensure_heard() -> None:
+            # Of a topic that is not tiered the local disk holds all there is, through any takeover.
+            if log.config.remote_storage_enable:
+                shard.ensure_heard()
+
+        writer = PartitionWriter(
+            self._loop, self._executor, log, shard.leader_epoch, ensure_heard, signal.notify
+        )
+        return HostedPartition(log, shard, reader, writer, signal)
+
+
 class WantedPartition(NamedTuple):
     """A partition to open, and the configuration that its log goes by."""
 
@@ -52,6 +83,47 @@ class WantedPartition(NamedTuple):
     config: LogConfig
     is_new: bool = False
     """Nobody has had the partition before."""
+
+
+REPORT_PERIOD_S = 5.0
+MIB = 1 << 20
+
+
+class OpeningProgress:
+    """Thread-safe: `_lock` guards the counts. One opening."""
+
+    def __init__(self, clock: Clock, log_count: int) -> None:
+        self._clock = clock
+        self._log_count = log_count
+        self._lock = threading.Lock()
+        self._remaining_count = log_count
+        self._walks: dict[TopicPartition, LoadProgress] = {}
+        self._told_s = clock.monotonic_s()
+
+    def walked(self, partition: TopicPartition, progress: LoadProgress) -> None:
+        """The partition's log is being recovered, and is that far."""
+        with self._lock:
+            self._walks[partition] = progress
+            self._tell()
+
+    def finished(self, partition: TopicPartition) -> None:
+        """The partition can be served, or is known to be offline."""
+        with self._lock:
+            self._walks.pop(partition, None)
+            self._remaining_count -= 1
+            assert self._remaining_count >= 0
+            self._tell()
+
+    def _tell(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._remaining_count == 0 or now_s - self._told_s < REPORT_PERIOD_S:
+            return
+        self._told_s = now_s
+        walks = "".join(
+            f"; of {partition} {walk.remaining_segment_count} segments, {walk.remaining_bytes // MIB} MiB"
+            for partition, walk in sorted(self._walks.items())
+        )
+        logger.info("opening logs: %d of %d remain%s", self._remaining_count, self._log_count, walks)
 
 
 class PartitionOpener:

@@ -15,7 +15,7 @@ from uuid import UUID
 from stratalog.log.log_config import LogConfig
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.rpc.unknown_topic import unknown_partition, unknown_topic
+from stratalog.server.partitions.unknown_topic import unknown_partition, unknown_topic
 
 
 @dataclass(frozen=True, slots=True)

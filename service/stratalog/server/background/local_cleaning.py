@@ -14,9 +14,9 @@ from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean, is_cleaned_here
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
+from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.partitions.shard_set import ShardSet
-from stratalog.server.topics.confirmed_topics import ConfirmedTopics
 
 
 class LocalCleaning:

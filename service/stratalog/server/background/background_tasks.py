@@ -33,7 +33,7 @@ def start_background_tasks(
     for name, task, period_ms in tasks:
         scheduler.every(name, _unless_fenced(engine, task), period_ms, delay_ms=period_ms)
     local_tasks: list[tuple[str, Callable[[], None], str]] = [
-        ("local-retention", tiers.local_retention_pass, "log.retention.check.interval.ms"),
+        ("local-retention", engine.local_retention.run, "log.retention.check.interval.ms"),
         ("flush", engine.logs.tasks.flush_old, "log.flush.scheduler.interval.ms"),
         (
             "recovery-point-checkpoint",

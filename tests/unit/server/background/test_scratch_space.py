@@ -11,7 +11,7 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.compaction.scratch import Scratch
 from stratalog.remote.objects.spool import Spool
-from stratalog.server.scratch_space import ScratchSpace
+from stratalog.server.background.scratch_space import ScratchSpace
 from stratalog.testing.full_filesystem import FullFileSystem
 
 LEFT = ("1.data", "1.keys", "1.scratch")

@@ -25,23 +25,20 @@ from stratalog.base.errors import (
     OffsetOutOfRangeError,
     PreconditionFailedError,
 )
-from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import Compactor
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.log_manager import LogManager
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.tier.collector import Collector
 from stratalog.remote.tier.remote_log_manager import RemoteLogManager
 from stratalog.remote.tier.retention import RemoteRetention
 from stratalog.remote.tier.upload_run import UploadCandidate
+from stratalog.server.background.repeated_failures import RepeatedFailures
+from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_registry import PartitionRegistry
-from stratalog.server.scratch_space import scratch_error
-from stratalog.server.topics.confirmed_topics import ConfirmedTopics
-from stratalog.server.topics.repeated_failures import RepeatedFailures
 from stratalog.server.topics.topic_manager import TopicManager
 
 logger = logging.getLogger(__name__)
@@ -108,14 +105,7 @@ class TierManager:
         tiers: Iterable[ShardTier],
         registry: PartitionRegistry,
         topics: TopicManager,
-        logs: LogManager,
-        cleaner: LogCleaner,
-        confirmed: ConfirmedTopics,
     ) -> None:
-        """`cleaner`: does the retention of local logs that are compacted."""
-        self._logs = logs
-        self._cleaner = cleaner
-        self._confirmed = confirmed
         self._clock = clock
         self._catalog = catalog
         self._tiers = tuple(tiers)
@@ -124,10 +114,7 @@ class TierManager:
         self._lock = threading.Lock()
         self._status = UploadStatus(NEVER_MS, "")
         self._upload_failures = RepeatedFailures(logger)
-        self._local_failures = RepeatedFailures(logger)
         self._remote_failures = RepeatedFailures(logger)
-        self.deleted_segment_count = 0
-        """Local segments that `local_retention_pass` has dropped, but for what the cleaner counts."""
 
     @property
     def upload_status(self) -> UploadStatus:
@@ -176,34 +163,6 @@ class TierManager:
             f"a partition could not be uploaded, it is tried again: {failure}"
             for failure in done.failures + done.refusals
         )
-
-    def local_retention_pass(self) -> None:
-        """Delete local segments: of tiered topics what is committed in the object store, by local retention;
-        of others by retention. A failing partition does not stop the rest, and is logged once as long as it
-        fails; those whose disk has failed are left alone.
-
-        What a topic that is not tiered loses is lost, so it is deleted only by a configuration that the
-        catalog has just confirmed; while the store does not answer, these wait.
-        """
-        partitions = [partition for partition in self._partitions(()) if partition.offline() is None]
-        untiered = [partition for partition in partitions if not partition.is_tiered]
-        confirmed = (self._confirmed.follow() if untiered else None) or frozenset()
-        deleted_count = 0
-        failures: list[str] = []
-        for partition in partitions:
-            try:
-                if partition.is_tiered:
-                    deleted_count += partition.log.delete_local_segments()
-                elif partition.topic_id_partition.topic_id in confirmed:
-                    deleted_count += self._logs.tasks.delete_old_segments(partition.log)
-            except (LogStoreError, OSError) as error:
-                failures.append(f"local retention of {partition.topic_partition} failed: {error}")
-        self._local_failures.tell(failures)
-        with self._lock:
-            self.deleted_segment_count += deleted_count
-        self._cleaner.delete_old_segments()
-        for partition in untiered:
-            partition.signal.notify()
 
     def remote_retention_pass(self) -> None:
         """Move the log start of tiered topics as their retention says; of those only that go by what the
