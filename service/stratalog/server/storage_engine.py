@@ -1,11 +1,11 @@
-"""Everything below the servicers, put together: the one place that knows which component gets which.
+"""Assembles all components below the servicers, and opens and closes them in order.
 
 Opening, in this order, because each step protects the next:
 
-1. Lock the data directory. Nobody else writes the local logs from here on.
-2. Read the store's identity, and create it where the data directory belongs to no store yet. A directory that
-   belongs to another store stops here, before anything is written to either. Probe that the store keeps its
-   promise on conditional writes. Read the catalog and the shards' metadata. Write what was altered at run
+1. Lock the data directory. From here on no other process writes the local logs.
+2. Read the store's identity, or create it if the data directory belongs to no store yet. A directory that
+   belongs to another store stops the start here, before anything is written to either. Probe the store's
+   conditional writes. Read the catalog and the shards' metadata. Write what was altered at run
    time to the log directories that do not have it; where they are new, and others have had the store, or
    others have had it since, nobody knows what that is, and nothing may be deleted by it, see `held_config`.
    Bind the data directory to this store, from which time on it is not new.
@@ -14,11 +14,10 @@ Opening, in this order, because each step protects the next:
 4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, leave
    offline what cannot be opened, and publish the topics.
 
-A step that fails undoes the ones before it (the lock is released) and leaves the store as the step left it: a
-claim without a server is harmless.
+A failed step releases the lock and leaves the store as it is: a claim without a server is harmless.
 
-Closing: the caller has stopped all requests and tasks before. The log manager flushes, writes its checkpoints
-and, as the very last thing, the marker of a clean shutdown.
+Closing: the caller has stopped all requests and tasks. The log manager flushes, writes its checkpoints and,
+as its last step, the marker of a clean shutdown.
 """
 
 from __future__ import annotations
@@ -115,13 +114,13 @@ class StorageEngine:
     directories: LogDirectoryManager
 
     def end_long_work(self) -> None:
-        """End cleans and moves, which have a thread for as long as they take; they go on after a restart."""
+        """End running cleans and moves; they continue after a restart."""
         self.cleaning.workers.stop()
         self.logs.moves.close()
 
     def close(self, executor: Executor | None = None) -> None:
-        """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store; logs are
-        closed on the threads of `executor`, beside each other.
+        """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store. Logs close
+        in parallel on the threads of `executor`.
         """
         try:
             self.logs.close(executor)
@@ -152,10 +151,12 @@ class StorageEngineBuilder:
         on_all_failed: Callable[[], None] = lambda: None,
         on_logs: Callable[[LogManager], None] = lambda _: None,
     ) -> StorageEngine:
-        """Open everything, logs on the threads of `opening`, which are asked for by log directory; takes disk
-        and network for as long as recovery needs. `on_all_failed`: the last log directory has gone offline;
-        called under any lock. `on_logs` gets the log manager before a log is opened. Raises
-        DataDirectoryError (in use, bound to another store, or not readable), StoreError.
+        """Open everything. Takes disk and network for as long as recovery needs. Raises DataDirectoryError
+        (in use, bound to another store, or not readable), StoreError.
+
+        `opening` returns the threads that open the logs of a log directory. `on_all_failed` is called, under
+        any lock, when the last log directory goes offline; `on_logs` with the log manager, before it opens a
+        log.
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
@@ -197,8 +198,8 @@ class StorageEngineBuilder:
         return engine
 
     def _open_identity(self, logs: LogManager) -> StoreIdentity:
-        """Only a directory that belongs to no store yet may make one: a wrong URL leaves nothing behind.
-        Raises DataDirectoryError.
+        """Only a directory that belongs to no store yet may create one, so that a wrong URL leaves nothing
+        behind. Raises DataDirectoryError.
         """
         bound_id = logs.bound_store_id
         if bound_id is None:
@@ -206,8 +207,8 @@ class StorageEngineBuilder:
         identity = StoreIdentity.find(self._store)
         if identity is None:
             raise DataDirectoryError(
-                "this data directory belongs to an object store, and there is none here; use that store, or"
-                " another directory",
+                "this data directory belongs to another object store, and this one is empty; use that store,"
+                " or another directory",
                 path=self._data_dir,
                 store_id=bound_id,
                 wanted_store=self._store.url,
@@ -399,7 +400,7 @@ def _is_current(
 
 
 def _require_a_disk(logs: LogManager) -> None:
-    """Raises DataDirectoryError where the last log directory has failed while logs were opened."""
+    """Raises DataDirectoryError if the last log directory failed while logs were opened."""
     found = logs.directories()
     if all(directory.state is DirectoryState.OFFLINE for directory in found):
         raise DataDirectoryError(
@@ -410,7 +411,7 @@ def _require_a_disk(logs: LogManager) -> None:
 
 
 def _highest_epochs(logs: LogManager, shard_count: int) -> dict[int, int]:
-    """By shard, the highest leader epoch that a local log knows: what is appended to it has that or more."""
+    """The highest leader epoch of the local logs, by shard. Appends have that epoch or a higher one."""
     highest: dict[int, int] = {}
     for tip, epoch in logs.found.epochs():
         shard = shard_of(tip, shard_count)
@@ -423,7 +424,7 @@ REPORT_PERIOD_MS = 5_000
 
 @contextmanager
 def tell_of_waiting(scheduler: Scheduler, clock: Clock, store_url: str) -> Generator[None]:
-    """While the block runs, a warning every five seconds."""
+    """Log a warning every five seconds while the block runs, because a silent store is waited for."""
     begin_s = clock.monotonic_s()
 
     def tell() -> None:

@@ -249,5 +249,3 @@ async def test_nothing_is_overwritten_and_nothing_is_left_of_a_failure(tmp_path:
         (tmp_path / "empty").mkdir()
         assert (await run(address, "t", f"{tmp_path}/empty", "--topic-id", str(BROKERS_ID)))[0] == 0
         assert (tmp_path / "empty" / "t-0" / "partition.metadata").exists()
-    await refused("127.0.0.1:1", "t", new)
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith("new")]

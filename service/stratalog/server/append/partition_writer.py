@@ -1,12 +1,11 @@
-"""One writer per partition: appends that arrive together are written together and, where asked for, fsynced
-together.
+"""The writer of a partition: appends that arrive together are written together and fsynced together.
 
-Requests queue up while the writer is busy; a run takes the whole queue, writes it as one group (one
-``writev``), acknowledges those that asked for ``os``, then calls ``flush`` once for all those that asked for
-``disk``. Whatever arrives during the flush is the next group: under load one fsync carries as many requests
-as arrive in its time, and an idle partition acknowledges after one fsync of its own.
+Requests queue up while the writer is busy. A run takes the whole queue, writes it as one group (one
+``writev``), acknowledges the requests at ``os``, then calls ``flush`` once for all requests at ``disk``.
+Requests that arrive during the flush form the next group: under load one fsync serves as many requests as
+arrive in its time, and an idle partition acknowledges after one fsync of its own.
 
-Appends of one session go into separate groups, in order, because a group judges its members one by one and a
+Appends of one session go into separate groups, in order, because a group checks its members one by one and a
 session must stop at its first failure. They still share the flush of the run.
 
 Threads: `submit` is called on the event loop; runs take place on the append pool, one at a time for a
@@ -64,8 +63,8 @@ class PartitionWriter:
         ensure_heard: Callable[[], None] | None,
         on_advance: Callable[[], None],
     ) -> None:
-        """`leader_epoch` returns the epoch to stamp or raises FencedError; `ensure_heard` raises where `disk`
-        may not be acknowledged now (None: it always may); `on_advance` is told of every step ahead.
+        """`leader_epoch` returns the epoch to stamp or raises FencedError. `ensure_heard` raises if
+        `disk` may not be acknowledged now; None means that it always may. `on_advance` follows each append.
         """
         self._loop = loop
         self._executor = executor
@@ -94,7 +93,7 @@ class PartitionWriter:
         try:
             self._write(pending)
         except BaseException as error:
-            # Nothing that waits may wait for ever, whatever went wrong here.
+            # No request may wait for ever, whatever failed here.
             logger.exception("the writer failed unexpectedly")
             self._deliver([(append, _as_engine_error(error)) for append in pending])
         with self._lock:
@@ -161,13 +160,13 @@ class PartitionWriter:
         return outcomes
 
     def _flush(self, waiting: list[tuple[PendingAppend, Appended]]) -> None:
-        """One flush for all of them. A failure is theirs too: what was not fsynced is not acknowledged as
-        `disk`.
+        """Flush once for all of them. A failed flush is their failure: without fsync there is no
+        acknowledgement at `disk`.
         """
         try:
             recovery_point = self._log.flush()
             self._on_advance()
-            # Again, because a process that was stopped in between may have been replaced meanwhile.
+            # Again, because another server may have taken over while this process was suspended.
             if self._ensure_heard is not None:
                 self._ensure_heard()
         except Exception as error:  # noqa: BLE001 - it is the answer of all that wait for the flush
@@ -186,7 +185,7 @@ class PartitionWriter:
 
 
 def _groups(pending: list[PendingAppend]) -> list[list[PendingAppend]]:
-    """Split into runs in which no session appears twice, keeping the order."""
+    """Split into groups in which no session appears twice, keeping the order."""
     groups: list[list[PendingAppend]] = [[]]
     sessions: set[int] = set()
     for append in pending:
@@ -202,7 +201,7 @@ def _groups(pending: list[PendingAppend]) -> list[list[PendingAppend]]:
 def _resolve(outcomes: Sequence[_Outcome]) -> None:
     for append, outcome in outcomes:
         append.give_back_memory()
-        # A caller that has gone away has cancelled its future; its append stands all the same.
+        # A caller that went away has cancelled its future; its append stays.
         if append.future.done():
             continue
         if isinstance(outcome, Exception):
@@ -212,9 +211,7 @@ def _resolve(outcomes: Sequence[_Outcome]) -> None:
 
 
 def _as_engine_error(error: BaseException) -> Exception:
-    """The operating system's refusals (disk full, read-only, input/output error) as an error that says what
-    to do.
-    """
+    """The error to answer with; a refusal of the operating system says what to do."""
     if isinstance(error, OSError):
         return DataDirectoryError(
             "the local disk refused a write, look at its space and health: " + (error.strerror or str(error)),
@@ -227,10 +224,10 @@ _ATTRIBUTES = struct.Struct(">h")
 
 
 def refuse_transaction(batches: Buffer) -> None:
-    """Raise UnsupportedOperationError for a transactional producer's request.
+    """Raise UnsupportedOperationError for a request of a transactional producer.
 
-    It has one batch only, so nothing behind the first one is looked at; whether the bytes are a batch at all
-    is for the log to say.
+    No coordinator here can end a transaction, and an open one holds back the last stable offset, and so the
+    upload, for ever. Such a request has only one batch, so the first one is checked; the log checks its form.
     """
     if len(batches) < HEADER_SIZE or batches[MAGIC_POSITION] != MAGIC:
         return

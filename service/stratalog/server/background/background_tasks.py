@@ -1,4 +1,4 @@
-"""What a server does by itself, and how often. All tasks run on the scheduler's threads; none overlaps
+"""The periodic tasks of a server and their periods. They run on the scheduler's threads; no task overlaps
 itself.
 """
 
@@ -16,8 +16,8 @@ from stratalog.server.storage_engine import StorageEngine
 def start_background_tasks(
     scheduler: Scheduler, engine: StorageEngine, settings: ServerSettings, config: BrokerConfig
 ) -> None:
-    """Schedule everything; closing the scheduler ends it. Each task first waits for one of its periods, those
-    that work on local logs for `log.initial.task.delay.ms`.
+    """Schedule all tasks, until the scheduler closes. Each task first waits for one of its periods; tasks on
+    local logs wait for `log.initial.task.delay.ms`.
     """
     tiers = engine.tiers
     tasks: list[tuple[str, Callable[[], None], int]] = [
@@ -61,9 +61,7 @@ def _compact(engine: StorageEngine) -> None:
 
 
 def _unless_fenced(engine: StorageEngine, task: Callable[[], None]) -> Callable[[], None]:
-    """A server that was replaced does nothing any more, and does not fill its log with saying so. Nor is it a
-    failure to be ended by a stop.
-    """
+    """Wrap `task`: a server that was replaced skips it silently, and a stop that ends it is no failure."""
 
     def run() -> None:
         if engine.shards.is_fenced:

@@ -1,9 +1,8 @@
-"""Which topics go by what the catalog says now: nothing is deleted or compacted by a configuration that is
-out of date.
+"""The topics whose logs have the catalog's current configuration: no outdated one deletes or compacts.
 
-Whoever is about to take something away for good asks before. The catalog is read again, but not more than
-once a second: many small logs are looked at one after the other. Only a topic that it did not have is looked
-for at once.
+Retention and the cleaner ask before they remove records. The catalog is read again, but at most once a
+second, because many small logs are checked one after the other. A topic that the last state did not have
+causes a new read at once.
 """
 
 from __future__ import annotations
@@ -33,16 +32,15 @@ class ConfirmedTopics:
         self._confirmed: frozenset[UUID] | None = None
 
     def follow(self) -> frozenset[UUID] | None:
-        """Follow the catalog as it is now; the ids of the topics whose logs go by it, None where it cannot be
-        read. May take the network for long, and waits for cleans of topics that were altered: not for who
-        cleans.
+        """Follow the current catalog; returns the ids of the topics whose logs have its configuration, or
+        None if the store does not answer. May take the network for long, and waits for cleans of altered
+        topics, so the cleaner must not call it while it cleans.
         """
         with self._lock:
             return self._follow()
 
     def recent(self, topic_ids: Collection[UUID]) -> frozenset[UUID] | None:
-        """As `follow`, or what that said within the last second, unless one of these topics was not in it: it
-        may have come since."""
+        """As `follow`, but returns the result of the last second if it has all of `topic_ids`."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             is_recent = self._read_at_s is not None and now_s - self._read_at_s <= _KEPT_S
@@ -50,7 +48,7 @@ class ConfirmedTopics:
             return self._confirmed if is_recent and is_complete else self._follow()
 
     def had(self, topic_id: UUID) -> bool:
-        """Whether this topic was one of them at the last look. For who cleans, right after one."""
+        """Whether the last result has this topic. The cleaner asks right after `recent`."""
         confirmed = self._confirmed
         return confirmed is not None and topic_id in confirmed
 
