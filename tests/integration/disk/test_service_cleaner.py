@@ -197,7 +197,7 @@ async def test_a_partition_that_cannot_be_cleaned_is_shown_and_reset(tmp_path: P
         assert "t-0" in shown
         segment.write_bytes(intact)
         result = await asyncio.to_thread(run, bench, "cleaner", "reset", "t", "--partition", "0")
-        assert result.output == "t-0 is tried again\n"
+        assert result.output == "cleaning of t-0 is tried again\n"
         await until(lambda: cleaner.stats().clean_count == 1)
         assert (await bench.client.admin.cleaner_status()).uncleanable == []
         result = await asyncio.to_thread(run, bench, "cleaner", "reset", "t", "--partition", "0")
