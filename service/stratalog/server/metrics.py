@@ -67,9 +67,9 @@ class ServerMetrics(Collector):
             yield from _of_logs(self.logs)
             yield from _of_moves(self.logs)
         if self.cleaning is not None:
-            yield from _of_cleaner(
-                self.cleaning.workers.stats(), () if self.logs is None else self.logs.data_dirs
-            )
+            stats = self.cleaning.workers.stats()
+            yield from _of_uncleanable(stats, () if self.logs is None else self.logs.data_dirs)
+            yield from _of_cleaner(stats)
         if self.local_retention is not None:
             yield _counter(
                 "log_retention_deleted_segments",
@@ -156,7 +156,7 @@ def _of_moves(logs: LogManager) -> Iterator[Metric]:
     )
 
 
-def _of_cleaner(stats: CleanerStats, directories: tuple[str, ...]) -> Iterator[Metric]:
+def _of_uncleanable(stats: CleanerStats, directories: tuple[str, ...]) -> Iterator[Metric]:
     uncleanable = {path: stats.uncleanable.get(path) for path in directories}
     yield _by_directory(
         "log_cleaner_manager_uncleanable_partitions_count",
@@ -168,6 +168,9 @@ def _of_cleaner(stats: CleanerStats, directories: tuple[str, ...]) -> Iterator[M
         "Bytes to clean in those partitions.",
         {path: 0 if one is None else one.dirty_bytes for path, one in uncleanable.items()},
     )
+
+
+def _of_cleaner(stats: CleanerStats) -> Iterator[Metric]:
     for name, text, value in (
         (
             "manager_time_since_last_run_ms",

@@ -392,7 +392,7 @@ def as_process(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 def test_a_failure_is_one_line_and_exit_code_one(server: ServerProcess) -> None:
     ended = as_process("consume", "nope", "--server", server.address)
     assert (ended.returncode, ended.stdout) == (1, b"")
-    assert ended.stderr == b"error: this topic does not exist, create it or correct the name topic=`nope`\n"
+    assert ended.stderr == b"error: there is no such topic, create it or correct the name topic=`nope`\n"
 
 
 def test_a_server_that_is_not_there_is_said_in_one_line() -> None:

@@ -36,8 +36,8 @@ def plan_remarks(plan: ImportPlan) -> list[str]:
         if unknown:
             numbers = ",".join(str(partition.topic_partition.partition) for partition in unknown)
             remarks.append(
-                f"warning: {counted(len(unknown), 'partition')} of {topic.name} ({numbers}) are missing in"
-                " the checkpoint files: deleted records may be back"
+                f"warning: {counted(len(unknown), 'partition')} of {topic.name} ({numbers}) missing in the"
+                " checkpoint files: deleted records may be back"
             )
     counts = ", ".join(
         f"{topic.name} has {counted(len(topic.partitions), 'partition')}" for topic in plan.topics

@@ -7,9 +7,7 @@ from stratalog.base.errors import UnknownTopicOrPartitionError
 
 def unknown_topic(topic: str) -> UnknownTopicOrPartitionError:
     """The error for an unknown topic."""
-    return UnknownTopicOrPartitionError(
-        "this topic does not exist, create it or correct the name", topic=topic
-    )
+    return UnknownTopicOrPartitionError("there is no such topic, create it or correct the name", topic=topic)
 
 
 def unknown_partition(topic: str, partition: int, partition_count: int) -> UnknownTopicOrPartitionError:
