@@ -120,7 +120,14 @@ def plan_import(
     leftovers = tuple(
         present.topic_partition for present in target.present if present.topic_partition.topic in new_names
     )
-    return ImportPlan(topics, config, source.unclean_paths, tuple(passed_over), leftovers, already_imported)
+    return ImportPlan(
+        topics=topics,
+        config=config,
+        unclean_log_dirs=source.unclean_paths,
+        passed_over=tuple(passed_over),
+        leftovers=leftovers,
+        already_imported=already_imported,
+    )
 
 
 def _require_own_ids(topics: Sequence[SourceTopic]) -> None:

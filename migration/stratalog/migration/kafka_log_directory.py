@@ -245,17 +245,17 @@ class KafkaLogDirectory:
             is_settled = segment is not None and name.endswith(LOG_SUFFIX) and segment[0] in settled
             files.append(SourceFile(name, size_bytes, is_settled))
         return SourcePartition(
-            topic_partition,
-            path,
-            tuple(files),
+            topic_partition=topic_partition,
+            path=path,
+            files=tuple(files),
             # A killed broker may not have recorded yet that retention deleted segments.
-            max(
+            log_start_offset=max(
                 (self._start_offsets or {}).get(topic_partition, 0), *_base_offsets(names, SWAP_SUFFIX)[:1], 0
             ),
-            recovery_point,
-            self._high_watermarks.get(topic_partition),
-            self.was_clean,
-            self._lacks_checkpoints(topic_partition),
+            recovery_point=recovery_point,
+            high_watermark=self._high_watermarks.get(topic_partition),
+            was_clean=self.was_clean,
+            lacks_checkpoints=self._lacks_checkpoints(topic_partition),
         )
 
     def _require_format(self, path: str, base_offset: int, size_bytes: int) -> None:

@@ -133,13 +133,13 @@ class PartitionExport:
             log.increment_log_start_offset(min(self._log_start_offset, log.log_end_offset))
         open_count = sum(producer.current_txn_first_offset is not None for producer in log.producers())
         return ExportedLog(
-            log.topic_partition,
-            log.topic_id,
-            log.log_start_offset,
-            self._log_end_offset,
-            log.size_bytes,
-            open_count,
-            self._has_raised_producer_ids,
+            topic_partition=log.topic_partition,
+            topic_id=log.topic_id,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=self._log_end_offset,
+            size_bytes=log.size_bytes,
+            open_transaction_count=open_count,
+            has_raised_producer_ids=self._has_raised_producer_ids,
         )
 
 
