@@ -214,7 +214,7 @@ def log_starts_are_damaged(world: ImportWorld) -> None:
         (broker_runs, DataDirectoryInUseError, "a broker runs"),
         (partition_is_of_another_topic, DataDirectoryError, "belong to different topics"),
         (format_is_old, UnsupportedOperationError, "older than version 2"),
-        (log_starts_are_damaged, DataDirectoryError, "which records were deleted"),
+        (log_starts_are_damaged, DataDirectoryError, "log-start-offset-checkpoint"),
     ],
 )
 def test_a_log_directory_that_is_not_fit_is_refused(

@@ -226,7 +226,7 @@ def _print(exported: Sequence[ExportedLog], log_dir: str) -> None:
     for log in exported:
         if log.open_transaction_count:
             click.echo(
-                f"note: {log.topic_partition} has {counted(log.open_transaction_count, 'open transaction')},"
+                f"note: {log.topic_partition} has {counted(log.open_transaction_count, 'open transaction')}"
                 " that the broker does not know; end them with `kafka-transactions.sh abort`"
             )
     if any(log.has_raised_producer_ids for log in exported):

@@ -47,7 +47,8 @@ class _Column(NamedTuple):
 
 
 class TextDump:
-    """Prints the rows of a file as one table, with records and corrupt places between them."""
+    """Prints the rows of a file as one table, with records and corrupt places between them. Not
+    thread-safe."""
 
     def __init__(self) -> None:
         self._columns: Sequence[_Column] = ()

@@ -1,4 +1,4 @@
-"""Between values of the engine and messages of the wire, for the control plane."""
+"""Converts values of the engine to messages of the control plane, and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stratalog.server.partitions.partition_registry import HostedTopic
 from stratalog.v1 import admin_pb2
 
 UNKNOWN = -1
-"""For an offset or a size of a local log that cannot be opened."""
+"""An offset or a size of a local log that cannot be opened."""
 
 
 def topic_message(topic: HostedTopic) -> admin_pb2.Topic:
@@ -36,7 +36,7 @@ def topic_message(topic: HostedTopic) -> admin_pb2.Topic:
 
 
 def offline_partition_message(partition: OfflinePartition) -> admin_pb2.OfflinePartition:
-    """Which one it is, and why."""
+    """An offline partition, and the reason."""
     return admin_pb2.OfflinePartition(
         topic=partition.topic_partition.topic,
         partition=partition.topic_partition.partition,
@@ -94,7 +94,7 @@ def _log_message(partition: HostedPartition, segments: Iterable[SegmentInfo]) ->
 
 
 def _offline_log_message(partition: OfflinePartition) -> admin_pb2.PartitionLog:
-    """What the object store has of it; of the local log nobody can tell."""
+    """The part in the object store; the local log is unknown."""
     state = partition.tier_state()
     return admin_pb2.PartitionLog(
         topic=partition.topic_partition.topic,
@@ -131,7 +131,7 @@ def _slice_messages(state: PartitionState | None) -> list[admin_pb2.Slice]:
 
 
 def compaction_job_message(report: CompactionReport) -> admin_pb2.CompactionJob:
-    """What a job did; `refused` also names partitions that were left out of a job that went on."""
+    """The result of a job; `refused` also names partitions that the job left out."""
     refused = report.refused or "; ".join(f"{tip}: {reason}" for tip, reason in report.refused_partitions)
     return admin_pb2.CompactionJob(
         inputs=report.inputs,
@@ -168,7 +168,7 @@ def config_entry_message(entry: ConfigEntry) -> admin_pb2.ConfigEntry:
 
 
 def config_changes(messages: Iterable[admin_pb2.ConfigChange]) -> tuple[ConfigChange, ...]:
-    """What is asked for, in its order."""
+    """The requested changes, in order."""
     return tuple(
         ConfigChange(message.name, message.value if message.HasField("value") else None)
         for message in messages
@@ -176,7 +176,7 @@ def config_changes(messages: Iterable[admin_pb2.ConfigChange]) -> tuple[ConfigCh
 
 
 def log_dir_message(described: DescribedDirectory) -> admin_pb2.LogDir:
-    """How a log directory is."""
+    """The state of a log directory."""
     status = described.status
     return admin_pb2.LogDir(
         path=status.path,
@@ -191,7 +191,7 @@ def log_dir_message(described: DescribedDirectory) -> admin_pb2.LogDir:
 
 
 def move_message(progress: MoveProgress) -> admin_pb2.PartitionMove:
-    """How far a move is."""
+    """The progress of a move."""
     return admin_pb2.PartitionMove(
         topic=progress.partition.topic,
         partition=progress.partition.partition,
@@ -205,7 +205,7 @@ def move_message(progress: MoveProgress) -> admin_pb2.PartitionMove:
 
 
 def cleaner_status_message(stats: CleanerStats) -> admin_pb2.CleanerStatusResponse:
-    """What the cleaner has done, and cannot do."""
+    """The counts of the cleaner, and the partitions that it cannot clean."""
     return admin_pb2.CleanerStatusResponse(
         workers=stats.worker_count,
         running=stats.running_count,
