@@ -60,14 +60,16 @@ DIRECTORY = "/log"
 EVERYTHING = DumpOptions(with_records=True, compares_indexes=True)
 
 
-def dump_bytes(name: str, data: bytes, *, beside: Path | None = None) -> list[DumpItem]:
+def dump_bytes(
+    name: str, data: bytes, *, beside: Path | None = None, options: DumpOptions = EVERYTHING
+) -> list[DumpItem]:
     """Of a file with these contents, with the other files of `beside` in its directory."""
     filesystem = MemoryFileSystem()
     filesystem.make_directories(DIRECTORY)
     for path in beside.iterdir() if beside is not None else ():
         write(filesystem, path.name, path.read_bytes())
     write(filesystem, name, data)
-    return items_of(filesystem, f"{DIRECTORY}/{name}")
+    return items_of(filesystem, f"{DIRECTORY}/{name}", options)
 
 
 def items_of(filesystem: FileSystem, path: str, options: DumpOptions = EVERYTHING) -> list[DumpItem]:
@@ -264,6 +266,20 @@ def test_offsets_and_epochs_that_go_back_are_found_at_the_batch_that_does() -> N
     assert "too far" in places[2].reason
     [place] = corrupt(dump_bytes(f"{11:020}.log", data[0]))
     assert "below that of the file's name" in place.reason
+
+
+@pytest.mark.parametrize(
+    ("path", "suffix", "entry_size"),
+    [(CODECS, ".index", 8), (CODECS, ".timeindex", 12), (TXN, ".txnindex", 34)],
+)
+def test_entries_that_do_not_ascend_are_found_without_the_segment(
+    path: Path, suffix: str, entry_size: int
+) -> None:
+    name = f"{0 if path is CODECS else 86:020}{suffix}"
+    data = (path / name).read_bytes()
+    assert not corrupt(dump_bytes(name, data, options=DumpOptions()))
+    swapped = data[entry_size : 2 * entry_size] + data[:entry_size] + data[2 * entry_size :]
+    assert corrupt(dump_bytes(name, swapped, options=DumpOptions()))[0].position == entry_size
 
 
 def test_zeros_behind_the_last_entry_are_what_a_broker_preallocates() -> None:
