@@ -302,7 +302,7 @@ def _holes_before(log: UnifiedLog) -> tuple[int, ...]:
         try:
             header = log.header_at(segment.base_offset - 1)
         except CorruptRecordError:
-            # Whoever reads the batch is told.
+            # A reader of the batch gets the error.
             continue
         if header is None or header.base_offset >= segment.base_offset:
             found.append(segment.base_offset)

@@ -112,7 +112,7 @@ class KafkaLogDirectories:
         first, *others = self._partitions[partition]
         if others:
             raise DataDirectoryError(
-                "two of the log directories have this partition, and nobody knows which one is right; leave"
+                "two of the log directories have this partition, and no file says which one is right; leave"
                 " the topic out, or move one of them away",
                 path=f"{first.path}/{partition}",
                 other_path=f"{others[0].path}/{partition}",
@@ -124,11 +124,10 @@ class KafkaLogDirectories:
         unknown = [partition for partition in partitions if partition.lacks_checkpoints]
         if unknown and not self._allows_missing_checkpoints:
             raise DataDirectoryError(
-                "the checkpoint files of the log directory do not know these partitions, so nobody can tell"
-                " which of their records were deleted; if they were brought here, name the log directory"
-                " that they are from instead, or bring their lines along; if the broker was killed in its"
-                " first minute with them, start and stop it; if such records may come back, say"
-                " --allow-missing-checkpoints",
+                "the checkpoint files of the log directory lack these partitions, so their deleted records"
+                " are unknown; if they were brought here, name the log directory that they are from, or copy"
+                " its lines; if the broker was killed in its first minute with them, start and stop it; if"
+                " deleted records may come back, give --allow-missing-checkpoints",
                 topic=name,
                 partitions=",".join(str(partition.topic_partition.partition) for partition in unknown),
                 path=self.path_of(unknown[0].topic_partition),

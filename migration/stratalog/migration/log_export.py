@@ -303,7 +303,7 @@ class LogExport:
             try:
                 self._manager.close()
             except (DataDirectoryError, CorruptRecordError):
-                # Something has failed before, and is what the caller is told.
+                # The caller gets the first failure.
                 pass
         try:
             self._filesystem.remove_tree(self._path)
@@ -313,8 +313,7 @@ class LogExport:
 
 @contextmanager
 def _target_errors(target: str) -> Generator[None]:
-    """Of a disk that is full or fails the caller is told where it is that he wants to have the logs: what is
-    written until then has a name that nobody knows, and goes again."""
+    """Report disk errors with the caller's target path: the directory beside it is temporary."""
     try:
         yield
     except (DataDirectoryError, OSError) as failure:

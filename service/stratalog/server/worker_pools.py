@@ -84,7 +84,7 @@ class WorkerPools:
 
     def _cold_done(self, future: asyncio.Future[_T]) -> None:
         self._cold_count -= 1
-        # A failure that nobody awaits any more (the call was cancelled) is not worth asyncio's warning.
+        # Retrieve the failure of a cancelled call, or asyncio logs a warning.
         if not future.cancelled():
             future.exception()
 

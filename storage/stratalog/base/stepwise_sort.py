@@ -16,6 +16,6 @@ _RUN_COUNT = 500
 
 
 def sorted_stepwise(values: Sequence[Value], key: Callable[[Value], int]) -> Iterator[Value]:
-    """As `sorted`, and stable, in short steps."""
+    """Sort like `sorted`, and stably, in short steps."""
     starts = range(0, len(values), _RUN_COUNT)
     return heapq.merge(*(sorted(values[at : at + _RUN_COUNT], key=key) for at in starts), key=key)

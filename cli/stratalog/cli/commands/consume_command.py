@@ -124,7 +124,7 @@ class _Printer:
         if self._left is not None:
             records = records[: self._left]
             self._left -= len(records)
-        # Values may be any bytes, so lines go out below the text layer; flushed, for whoever reads the pipe.
+        # Values may be any bytes, so lines bypass the text layer; flushed for the reader of the pipe.
         if len(records) == 1 and self._as_json:
             # It may be a large one, which grows as JSON.
             sys.stdout.buffer.writelines(_json_line(partition, records[0]))

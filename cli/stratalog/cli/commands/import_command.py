@@ -79,9 +79,9 @@ def kafka(
 
     Topics keep their names and ids, partitions their offsets, log starts, leader epochs and producers. A log
     directory holds no configuration of topics: give it with --config; without retention.ms records are kept
-    for ever. Data directory and store are those of a server that does not run now; whoever else has owned the
-    store until now is fenced, as by the start of a server. Everything is put into the data directory, also
-    where the server has more log directories: `stratalog log-dirs move` spreads it.
+    for ever. Data directory and store are those of a stopped server; the import fences the former owner of
+    the store, as the start of a server does. It imports into the data directory, even if the server has more
+    log directories: `stratalog log-dirs move` spreads the partitions.
 
     Interrupted, it may be repeated: a topic is there whole, or not at all; those that are there with the same
     id are passed over.

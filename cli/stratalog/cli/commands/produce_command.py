@@ -166,7 +166,7 @@ async def _produce(
     tally: _Tally,
 ) -> None:
     """Send all lines until the first failure."""
-    # Whoever types the lines learns now, not behind the first one, that the topic's name is wrong.
+    # Report a wrong name of the topic now, before a person types the first line.
     await client.partitions(topic)
     producer = client.producer(settings, on_outcome=tally.add)
     try:

@@ -151,7 +151,7 @@ def start(
 
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
     if log_level == "info":
-        # It tells where it found credentials, again and again: of interest to whoever asks for `debug`.
+        # It logs the source of its credentials again and again, which is only of interest with `debug`.
         logging.getLogger("botocore").setLevel(logging.WARNING)
     settings = ServerSettings(
         data_dir=data_dir,

@@ -1,4 +1,4 @@
-"""What the codecs of a dump yield: rows, and the corrupt places between them, in the order of the file."""
+"""Rows of a dump, and the corrupt places between them, which codecs yield in the order of the file."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _Outcome = tuple[PendingAppend, Appended | Exception]
 
 
 class AppendableLog(Protocol):
-    """What a writer needs of a `UnifiedLog`."""
+    """The part of a `UnifiedLog` that a writer uses."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -145,8 +145,8 @@ class PartitionWriter:
             refusal = _as_engine_error(error)
             return outcomes + [(append, refusal) for append in writable]
         assert len(results) == len(writable)
-        # Read behind the append: a topic that has become stronger since it was asked needs the flush, too, or
-        # nobody would see the records.
+        # Read after the append: if the topic's durability has become stronger meanwhile, it needs the flush
+        # too, or the records would stay invisible.
         min_durability = self._log.min_durability
         log_start_offset = self._log.log_start_offset
         for append, result in zip(writable, results, strict=True):

@@ -40,7 +40,7 @@ class ConfirmedTopics:
             return self._follow()
 
     def recent(self, topic_ids: Collection[UUID]) -> frozenset[UUID] | None:
-        """As `follow`, but returns the result of the last second if it has all of `topic_ids`."""
+        """Return the result of the last second if it has all of `topic_ids`; call `follow` otherwise."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             is_recent = self._read_at_s is not None and now_s - self._read_at_s <= _KEPT_S

@@ -152,7 +152,7 @@ class PartitionOpener:
         return self._open_beside_each_other(wanted, self._open)
 
     def open_what_can_be(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition | OfflinePartition]:
-        """As `open`, but logs a partition that cannot be opened, and returns it as offline. Raises
+        """Open all of them like `open`, but return a partition that cannot be opened as offline. Raises
         DataDirectoryError if the disk, not being full, refuses all of them.
         """
         opened = self._open_beside_each_other(wanted, self._open_or_leave)

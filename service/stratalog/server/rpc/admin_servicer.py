@@ -113,7 +113,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             slices=uploaded.slice_count,
             bytes=uploaded.data_bytes,
             local_segments_deleted=uploaded.local_segments_deleted,
-            # Whoever names the topic of one was told by an error.
+            # A call that names the topic of an offline partition has failed already.
             left_out=[] if request.topics else map(offline_partition_message, self._offline_tiered()),
         )
 
@@ -184,7 +184,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.RunCompactionResponse(jobs=[compaction_job_message(report) for report in reports])
 
     def _offline_tiered(self) -> list[OfflinePartition]:
-        """Those of all tiered topics, and of topics of which nobody knows whether they are."""
+        """Offline partitions of tiered topics, and of topics with an unknown configuration."""
         return [
             partition
             for topic in self._registry.topics()

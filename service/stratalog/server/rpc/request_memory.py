@@ -79,7 +79,7 @@ class MemoryLease:
         self._lock = threading.Lock()
 
     def take_up_to(self, size_bytes: int, least_bytes: int) -> int:
-        """As `RequestMemory.take_up_to`; 0 once the lease is closed. Pass the result to `settle`."""
+        """Call `RequestMemory.take_up_to`; returns 0 once closed. Pass the result to `settle`."""
         with self._lock:
             if self._is_closed or size_bytes <= 0:
                 return 0

@@ -221,6 +221,7 @@ def test_text_says_what_json_says_and_nothing_is_changed(path: Path) -> None:
         names = ("position", "base_offset", "last_offset", "crc", "producer_id", "leader_epoch", "topic_id")
         shown = {str(item[name]) for name in names if item.get(name, -1) not in {-1, None}}
         assert shown <= words, row
+        assert not {"-1", "-1:-1", "-1..-1"} & set(row.split()), "Kafka's none is a dash"
     assert path.read_bytes() == before
 
 
