@@ -33,7 +33,6 @@ from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.server.background.background_tasks import start_background_tasks
 from stratalog.server.background.thread_scheduler import ThreadScheduler
-from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings, listen_address
 from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
@@ -108,12 +107,6 @@ class Server:
         DataDirectoryError, StoreError, and leaves nothing running then.
         """
         loop = asyncio.get_running_loop()
-        runtime = RuntimeConfig.open(
-            self._filesystem,
-            self.settings.all_log_dirs,
-            self.settings.config,
-            self.settings.max_request_bytes,
-        )
         self._grpc = grpc.aio.server(
             options=_server_options(self.settings), maximum_concurrent_rpcs=self.settings.max_call_count
         )
@@ -124,7 +117,7 @@ class Server:
         except InvalidConfigError:
             await self._grpc.stop(None)
             raise
-        self._pools = WorkerPools(self.settings, runtime.current.number("num.recovery.threads.per.data.dir"))
+        self._pools = WorkerPools(self.settings)
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
         self._metrics.schedulers = (self._scheduler, self._long_scheduler)
@@ -132,22 +125,22 @@ class Server:
         self._closing = Closing(loop)
         self._health = health.aio.HealthServicer()
         try:
-            engine = await self._open_engine(loop, runtime)
+            engine = await self._open_engine(loop)
         except BaseException:
             await self._grpc.stop(None)
             await asyncio.to_thread(self._close_threads)
             raise
         self._engine = engine
         self._metrics.cleaning, self._metrics.local_retention = engine.cleaning, engine.local_retention
-        self._metrics.registry, self._metrics.runtime = engine.registry, engine.runtime
+        self._metrics.registry = engine.registry
         self._register(engine)
-        start_background_tasks(self._scheduler, engine, self.settings, runtime.current)
+        start_background_tasks(self._scheduler, engine, self.settings)
         engine.cleaning.workers.start()
         await self._pools.task(engine.directories.resume_moves)
         await self._grpc.start()
         await self._report(is_serving=True)
 
-    async def _open_engine(self, loop: asyncio.AbstractEventLoop, runtime: RuntimeConfig) -> StorageEngine:
+    async def _open_engine(self, loop: asyncio.AbstractEventLoop) -> StorageEngine:
         seams = EngineSeams(
             filesystem=self._filesystem,
             store=self._store,
@@ -157,7 +150,7 @@ class Server:
             ids=self._ids,
             stop=self._closing.stop,
         )
-        builder = StorageEngineBuilder(seams, self.settings, runtime)
+        builder = StorageEngineBuilder(seams, self.settings)
         hosts = PartitionHost(loop, self._pools.append)
         return await self._pools.task(
             lambda: builder.open(
@@ -297,7 +290,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
 
 
 def _close_engine(engine: StorageEngine) -> None:
-    count = engine.runtime.current.number("num.recovery.threads.per.data.dir")
+    count = engine.runtime.current.recovery_thread_count
     with closing_threads(count * len(engine.logs.data_dirs)) as executor:
         engine.close(executor)
 

@@ -23,7 +23,6 @@ from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.thread_scheduler import ThreadScheduler
-from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import listen_address
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 
@@ -39,7 +38,6 @@ class ServerMetrics(Collector):
         self.cleaning: LocalCleaning | None = None
         self.local_retention: LocalRetention | None = None
         self.registry: PartitionRegistry | None = None
-        self.runtime: RuntimeConfig | None = None
         self.schedulers: tuple[ThreadScheduler, ...] = ()
 
     def collect(self) -> Iterator[Metric]:
@@ -55,12 +53,6 @@ class ServerMetrics(Collector):
                 "server_offline_partition_count",
                 "Partitions that are not served, because their log could not be opened or their disk failed.",
                 sum(len(topic.unserved_partitions) for topic in self.registry.topics()),
-            )
-        if self.runtime is not None:
-            yield _gauge(
-                "server_held_config_key_count",
-                "Keys that are held because nobody knows what was altered at run time.",
-                len(self.runtime.held),
             )
         if self.logs is not None:
             yield from _of_directories(self.logs)

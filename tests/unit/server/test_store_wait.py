@@ -12,7 +12,6 @@ import pytest
 from stratalog.base.errors import StoreUnavailableError
 from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.storage_engine import EngineSeams, StorageEngineBuilder, tell_of_waiting
@@ -60,10 +59,9 @@ def test_a_start_on_a_silent_store_tells_of_it(caplog: pytest.LogCaptureFixture)
         ids=SequentialIds(1),
         stop=StopSignal(),
     )
-    runtime = RuntimeConfig.open(MemoryFileSystem(), ("/data",), {}, 1 << 25)
-    builder = StorageEngineBuilder(seams, ServerSettings(data_dir="/data"), runtime)
+    builder = StorageEngineBuilder(seams, ServerSettings(data_dir="/data"))
     with ThreadPoolExecutor(1) as executor, pytest.raises(StoreUnavailableError):
         # No partition is opened, so none needs a host.
-        builder.open(cast("PartitionHost", None), lambda _: executor, lambda: None)
+        builder.open(cast("PartitionHost", None), lambda *_: executor, lambda: None)
     assert caplog.messages[0].startswith("still waiting for the store after 5 s")
     assert len(caplog.messages) == 12

@@ -38,7 +38,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self._tiers = engine.tiers
         self._directories = engine.directories
         self._cleaner = engine.cleaning.workers
-        self._configs = ConfigManager(engine.registry, engine.topics, engine.runtime)
+        self._configs = ConfigManager(engine.shards, engine.registry, engine.topics, engine.runtime)
         self._pools = pools
 
     @guarded

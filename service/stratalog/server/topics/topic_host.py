@@ -106,7 +106,7 @@ class TopicHost:
         """Whether the published topic has the entry's configuration and partitions."""
         return (
             topic.config_overrides == entry.config
-            and (topic.config is None or self._is_in_force(topic.config, entry))
+            and (topic.config is None or self.is_in_force(topic.config, entry))
             and len(topic.all_partitions) == entry.partition_count
         )
 
@@ -183,7 +183,7 @@ class TopicHost:
             return config
         return dataclasses.replace(config, remote_storage_enable=True)
 
-    def _is_in_force(self, config: LogConfig, entry: TopicEntry) -> bool:
+    def is_in_force(self, config: LogConfig, entry: TopicEntry) -> bool:
         """Whether `config` is the entry's. A topic that was found to be tiered stays tiered."""
         wanted = self._config_of(entry)
         return config in (wanted, dataclasses.replace(wanted, remote_storage_enable=True))

@@ -8,10 +8,10 @@ the rest follows.
 
 Others may change the catalog too: a tool, a former owner that has not noticed its successor, or a commit of
 ours with an unknown outcome. So `follow_catalog` runs with every look at the heads, and before a
-configuration deletes anything. It withdraws the topics that the catalog marks as deleted, opens those that
-are not hosted, and applies changed configurations and defaults. It keeps a topic that the catalog does not
-know: absent is not deleted. An owner that was replaced changes nothing, because every change of the catalog
-first reads the heads.
+configuration deletes anything. It applies the server's configuration, withdraws the topics that the catalog
+marks as deleted, opens those that are not hosted, and applies changed configurations and defaults. It keeps a
+topic that the catalog does not know: absent is not deleted. An owner that was replaced changes nothing,
+because every change of the catalog first reads the heads.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ from stratalog.remote.metadata.catalog.topic_entry import (
     require_partition_count,
     require_topic_name,
 )
-from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.config_entry import ConfigChange, changed
-from stratalog.server.configuration.runtime_config import require_fits
+from stratalog.server.configuration.runtime_config import RuntimeConfig, require_fits
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.partitions.partition_registry import HostedTopic
 from stratalog.server.partitions.shard_set import ShardSet
@@ -70,7 +69,9 @@ class TopicManager:
         shards: ShardSet,
         host: TopicHost,
         settings: ServerSettings,
+        runtime: RuntimeConfig,
     ) -> None:
+        self._runtime = runtime
         self._ids = ids
         self._catalog = catalog
         self._shards = shards
@@ -165,10 +166,7 @@ class TopicManager:
                 raise
             self._refused.pop(entry.topic_id, None)
 
-    def require_applicable(self, config: BrokerConfig) -> None:
-        """Accepts any defaults: a default that contradicts a topic's own keys gives way to them."""
-
-    def apply(self, config: BrokerConfig) -> None:
+    def apply_defaults(self) -> None:
         """Apply the server's changed defaults to all logs. A topic that refuses them is logged, and tried
         again with every look at the catalog.
         """
@@ -177,13 +175,15 @@ class TopicManager:
                 self._follow(self._catalog.state())
 
     def follow_catalog(self) -> FollowedCatalog:
-        """Read the catalog and make the hosted topics follow it. Raises StoreError.
+        """Read the catalog and make the server's configuration and the hosted topics follow it. Raises
+        StoreError.
 
         A topic that cannot be closed, opened or altered is logged and does not stop the others. While another
-        thread changes topics this does nothing, so that looks at the heads never wait; call it again later.
-        The result has only topics whose logs have the configuration that was read, or a newer one.
+        thread alters topics or the configuration this does nothing, so that looks at the heads never wait;
+        call it again later. The result has only topics whose logs have the configuration that was read.
         """
         state = self._catalog.refresh()
+        self._runtime.follow()
         if self._lock.acquire(blocking=False):
             try:
                 # Another thread may have read and followed a newer state.
@@ -244,10 +244,17 @@ class TopicManager:
             _tell_altered(hosted, entry)
 
     def _is_followed(self, topic: HostedTopic, state: CatalogState) -> bool:
-        """Whether the topic's logs have the catalog's configuration, or a newer one."""
+        """Whether the topic's logs have this state's configuration of the topic and of the server."""
         entry = state.entries.get(topic.topic_id)
-        is_wanted = entry is not None and not entry.is_deleted and topic.config_overrides == entry.config
-        return is_wanted and topic.config is not None and topic.topic_id not in self._refused
+        return (
+            entry is not None
+            and not entry.is_deleted
+            and topic.config_overrides == entry.config
+            and topic.config is not None
+            and topic.topic_id not in self._refused
+            and self._runtime.is_as(state)
+            and self._host.is_in_force(topic.config, entry)
+        )
 
     def _try_drop_leftovers(self) -> None:
         try:
