@@ -14,7 +14,7 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.clean.cleaner import Cleaner
-from stratalog.cleaner.clean.kept_horizons import MAX_HORIZON_MS, KeptHorizons
+from stratalog.cleaner.clean.kept_horizons import KeptHorizons
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE
 from stratalog.cleaner.cleaner_failures import MAX_DELAY_MS
 from stratalog.cleaner.cleaner_manager import CleanerManager
@@ -27,6 +27,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.keep_rules import MAX_HORIZON_MS
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem

@@ -29,12 +29,12 @@ from stratalog.compaction.survivor_bits import bits_between
 from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.batch import records_payload
-from stratalog.record.builder import rebuild_batch
+from stratalog.record.builder import rebuild_batch, rebuilt_max_timestamp, timestamp_shift
 from stratalog.record.header import DELETE_HORIZON_BIT, BatchHeader, parse_header
 from stratalog.record.native.batch_filter import BatchFilter, FilteredBatches
 from stratalog.record.native.batch_kernels import filter_batches
-from stratalog.record.native.copied_records import CopiedRecords
 from stratalog.record.native.kernels import copy_records
+from stratalog.record.records_summary import CopiedRecords
 from stratalog.remote.metadata.shard.partition_state import LiveSlice
 from stratalog.remote.objects.object_writer import ObjectWriter
 from stratalog.remote.objects.slice_builder import SliceEnd
@@ -179,24 +179,26 @@ class PartitionRewriter:
         if bits == 0:
             return
         keeps_all = bits.bit_count() == header.records_count and not position.is_clipped
-        must_look = rule.has_tombstones and (self._rule.drops(header) or self._rule.stamps(header))
+        drops = rule.drops_tombstones(header)
+        may_stamp = rule.new_horizon_ms(header, has_tombstones=rule.has_tombstones) is not None
+        must_look = (rule.has_tombstones and drops) or may_stamp
         if keeps_all and not must_look:
             self._keep(batch)
             return
         # The slice's checksum, which the reader proves, was made of batches that had proved theirs.
         payload = records_payload(batch.buffer, batch.position, header)
-        copied = self._copy(payload, header, survivors, position, timestamp_shift=0)
+        copied = _copied(payload, header, survivors, position, drops=drops)
         _require_planned(copied, bits.bit_count(), header, position)
         self._tombstones_removed += copied.dropped_tombstone_count
         if copied.count == 0:
             return
-        if copied.tombstone_count and self._rule.stamps(header):
-            shift = header.base_timestamp - self._rule.new_horizon_ms
-            copied = self._copy(payload, header, survivors, position, timestamp_shift=shift)
-            self._append_rebuilt(header, copied, self._rule.new_horizon_ms)
-        elif self._rule.drops(header):
-            # No tombstone is left to wait for. The base timestamp stays, so that the deltas keep their
-            # meaning.
+        new_horizon_ms = rule.new_horizon_ms(header, has_tombstones=copied.tombstone_count > 0)
+        if new_horizon_ms is not None:
+            shift = timestamp_shift(header, new_horizon_ms)
+            copied = _copied(payload, header, survivors, position, drops=drops, timestamp_shift=shift)
+            self._append_rebuilt(header, copied, new_horizon_ms)
+        elif drops:
+            # No tombstone is left. The base timestamp stays, and with it the meaning of the deltas.
             without_horizon = header._replace(attributes=header.attributes & ~DELETE_HORIZON_BIT)
             self._append_rebuilt(without_horizon, copied, None)
         elif copied.count == header.records_count:
@@ -204,38 +206,13 @@ class PartitionRewriter:
         else:
             self._append_rebuilt(header, copied, None)
 
-    def _copy(
-        self,
-        payload: Buffer,
-        header: BatchHeader,
-        survivors: bytearray,
-        position: _Position,
-        *,
-        timestamp_shift: int,
-    ) -> CopiedRecords:
-        return copy_records(
-            payload,
-            header.records_count,
-            survivors,
-            position.first_ordinal,
-            first_offset_delta=position.first_offset_delta,
-            end_offset_delta=position.end_offset_delta,
-            drop_tombstones=self._rule.drops(header),
-            timestamp_shift=timestamp_shift,
-        )
-
     def _append_rebuilt(self, header: BatchHeader, copied: CopiedRecords, new_horizon_ms: int | None) -> None:
         self._flush()
-        if header.append_time_ms is not None:
-            max_timestamp = header.append_time_ms
-        else:
-            base_timestamp = header.base_timestamp if new_horizon_ms is None else new_horizon_ms
-            max_timestamp = base_timestamp + copied.max_timestamp_delta
         batch = rebuild_batch(
             header,
             copied.payload,
             records_count=copied.count,
-            max_timestamp=max_timestamp,
+            max_timestamp=rebuilt_max_timestamp(header, copied.max_timestamp_delta, new_horizon_ms),
             delete_horizon_ms=new_horizon_ms,
         )
         self._tally.add(batch, 0, parse_header(batch), copied.count, (copied.first_delta, copied.last_delta))
@@ -271,6 +248,27 @@ def is_all_dropped(survivors: bytearray, entry: SliceEntry) -> bool:
     markers, somebody has to look at them.
     """
     return entry.marker_count == 0 and not any(survivors)
+
+
+def _copied(
+    payload: Buffer,
+    header: BatchHeader,
+    survivors: bytearray,
+    position: _Position,
+    *,
+    drops: bool,
+    timestamp_shift: int = 0,
+) -> CopiedRecords:
+    return copy_records(
+        payload,
+        header.records_count,
+        survivors,
+        position.first_ordinal,
+        first_offset_delta=position.first_offset_delta,
+        end_offset_delta=position.end_offset_delta,
+        drop_tombstones=drops,
+        timestamp_shift=timestamp_shift,
+    )
 
 
 def _require_planned(

@@ -34,7 +34,6 @@ from stratalog.cleaner.clean.aborted_index import AbortedIndex
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult, CleanStats
 from stratalog.cleaner.clean.group_cleaner import CleanPlan, GroupCleaner
 from stratalog.cleaner.clean.header_walk import transactions_open_behind
-from stratalog.cleaner.clean.kept_horizons import MAX_HORIZON_MS
 from stratalog.cleaner.clean.map_builder import MapBuilder
 from stratalog.cleaner.clean.segment_groups import SegmentGroup, group_segments
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
@@ -43,6 +42,7 @@ from stratalog.log.exchange.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.keep_rules import new_horizon_ms
 from stratalog.record.native.offset_map import OffsetMap
 from stratalog.segment.log_segment import LogSegment
 
@@ -87,7 +87,7 @@ class Cleaner:
         try:
             offset_map = self._filled_map(to_clean, segments, aborted, limits, stats, on_io, window_bytes)
             end_offset = offset_map.latest_offset + 1
-            plan = self._plan(log, offset_map, end_offset, producers)
+            plan = self._plan(log, offset_map, producers, window_bytes)
             deleted, wanted = _parts(segments, plan)
             left = group_segments(wanted, config.segment_bytes, config.segment_index_bytes)
             cleaner = GroupCleaner(
@@ -98,7 +98,6 @@ class Cleaner:
                 transactions_open_behind(deleted, on_io),
                 stats,
                 on_io,
-                window_bytes,
             )
             while left:
                 limits.check_done()
@@ -145,8 +144,8 @@ class Cleaner:
         self,
         log: UnifiedLog,
         offset_map: OffsetMap,
-        end_offset: int,
         producers: Sequence[ProducerStateEntry],
+        window_bytes: int,
     ) -> CleanPlan:
         kept = {entry.batches[-1].last_offset for entry in producers if entry.batches}
         kept.add(log.high_watermark - 1)
@@ -158,18 +157,18 @@ class Cleaner:
         return CleanPlan(
             offset_map,
             start_offset=start_offset,
-            stop_offset=end_offset,
             now_ms=self._clock.now_ms(),
             kept_empty=array("q", sorted_stepwise([*kept], key=int)),
             kept_epochs=array("q", chain.from_iterable(epochs)),
             config=log.config,
+            window_bytes=window_bytes,
         )
 
     def _exchange(self, log: UnifiedLog, cleaner: GroupCleaner, group: SegmentGroup, on_read: OnRead) -> None:
-        # Of each group anew: whoever reads what a tombstone deletes has it from this group, or from one that
-        # was exchanged before.
-        horizon_ms = self._clock.now_ms() + log.config.delete_retention_ms
-        cleaned = cleaner.clean(group, min(horizon_ms, MAX_HORIZON_MS))
+        # Taken anew for each group: a consumer can read the records that a tombstone deletes until their
+        # group, this one or one before, is exchanged.
+        horizon_ms = new_horizon_ms(self._clock.now_ms(), log.config.delete_retention_ms)
+        cleaned = cleaner.clean(group, horizon_ms)
         if not log.segment_exchange.replace(cleaned, group, on_read):
             raise CleaningAbortedError("segments of the log were dropped while it was cleaned")
 

@@ -18,10 +18,8 @@ or, with transactions, as many as it takes to empty one, to give its marker a ti
 
 from __future__ import annotations
 
+from stratalog.record.keep_rules import MAX_HORIZON_MS
 from stratalog.record.native.cleaned_batches import NO_HORIZON
-
-MAX_HORIZON_MS = 2**62
-"""Never, in other words: further, timestamps could not be written as distances from it."""
 
 
 class KeptHorizons:

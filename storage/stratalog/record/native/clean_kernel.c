@@ -4,16 +4,18 @@
  * another look at their keys: so that look-ups can wait for memory together, in whatever batches they are. */
 #include "judging.h"
 
-enum { GROUP_RECORDS = 2048, GROUP_BATCHES = 64, NO_TIMESTAMP = -1 };
+/* No call keeps more batches, so that the writer can look at the size of its indexes in between. */
+enum { GROUP_RECORDS = 2048, GROUP_BATCHES = 64, KEPT_AT_ONCE = 1024, NO_TIMESTAMP = -1 };
 
-void kernel_measure_clean(const uint8_t *data, size_t size, const clean_rule *rule, clean_room *room)
+void kernel_measure_clean(const uint8_t *data, size_t size, const offset_map *map, const clean_rule *rule,
+                          clean_room *room)
 {
     batch_frame batch;
     size_t position = 0;
     *room = (clean_room){.judged_count = GROUP_RECORDS};
     while (batch_at(data + position, size - position, &batch)) {
         const size_t records_count = (size_t)batch.records_count;
-        const batch_kind kind = kind_of(&batch, rule->stop_offset, &rule->aborted);
+        const batch_kind kind = kind_of(&batch, map->latest_offset, &rule->aborted);
         if (kind == BATCH_NOT_TAKEN ||
             (kind != BATCH_ABORTED && records_count > records_bytes(&batch) / MIN_RECORD_BYTES))
             break;
@@ -69,25 +71,6 @@ static bool is_kept_epoch(const clean_rule *rule, const batch_frame *batch)
            rule->kept_epochs[low].epoch == epoch;
 }
 
-static void add_row(cleaning *clean, const batch_frame *batch, size_t position, size_t size, int64_t max_timestamp)
-{
-    clean_result *result = clean->result;
-    const int64_t last_offset = batch->next_offset - 1;
-    clean->memory->rows[result->rows_count] = (batch_row){
-        .position = position,
-        .size = size,
-        .last_offset = last_offset,
-        .max_timestamp = max_timestamp,
-        .is_noted = batch->producer_id >= 0 || (batch->attributes & TRANSACTIONAL_BIT),
-    };
-    if (result->rows_count == 0 || max_timestamp > result->max_timestamp) {
-        result->max_timestamp = max_timestamp;
-        result->max_timestamp_offset = last_offset;
-    }
-    result->last_offset = last_offset;
-    result->rows_count++;
-}
-
 /* Batches that stay as they are wait as a run, to be copied together, or not at all. */
 static void flush_run(cleaning *clean)
 {
@@ -107,7 +90,7 @@ static void keep_batch(cleaning *clean, const batch_frame *batch)
         result->run_begin = position;
     }
     result->run_end = position + batch->size;
-    add_row(clean, batch, result->size + position - result->run_begin, batch->size, batch->max_timestamp);
+    result->kept_count++;
 }
 
 /* Puts a header before the records that were copied to their place in the target; false where they are too large. */
@@ -126,8 +109,8 @@ static bool finish_batch(cleaning *clean, const batch_frame *batch, size_t recor
     write_be64(start + MAX_TIMESTAMP_POSITION, (uint64_t)max_timestamp);
     write_be32(start + RECORDS_COUNT_POSITION, (uint32_t)records_count);
     write_be32(start + CRC_POSITION, kernel_crc32c(0, start + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION));
-    add_row(clean, batch, result->size, size, max_timestamp);
     result->size += size;
+    result->kept_count++;
     return true;
 }
 
@@ -325,10 +308,7 @@ static bool judge_batch(const cleaning *clean, judging *judge, const batch_frame
     if (records_count > records_bytes(batch) / MIN_RECORD_BYTES ||
         records_count > clean->room->judged_count - group->judged_count)
         return false;
-    /* No more is to be known of the records of a batch that stays whatever they are. */
-    if (batch->base_offset > clean->map->latest_offset)
-        memset(place, 0, records_count * sizeof *place);
-    else if (kernel_judge_payload(judge, records_of(batch), records_bytes(batch), batch->records_count,
+    if (kernel_judge_payload(judge, records_of(batch), records_bytes(batch), batch->records_count,
                                   batch->base_offset, batch->last_offset_delta, is_due, place) != KERNEL_OK)
         return false;
     group->judged_count += records_count;
@@ -349,7 +329,7 @@ static bool judge_group(const cleaning *clean, size_t size, clean_group *group)
         goes_on = batch_at(clean->data + position, size - position, batch);
         if (!goes_on)
             break;
-        kind = kind_of(batch, rule->stop_offset, &rule->aborted);
+        kind = kind_of(batch, clean->map->latest_offset, &rule->aborted);
         goes_on = kind != BATCH_NOT_TAKEN && has_true_crc(batch);
         if (goes_on && kind == BATCH_OF_CONTROL)
             goes_on = read_marker(batch, &group->markers[group->batches_count]);
@@ -374,15 +354,15 @@ static bool clean_judged(cleaning *clean, const clean_group *group)
         const batch_frame *batch = &group->batches[index];
         const batch_kind kind = group->kinds[index];
         const bool is_data = kind != BATCH_OF_CONTROL && (batch->attributes & TRANSACTIONAL_BIT);
-        const size_t rows_count = result->rows_count;
-        if (rows_count == clean->memory->rows_room || (is_data && open->count == open->room))
+        const size_t kept_count = result->kept_count;
+        if (kept_count == KEPT_AT_ONCE || (is_data && open->count == open->room))
             return false;
         if (kind == BATCH_OF_CONTROL ? !clean_marker(clean, batch, &group->markers[index])
             : kind == BATCH_ABORTED  ? !drop_aborted(clean, batch)
                                      : !clean_batch(clean, batch, place))
             return false;
         if (is_data)
-            note_data(open, batch->producer_id, result->rows_count > rows_count);
+            note_data(open, batch->producer_id, result->kept_count > kept_count);
         if (kind == BATCH_OF_RECORDS)
             place += batch->records_count;
         result->end_position += batch->size;
@@ -397,12 +377,7 @@ void kernel_clean_batches(const uint8_t *data, size_t size, const offset_map *ma
     cleaning clean = {data, map, rule, room, memory, result};
     clean_group group;
     bool goes_on = true;
-    *result = (clean_result){.next_offset = -1,
-                             .max_timestamp = -1,
-                             .max_timestamp_offset = -1,
-                             .last_offset = -1,
-                             .earliest_horizon = INT64_MAX,
-                             .latest_horizon = -1};
+    *result = (clean_result){.next_offset = -1, .earliest_horizon = INT64_MAX, .latest_horizon = -1};
     while (goes_on) {
         goes_on = judge_group(&clean, size, &group);
         goes_on = clean_judged(&clean, &group) && goes_on;

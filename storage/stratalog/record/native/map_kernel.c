@@ -179,7 +179,6 @@ static void stop_full(putting *put, size_t index)
 static bool put_waiting(putting *put)
 {
     offset_map *map = put->map;
-    put_result *result = put->result;
     const size_t count = put->count;
     uint64_t high[BLOCK_RECORDS], low[BLOCK_RECORDS], home[BLOCK_RECORDS];
     put->count = 0;
@@ -190,11 +189,8 @@ static bool put_waiting(putting *put)
     }
     for (size_t index = 0; index < count; index++) {
         const uint64_t next_offset = (uint64_t)put->offset[index] + 1;
-        result->records_count++;
-        if (!put->has_key[index]) {
-            result->null_key_count++;
+        if (!put->has_key[index])
             continue;
-        }
         map_place place = kernel_map_seek(map, home[index], high[index], low[index]);
         if (LIKELY(place.is_found)) {
             if (map->slots[place.index].next_offset < next_offset)
@@ -202,7 +198,6 @@ static bool put_waiting(putting *put)
         } else if (map->count < map->max_entries) {
             insert(map, place.index, &(map_slot){high[index], low[index], next_offset});
         } else {
-            result->records_count--;
             stop_full(put, index);
             return false;
         }
@@ -254,14 +249,14 @@ static void end_put(putting *put)
 }
 
 kernel_status kernel_put_records(offset_map *map, const uint8_t *payload, size_t size, int64_t records_count,
-                                 int64_t base_offset, int64_t first_offset, put_result *result)
+                                 int64_t base_offset, int64_t first_offset, int64_t last_offset_delta)
 {
-    putting put = {.map = map, .result = result, .first_offset = first_offset, .latest_offset = map->latest_offset};
+    put_result result = {.next_offset = -1};
+    putting put = {.map = map, .result = &result, .first_offset = first_offset, .latest_offset = map->latest_offset};
     kernel_status status;
-    *result = (put_result){.next_offset = -1};
     if (map->is_full)
         return KERNEL_OK;
-    status = put_payload(&put, payload, size, records_count, base_offset, INT32_MAX);
+    status = put_payload(&put, payload, size, records_count, base_offset, last_offset_delta);
     end_put(&put);
     return map->is_full ? KERNEL_OK : status;
 }
@@ -276,7 +271,7 @@ void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64
     if (map->is_full)
         return;
     while (batch_at(data + position, size - position, &batch)) {
-        const batch_kind kind = kind_of(&batch, stop_offset, aborted);
+        const batch_kind kind = kind_of(&batch, stop_offset - 1, aborted);
         if (kind == BATCH_NOT_TAKEN || !has_true_crc(&batch))
             break;
         if (kind == BATCH_OF_RECORDS &&

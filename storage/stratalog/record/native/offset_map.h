@@ -48,12 +48,10 @@ bool kernel_map_check(const offset_map *map, uint64_t *probed_count);
 typedef struct {
     size_t end_position;
     int64_t next_offset;
-    int64_t records_count;
-    int64_t null_key_count;
 } put_result;
 
 kernel_status kernel_put_records(offset_map *map, const uint8_t *payload, size_t size, int64_t records_count,
-                                 int64_t base_offset, int64_t first_offset, put_result *result);
+                                 int64_t base_offset, int64_t first_offset, int64_t last_offset_delta);
 
 void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64_t first_offset, int64_t stop_offset,
                         const aborted_spans *aborted, put_result *result);
@@ -62,9 +60,9 @@ void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64
 typedef enum { BATCH_NOT_TAKEN = 0, BATCH_OF_RECORDS, BATCH_ABORTED, BATCH_OF_CONTROL } batch_kind;
 
 /* Without records, or where they go, it does not matter how they are compressed. */
-static inline batch_kind kind_of(const batch_frame *batch, int64_t stop_offset, const aborted_spans *aborted)
+static inline batch_kind kind_of(const batch_frame *batch, int64_t latest_offset, const aborted_spans *aborted)
 {
-    if (batch->base_offset >= stop_offset)
+    if (batch->base_offset > latest_offset)
         return BATCH_NOT_TAKEN;
     if (batch->attributes & CONTROL_BIT)
         return BATCH_OF_CONTROL;
@@ -98,7 +96,6 @@ map_place kernel_map_seek(const offset_map *map, uint64_t home, uint64_t high, u
 typedef struct {
     int64_t now_ms;
     int64_t horizon_ms;
-    int64_t stop_offset;
     const int64_t *kept_empty; /* ascending */
     size_t kept_empty_count;
     aborted_spans aborted;
@@ -134,7 +131,7 @@ typedef struct {
     int64_t next_offset;
     size_t size;               /* bytes in the target */
     size_t run_begin, run_end; /* what is kept as it is, where the target is empty */
-    size_t rows_count;         /* of batches that stay; their positions are those in the result */
+    size_t kept_count;         /* batches that stay */
     int64_t records_in;
     int64_t records_kept;
     int64_t null_key_count;
@@ -143,20 +140,16 @@ typedef struct {
     int64_t dropped_marker_count;
     size_t dropped_aborts_count;
     bool has_waiting_marker;
-    int64_t max_timestamp;
-    int64_t max_timestamp_offset;
-    int64_t last_offset;
     int64_t earliest_horizon, latest_horizon; /* of what stays; INT64_MAX and -1 where there is none */
 } clean_result;
 
-void kernel_measure_clean(const uint8_t *data, size_t size, const clean_rule *rule, clean_room *room);
+void kernel_measure_clean(const uint8_t *data, size_t size, const offset_map *map, const clean_rule *rule,
+                          clean_room *room);
 
-/* What a call writes to: as much as was measured, and the rows that are wanted. */
+/* What a call writes to: as much as was measured. */
 typedef struct {
     judged_record *judged;
     uint8_t *target;
-    batch_row *rows;
-    size_t rows_room;
     int64_t *dropped_aborts; /* last offsets of markers that ended what was aborted, and went */
     open_transactions *open;
 } clean_memory;
@@ -176,7 +169,7 @@ typedef struct {
 
 /* `judged` has room for all records, `target` for the payload and, with a shift, for COPY_GROWTH_BYTES more a record. */
 kernel_status kernel_clean_records(const uint8_t *payload, size_t size, int64_t records_count, int64_t base_offset,
-                                   const offset_map *map, bool drop_tombstones, int64_t timestamp_shift,
+                                   int64_t last_offset_delta, const offset_map *map, bool drop_tombstones, int64_t timestamp_shift,
                                    judged_record *judged, uint8_t *target, kept_records *kept);
 
 #endif

@@ -17,6 +17,7 @@ from collections.abc import Container
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.topic_policy import TopicPolicy
+from stratalog.record.keep_rules import is_due
 from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
 
 TRANSACTIONS_REFUSED = (
@@ -123,5 +124,4 @@ def _has_transactions(live: LiveSlice) -> bool:
 
 
 def _is_due(live: LiveSlice, now_ms: int) -> bool:
-    horizon_ms = live.entry.earliest_delete_horizon_ms
-    return live.entry.tombstone_count > 0 and horizon_ms is not None and horizon_ms <= now_ms
+    return live.entry.tombstone_count > 0 and is_due(live.entry.earliest_delete_horizon_ms, now_ms)
