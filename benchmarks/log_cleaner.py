@@ -35,7 +35,7 @@ from log_engine import LEADER_EPOCH, MIB, open_log, opened
 from report import Row, promised, run
 from stratalog.base.clock import SystemClock
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
@@ -155,7 +155,7 @@ def limits() -> CleanLimits:
 def clean(log: UnifiedLog) -> CleanResult:
     """All that can be."""
     to_clean = LogToClean(log, 0, log.local_segments.active.base_offset, 0, 0, 0)
-    result = Cleaner(SystemClock(), SequentialIds()).clean(to_clean, limits())
+    result = LogCleaner(SystemClock(), SequentialIds()).clean(to_clean, limits())
     assert result.end_offset == to_clean.first_uncleanable_offset
     return result
 

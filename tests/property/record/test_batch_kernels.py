@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, LogStoreError
 from stratalog.compaction import partition_rewriter, survivor_plan
-from stratalog.compaction.key_run import KeyRun
+from stratalog.compaction.key_cursor import KeyCursor
 from stratalog.compaction.partition_rewriter import PartitionRewriter
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.survivor_bits import new_bitmap
-from stratalog.compaction.survivor_plan import SurvivorPlan, merge_key_runs
+from stratalog.compaction.survivor_plan import SurvivorPlan, merge_keys
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PartsReader
 from stratalog.record.batch import batches, decode_all
@@ -626,9 +626,9 @@ def survivors_in_windows(streams: list[tuple[bytes, int, int, int]]) -> list[byt
     bitmaps = [new_bitmap(record_count) for *_, record_count in streams]
     hashing = KeyHashing(HASH_KEY)
     try:
-        merge_key_runs(
+        merge_keys(
             [
-                KeyRun(
+                KeyCursor(
                     key_stream.key_blocks(
                         data,
                         KeyStreamRef(

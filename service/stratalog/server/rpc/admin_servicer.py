@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from stratalog.base.errors import InvalidRequestError
-from stratalog.cleaner.log_cleaner import LogCleaner
+from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
 from stratalog.server.configuration.config_manager import ConfigManager
@@ -40,7 +40,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         status: TierStatusReporter,
         configs: ConfigManager,
         directories: LogDirectoryManager,
-        cleaner: LogCleaner,
+        cleaner: CleanerPool,
         pools: WorkerPools,
     ) -> None:
         self._registry = registry

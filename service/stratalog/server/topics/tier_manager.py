@@ -25,7 +25,7 @@ from stratalog.base.errors import (
     OffsetOutOfRangeError,
     PreconditionFailedError,
 )
-from stratalog.cleaner.log_cleaner import LogCleaner
+from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import Compactor
 from stratalog.log.unified_log import UnifiedLog
@@ -109,7 +109,7 @@ class TierManager:
         registry: PartitionRegistry,
         topics: TopicManager,
         logs: LogManager,
-        cleaner: LogCleaner,
+        cleaner: CleanerPool,
         confirmed: ConfirmedTopics,
     ) -> None:
         """`cleaner`: does the retention of local logs that are compacted."""
