@@ -75,8 +75,6 @@ class CleanedMachine(CleanerMachine):
         self.fake = FakeCleaner()
         scheduler = self.machine.scheduler
         self.cleaner = CleanerPool(self.clock, scheduler, self.manager, self.fake.clean, settings)
-            self.clock, self.machine.scheduler, self.manager, self.fake.clean, settings
-        )
 
     def filled(self, count: int) -> list[UnifiedLog]:
         logs = [self.open(number) for number in range(count)]
