@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.header import MAX_OFFSET
+from stratalog.record.native.pure_key_kernels import HASH_KEY_BYTES
 from stratalog.record.record_frame import record_frames
-from stratalog.record.siphash import KEY_BYTES
 
 SLOT_BYTES = 24
 _DIGEST_BYTES = 16
@@ -24,7 +24,7 @@ class OffsetMap:
 
     def __init__(self, hash_key16: Buffer, capacity: int, load_factor: float) -> None:
         """`capacity` is a count of slots, of which no more than `load_factor` are used."""
-        assert len(hash_key16) == KEY_BYTES, "a hash key has 16 bytes"
+        assert len(hash_key16) == HASH_KEY_BYTES, "a hash key has 16 bytes"
         assert capacity > 0, "a map has at least one slot"
         assert 0.0 < load_factor <= 1.0, "a part of the slots is used, or all"
         self._hash_key = bytes(hash_key16)
