@@ -1,15 +1,14 @@
-"""Phase 2: copies what phase 1 decided to keep of a partition, batch by batch, into the output object.
+"""Phase 2: copies the surviving records of a partition into the output object, batch by batch.
 
-* A batch that keeps all its records, unchanged, is copied as it is: no byte of it is made anew.
-* A batch that loses some is made anew around those that stay: same base offset, last offset delta, leader
-  epoch, producer fields and codec, so offsets, order, timestamps and headers of records never change.
-* A batch that loses all is gone; no empty batches are kept, the slice's logical range says what it covered.
+* A batch that keeps all its records is copied as it is.
+* A batch that loses some is rebuilt around the others: same base offset, last offset delta, leader epoch,
+  producer fields and codec, so that offsets, order, timestamps and headers of records never change.
+* A batch that loses all goes; the logical range of the slice says what it covered.
 * Tombstones follow `TombstoneRule`. A new delete horizon takes the place of the base timestamp, so the
-  timestamp deltas of that batch are shifted by the difference; when all tombstones are gone the horizon's bit
-  goes with them.
+  timestamp deltas of that batch are shifted by the difference. The horizon goes with the last tombstone.
 
-Records outside the slice's logical range or below log start are not readable and are not kept. Producers are
-those of the last slice, which knew all of them; leader epochs those of all slices.
+Records outside the slice's logical range or below log start are not readable and do not stay. Producers are
+those of the last slice, which has all of them; leader epochs are those of all slices.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import SliceEntry, joined_epochs
 
 _GATHERED_BYTES = 64 << 10
-"""What is kept goes to the writer in pieces of at least this size, but for the last of a run."""
+"""The writer gets pieces of at least this size, except for the last of a run."""
 
 
 class RewrittenPartition(NamedTuple):
-    """What became of a run."""
+    """The result of rewriting a run."""
 
     kept: KeptRecords
     records_in: int
@@ -65,7 +64,7 @@ class PlacedBatch(NamedTuple):
 
 
 class _Position(NamedTuple):
-    """Where a batch stands in its slice, and which of its offsets count."""
+    """The place of a batch in its slice, and the offsets that count."""
 
     first_ordinal: int
     first_offset_delta: int
@@ -86,13 +85,13 @@ class PartitionRewriter:
         self._writer = writer
         self._tally = KeptTally()
         self._tombstones_removed = 0
-        # Few bytes at a time are put together, because the writer looks at all that one call brings at once.
+        # Small pieces are joined, because the writer treats each call as a whole.
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
 
     def rewrite(self, inputs: Mapping[str, InputStreams], chunk_bytes: int) -> RewrittenPartition:
-        """Read the run's slices and append one slice to the output. Raises as `SliceReader` and
-        `ObjectWriter` do, and UnsupportedOperationError where the partition holds transactions.
+        """Read the run's slices and append one slice to the output. Raises what `SliceReader` and
+        `ObjectWriter` raise, and UnsupportedOperationError if the partition holds transactions.
         """
         run, topic = self._run, self._run.topic
         entries = [live.entry for live in run.slices]
@@ -153,7 +152,7 @@ class PartitionRewriter:
     def _rewrite_batch(
         self, batch: PlacedBatch, survivors: bytearray | None, ordinal: int, rule: BatchFilter
     ) -> None:
-        """The long way, for what the kernel does not take: compressed batches, and errors."""
+        """The long way, for batches that the kernel does not take, and for errors."""
         header = batch.header
         if header.is_control or header.is_transactional:
             raise UnsupportedOperationError(TRANSACTIONS_REFUSED, base_offset=header.base_offset)
@@ -171,7 +170,7 @@ class PartitionRewriter:
             self._filter(batch, survivors, ordinal, rule)
 
     def _filter(self, batch: PlacedBatch, survivors: bytearray, ordinal: int, rule: BatchFilter) -> None:
-        """Keep what survives of a batch."""
+        """Keep the surviving records of a batch."""
         header = batch.header
         first_delta = max(0, rule.first_offset - header.base_offset)
         position = _Position(ordinal, first_delta, header.last_offset_delta + 1, first_delta > 0)
@@ -185,7 +184,7 @@ class PartitionRewriter:
         if keeps_all and not must_look:
             self._keep(batch)
             return
-        # The slice's checksum, which the reader proves, was made of batches that had proved theirs.
+        # The reader proves the checksum of the slice, which was built from proved batches.
         payload = records_payload(batch.buffer, batch.position, header)
         copied = _copied(payload, header, survivors, position, drops=drops)
         _require_planned(copied, bits.bit_count(), header, position)
@@ -225,8 +224,8 @@ class PartitionRewriter:
         self._append(part, len(batch.buffer))
 
     def _append(self, data: Buffer, source_bytes: int) -> None:
-        """Hand batches to the writer, now or with others. Few bytes that wait in a spool must not hold all
-        that they came from, so they are copied, unless they are most of it.
+        """Give batches to the writer, now or with others. Small pieces are copied, unless they are most of
+        their buffer: as views they would keep all of it in memory.
         """
         if len(data) >= _GATHERED_BYTES:
             self._flush()
@@ -244,9 +243,8 @@ class PartitionRewriter:
 
 
 def is_all_dropped(survivors: bytearray, entry: SliceEntry) -> bool:
-    """Whether nothing of the slice is needed. Its key stream has said so, and was proved; where there are
-    markers, somebody has to look at them.
-    """
+    """No record of the slice survives, by its proved key stream. A slice with markers must be read all the
+    same."""
     return entry.marker_count == 0 and not any(survivors)
 
 
@@ -274,7 +272,7 @@ def _copied(
 def _require_planned(
     copied: CopiedRecords, planned_count: int, header: BatchHeader, position: _Position
 ) -> None:
-    """What was copied is what phase 1 had in mind; in a batch that is clipped, at most that."""
+    """Require that the copied records are those of phase 1; of a clipped batch, at most those."""
     count = copied.count + copied.dropped_tombstone_count
     if count > planned_count or (count < planned_count and not position.is_clipped):
         raise StoreCorruptError(
