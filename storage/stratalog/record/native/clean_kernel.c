@@ -1,7 +1,7 @@
-/* The second pass of a clean: what the offset map lets stay.
+/* The second pass of a clean: keeps the records for which the offset map has no later one. keep_rules.py has the rules.
  *
- * Batches are taken in groups. Of a group, all records are judged first, and only then its batches are copied, without
- * another look at their keys: so that look-ups can wait for memory together, in whatever batches they are. */
+ * Batches are taken in groups. All records of a group are judged first, and only then its batches are copied, without
+ * another look at their keys. So the look-ups of a group can wait for memory together. */
 #include "judging.h"
 
 /* No call keeps more batches, so that the writer can look at the size of its indexes in between. */
@@ -53,7 +53,7 @@ static bool is_kept_empty(const clean_rule *rule, int64_t last_offset)
     return low < rule->kept_empty_count && rule->kept_empty[low] == last_offset;
 }
 
-/* The marker tells of its producer's epoch what nothing else in the log does. */
+/* The marker alone holds the epoch of its producer. */
 static bool is_kept_epoch(const clean_rule *rule, const batch_frame *batch)
 {
     const int64_t epoch = (int16_t)read_be16(batch->start + PRODUCER_EPOCH_POSITION);
@@ -71,7 +71,7 @@ static bool is_kept_epoch(const clean_rule *rule, const batch_frame *batch)
            rule->kept_epochs[low].epoch == epoch;
 }
 
-/* Batches that stay as they are wait as a run, to be copied together, or not at all. */
+/* Neighbours that stay as they are form a run, which is copied at once, or not at all. */
 static void flush_run(cleaning *clean)
 {
     clean_result *result = clean->result;
@@ -93,7 +93,7 @@ static void keep_batch(cleaning *clean, const batch_frame *batch)
     result->kept_count++;
 }
 
-/* Puts a header before the records that were copied to their place in the target; false where they are too large. */
+/* Writes the header before the records, which are in the target already; false if they are too large. */
 static bool finish_batch(cleaning *clean, const batch_frame *batch, size_t records_size, int64_t records_count,
                          uint16_t attributes, int64_t base_timestamp, int64_t max_timestamp)
 {
@@ -114,21 +114,21 @@ static bool finish_batch(cleaning *clean, const batch_frame *batch, size_t recor
     return true;
 }
 
-/* The header alone, as Kafka leaves it: with neither a codec nor a horizon. */
+/* The header alone, like Kafka's: with neither a codec nor a horizon. */
 static bool empty_batch(cleaning *clean, const batch_frame *batch)
 {
     const uint16_t attributes = batch->attributes & (uint16_t) ~(CODEC_MASK | DELETE_HORIZON_BIT);
     return finish_batch(clean, batch, 0, 0, attributes, NO_TIMESTAMP, batch->max_timestamp);
 }
 
-/* What was measured has room, and is changed by nobody meanwhile. */
+/* The target was measured for these batches, and has room unless they change meanwhile. */
 static bool has_room(const cleaning *clean, size_t size)
 {
     const clean_result *result = clean->result;
     return result->size + (result->run_end - result->run_begin) + size <= clean->room->target_bytes;
 }
 
-/* Makes a batch anew around what stays, with a horizon where it `stamps` one; false where that cannot be. */
+/* Rebuilds a batch around the records that stay, with a new horizon if it `stamps`; false if that is impossible. */
 static bool rebuild_batch(cleaning *clean, const batch_frame *batch, const judged_record *judged,
                           const kept_records *kept, bool stamps)
 {
@@ -149,7 +149,7 @@ static bool rebuild_batch(cleaning *clean, const batch_frame *batch, const judge
     return finish_batch(clean, batch, size, kept->count, attributes, base_timestamp, max_timestamp);
 }
 
-/* Tombstones stay that go at that time. */
+/* Notes a batch that has something to drop at that time. */
 static void note_horizon(clean_result *result, int64_t horizon)
 {
     if (horizon < result->earliest_horizon)
@@ -158,7 +158,7 @@ static void note_horizon(clean_result *result, int64_t horizon)
         result->latest_horizon = horizon;
 }
 
-/* Keeps what stays of a batch whose records are judged; false where that is not for this kernel to do. */
+/* Keeps the judged records of a batch that stay; false if the batch is left to Python. */
 static bool clean_batch(cleaning *clean, const batch_frame *batch, const judged_record *judged)
 {
     const kept_records kept = kernel_count_fates(judged, batch->records_count);
@@ -188,7 +188,7 @@ static bool clean_batch(cleaning *clean, const batch_frame *batch, const judged_
     return true;
 }
 
-/* A batch goes, or stays for what its header says. */
+/* Drops a batch, or keeps its header. */
 static bool drop_batch(cleaning *clean, const batch_frame *batch)
 {
     if (!is_kept_empty(clean->rule, batch->next_offset - 1))
@@ -199,7 +199,7 @@ static bool drop_batch(cleaning *clean, const batch_frame *batch)
     return empty_batch(clean, batch);
 }
 
-/* Data of an aborted transaction goes, whatever its keys are. */
+/* Drops data of an aborted transaction, whatever its keys are. */
 static bool drop_aborted(cleaning *clean, const batch_frame *batch)
 {
     if (!drop_batch(clean, batch))
@@ -208,7 +208,7 @@ static bool drop_aborted(cleaning *clean, const batch_frame *batch)
     return true;
 }
 
-/* What the record of a control batch says. */
+/* The record of a control batch. */
 typedef struct {
     int64_t timestamp_delta;
     bool is_abort;
@@ -216,7 +216,7 @@ typedef struct {
 
 enum { CONTROL_KEY_BYTES = 4, CONTROL_VALUE_BYTES = 6, ABORT_TYPE = 0, COMMIT_TYPE = 1 };
 
-/* The end of a transaction as everybody writes it; false for whatever else a control batch may be. */
+/* Reads the end of a transaction in the form that brokers write; false for any other control batch. */
 static bool read_marker(const batch_frame *batch, end_marker *marker)
 {
     record_walk walk;
@@ -233,7 +233,7 @@ static bool read_marker(const batch_frame *batch, end_marker *marker)
     return control_type == ABORT_TYPE || control_type == COMMIT_TYPE;
 }
 
-/* The marker gets the time at which it may go. */
+/* Gives the marker its horizon. */
 static bool stamp_marker(cleaning *clean, const batch_frame *batch, const end_marker *marker)
 {
     const judged_record judged = {.timestamp_delta = marker->timestamp_delta, .fate = RECORD_STAYS};
@@ -263,8 +263,8 @@ static bool drop_marker(cleaning *clean, const batch_frame *batch, const end_mar
     return true;
 }
 
-/* A marker stays while data of its transaction comes by, or nothing else tells of its producer's epoch; then until its
- * horizon. */
+/* A marker stays while the log has data of its transaction, or while it alone holds its producer's epoch; after that
+ * until its horizon. */
 static bool clean_marker(cleaning *clean, const batch_frame *batch, const end_marker *marker)
 {
     const open_transaction *open = open_of(clean->memory->open, batch->producer_id);
@@ -315,7 +315,7 @@ static bool judge_batch(const cleaning *clean, judging *judge, const batch_frame
     return true;
 }
 
-/* Proves and judges as many batches as belong together; false where the walk ends behind them. */
+/* Proves and judges the batches of one group; false if the walk ends behind them. */
 static bool judge_group(const cleaning *clean, size_t size, clean_group *group)
 {
     judging judge = {.map = clean->map};
@@ -344,7 +344,7 @@ static bool judge_group(const cleaning *clean, size_t size, clean_group *group)
     return goes_on;
 }
 
-/* Cleans the batches of a group in their order; false where that ends before the last. */
+/* Cleans the batches of a group in their order; false if that ends before the last. */
 static bool clean_judged(cleaning *clean, const clean_group *group)
 {
     const judged_record *place = clean->memory->judged;

@@ -109,8 +109,8 @@ cdef extern from "offset_map.h" nogil:
     void kernel_clean_batches(const uint8_t *data, size_t size, const map_state *map, const clean_rule *rule,
                               const clean_room *room, const clean_memory *memory, clean_result *result)
     kernel_status kernel_clean_records(const uint8_t *payload, size_t size, int64_t records_count, int64_t base_offset,
-                                       int64_t last_offset_delta, const map_state *map, bint drop_tombstones, int64_t timestamp_shift,
-                                       judged_record *judged, uint8_t *target, kept_records *kept)
+                                       int64_t last_offset_delta, const map_state *map, bint drop_tombstones,
+                                       int64_t timestamp_shift, judged_record *judged, uint8_t *target, kept_records *kept)
 
 
 cdef enum:
@@ -370,8 +370,8 @@ def clean_records(
     memory = scratch(room + 1)
     with nogil:
         status = kernel_clean_records(
-            source.data, source.size, records_count, base_offset, last_offset_delta, place, drop_tombstones, timestamp_shift,
-            <judged_record *> judged.data, memory.data, &kept)
+            source.data, source.size, records_count, base_offset, last_offset_delta, place, drop_tombstones,
+            timestamp_shift, <judged_record *> judged.data, memory.data, &kept)
     check_status(status)
     return CleanedRecords(
         PyBytes_FromStringAndSize(<char *> memory.data, <Py_ssize_t> kept.size),

@@ -1,4 +1,4 @@
-/* The offset map, and the first pass of a clean: what fills it. */
+/* The offset map, and the first pass of a clean, which fills it. */
 #include "offset_map.h"
 
 #include <stdlib.h>
@@ -48,7 +48,7 @@ void kernel_map_end(offset_map *map)
     map->slots = NULL;
 }
 
-/* The rest of a look-up that came to the ring's end. What began at the end lies at the front then, before all that is
+/* The rest of a look-up that came to the ring's end. Keys from the end lie at the front then, before the keys that are
  * at home there. */
 static map_place seek_from_front(const offset_map *map, uint64_t high, uint64_t low)
 {
@@ -86,7 +86,7 @@ int64_t kernel_map_get(const offset_map *map, const uint8_t *key, size_t size)
     return place.is_found ? (int64_t)(map->slots[place.index].next_offset - 1) : -1;
 }
 
-/* How far a slot lies behind the home of its key. */
+/* The distance of a slot from the home of its key. */
 static uint64_t distance_at(const offset_map *map, uint64_t index)
 {
     const uint64_t home = home_of(map, map->slots[index].high);
@@ -119,7 +119,7 @@ static void move_up(map_slot *slots, uint64_t first, uint64_t end)
     memmove(slots + first + 1, slots + first, (end - first) * sizeof *slots);
 }
 
-/* Puts a key where it belongs; what is there moves up, as far as to the next empty slot. */
+/* Puts a key at its place; the keys from there to the next empty slot move up. */
 static void insert(offset_map *map, uint64_t index, const map_slot *slot)
 {
     map_slot *slots = map->slots;
@@ -140,8 +140,8 @@ static void insert(offset_map *map, uint64_t index, const map_slot *slot)
     map->count++;
 }
 
-/* Records that wait to be put together, and where the walk was before each: of which batch it is, what was taken, and
- * up to where everything was looked at. */
+/* Records that wait to be put together, and the state of the walk before each: the batches that were taken, and the
+ * offset up to which all was looked at. */
 typedef struct {
     offset_map *map;
     put_result *result;
@@ -157,7 +157,7 @@ typedef struct {
     bool has_key[BLOCK_RECORDS];
 } putting;
 
-/* A record without a key: another is hashed in its place, so that all of them are alike. */
+/* A record without a key: another key is hashed in its place, so that all waiting records are alike. */
 static void wait_without_key(putting *put)
 {
     const size_t index = put->count;
