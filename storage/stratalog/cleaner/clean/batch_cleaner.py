@@ -23,9 +23,9 @@ from stratalog.record.batch import require_crc
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import BatchHeader, parse_header
-from stratalog.record.keep_rules import MarkerFate, marker_fate
+from stratalog.record.keep_rules import MarkerFate, is_due, marker_fate
 from stratalog.record.native.aborted_spans import is_aborted
-from stratalog.record.native.cleaned_batches import CleanedBatches, CleanRule
+from stratalog.record.native.cleaned_batches import NO_HORIZON, CleanedBatches, CleanRule
 from stratalog.record.native.offset_map import OffsetMap, OpenTransactions
 
 _KEPT_MARKERS = (MarkerFate.STAYS, MarkerFate.STAYS_ONCE_MORE, MarkerFate.STAYS_UNTIL_HORIZON)
@@ -76,15 +76,20 @@ class BatchCleaner:
                 return _emptied(header, rule)
             now = parse_header(batch)
         left = clean_records_of(batch, now, self._map, rule, level, self._on_read)
-        cleaned = _left(left.batch, header) if left.batch else _emptied(header, rule)
-        is_new = left.horizon_ms != now.delete_horizon_ms
-        if left.records.tombstone_count and left.horizon_ms is not None:
-            cleaned = _with_horizon_noted(cleaned, left.horizon_ms, is_new=is_new, rule=rule)
-        return cleaned._replace(
+        records, horizon_ms = left.records, left.horizon_ms
+        is_new = horizon_ms != now.delete_horizon_ms
+        noted = records.tombstone_count > 0 and (is_new or not is_due(horizon_ms, rule.now_ms))
+        # One value for all of it: this is done for each compressed batch.
+        return CleanedBatches(
+            data=left.batch or _emptied_data(header, rule),
+            end_position=header.size_in_bytes,
+            next_offset=header.next_offset,
             records_in=now.records_count,
-            records_kept=left.records.records_kept,
-            null_key_count=left.records.null_key_count,
-            dropped_tombstone_count=left.records.dropped_tombstone_count,
+            records_kept=records.records_kept,
+            null_key_count=records.null_key_count,
+            dropped_tombstone_count=records.dropped_tombstone_count,
+            earliest_horizon_ms=horizon_ms if noted and horizon_ms is not None else NO_HORIZON,
+            latest_horizon_ms=horizon_ms if noted and horizon_ms is not None else -1,
         )
 
     def _clean_marker(self, batch: Buffer, header: BatchHeader, rule: CleanRule) -> CleanedBatches:
@@ -104,11 +109,12 @@ class BatchCleaner:
         if fate in _KEPT_MARKERS:
             cleaned = _left(batch, header)._replace(has_waiting_marker=fate is MarkerFate.STAYS_ONCE_MORE)
             if fate is MarkerFate.STAYS_UNTIL_HORIZON and horizon_ms is not None:
-                return _with_horizon_noted(cleaned, horizon_ms, is_new=False, rule=rule)
+                return cleaned._replace(earliest_horizon_ms=horizon_ms, latest_horizon_ms=horizon_ms)
             return cleaned
         if fate is MarkerFate.GETS_HORIZON:
-            stamped = _left(with_horizon(batch, header, rule.horizon_ms), header)
-            return _with_horizon_noted(stamped, rule.horizon_ms, is_new=True, rule=rule)
+            return _left(with_horizon(batch, header, rule.horizon_ms), header)._replace(
+                earliest_horizon_ms=rule.horizon_ms, latest_horizon_ms=rule.horizon_ms
+            )
         is_abort = marker is not None and marker.control_type is ControlType.ABORT
         return _emptied(header, rule)._replace(
             dropped_marker_count=1, dropped_aborts=(header.last_offset,) if is_abort else ()
@@ -120,15 +126,9 @@ def _left(data: Buffer, header: BatchHeader) -> CleanedBatches:
 
 
 def _emptied(header: BatchHeader, rule: CleanRule) -> CleanedBatches:
+    return _left(_emptied_data(header, rule), header)
+
+
+def _emptied_data(header: BatchHeader, rule: CleanRule) -> bytes:
     """The batch goes, or stays without records for what its header holds."""
-    return _left(emptied(header) if rule.keeps_empty(header) else NOTHING, header)
-
-
-def _with_horizon_noted(
-    cleaned: CleanedBatches, horizon_ms: int, *, is_new: bool, rule: CleanRule
-) -> CleanedBatches:
-    """A batch stays that has something to drop at that time. A horizon that has passed already, of a
-    tombstone above the map, does not count."""
-    if not is_new and horizon_ms <= rule.now_ms:
-        return cleaned
-    return cleaned._replace(earliest_horizon_ms=horizon_ms, latest_horizon_ms=max(horizon_ms, -1))
+    return emptied(header) if rule.keeps_empty(header) else NOTHING
