@@ -38,6 +38,7 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.job_execution import CompactedShard
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
@@ -343,12 +344,9 @@ class StorageEngineBuilder:
         )
         compactor = Compactor(
             logs.filesystem,
-            store,
             self._clock,
             self._ids,
-            shard.metadata,
-            catalog,
-            identity.store_id,
+            CompactedShard(store, identity.store_id, shard.metadata, catalog),
             CompactionSettings(spool_directory=f"{in_data_dir}/compaction"),
             runtime.topic_defaults_under,
             lambda: scratch.place(f"{number}/compaction"),

@@ -8,9 +8,9 @@ from stratalog.base.clock import Clock
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
-from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean, is_cleaned_here
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
@@ -36,8 +36,8 @@ class LocalCleaning:
         self._logs = logs
         self._shards = shards
         self._confirmed = confirmed
-        self._cleaner = Cleaner(clock, ids)
-        self.workers = LogCleaner(
+        self._cleaner = LogCleaner(clock, ids)
+        self.workers = CleanerPool(
             clock,
             scheduler,
             logs.cleaner,
@@ -65,7 +65,7 @@ class LocalCleaning:
         return self._confirmed.had(log.topic_id)
 
     def _clean(self, to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
-        """Raises what `Cleaner.clean` raises."""
+        """Raises what `LogCleaner.clean` raises."""
         if not self._confirmed.had(to_clean.log.topic_id):
             raise CleaningAbortedError("the catalog no longer confirms the topic's configuration")
         return self._cleaner.clean(to_clean, limits)

@@ -6,7 +6,7 @@ import logging
 import threading
 
 from stratalog.base.errors import LogStoreError
-from stratalog.cleaner.log_cleaner import LogCleaner
+from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.manager.log_manager import LogManager
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.background.repeated_failures import RepeatedFailures
@@ -19,7 +19,7 @@ class LocalRetention:
     """Thread-safe: its parts are, and `_lock` guards the count."""
 
     def __init__(
-        self, registry: PartitionRegistry, logs: LogManager, cleaner: LogCleaner, confirmed: ConfirmedTopics
+        self, registry: PartitionRegistry, logs: LogManager, cleaner: CleanerPool, confirmed: ConfirmedTopics
     ) -> None:
         """`cleaner` deletes the old segments of compacted logs."""
         self._registry = registry

@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.read.isolation import Isolation
@@ -44,7 +44,7 @@ def test_nothing_is_done_where_nothing_may_be_cleaned() -> None:
     cleaned = Cleaned()
     cleaned.put((b"a", b"1"), (b"a", b"2"))
     to_clean = LogToClean(cleaned.log, 0, 0, 0, 0, 0)
-    result = Cleaner(cleaned.machine.clock, SequentialIds()).clean(to_clean, limits())
+    result = LogCleaner(cleaned.machine.clock, SequentialIds()).clean(to_clean, limits())
     assert result.end_offset == 0
     assert len(cleaned.left()) == 2
 

@@ -1,9 +1,9 @@
-"""Cleans one log: only the last record of each key stays of what lies below some offset.
+"""Cleans one log: below some offset only the last record of each key stays.
 
-Two passes. The first reads the dirty part and notes the last offset of each key in a map of bounded size;
-where that is full, the clean ends there, and what it has done is done. The second recopies the log from its
-start up to there, without the records that the map knows a later one of, and puts the copies in the place of
-the segments, a group at a time: a clean never needs more disk than one group takes.
+Two passes. The first reads the dirty part and notes the last offset of each key in a map of bounded size; if
+the map is full, the clean ends there. The second copies the log from its start up to there, without the
+records for which the map has a later one, and replaces the segments by the copies, a group at a time: a clean
+never needs more disk space than one group.
 
 ::
 
@@ -12,11 +12,11 @@ the segments, a group at a time: a clean never needs more disk than one group ta
         |                 |<--- pass 1 ------>|
         |<-------------- pass 2 ------------->|
 
-Where only the time of tombstones or markers has come, there is no first pass, and the map is empty.
+If only the horizons of tombstones or markers have passed, there is no first pass, and the map is empty.
 
-Each group is exchanged by itself, so whatever ends a clean early leaves a log that is right: some of its
-records have gone, each of which the map had a later one of, and everything else is there. Offsets and their
-order never change. A clean that ended early is repeated from the beginning.
+Each group is exchanged by itself, so a clean that ends early leaves a correct log: it has lost only records
+with a later one in the map. Offsets and their order never change. A clean that ended early is repeated from
+the beginning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from stratalog.cleaner.clean.aborted_index import AbortedIndex
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult, CleanStats
 from stratalog.cleaner.clean.group_cleaner import CleanPlan, GroupCleaner
 from stratalog.cleaner.clean.header_walk import transactions_open_behind
-from stratalog.cleaner.clean.kept_horizons import MAX_HORIZON_MS
 from stratalog.cleaner.clean.map_builder import MapBuilder
 from stratalog.cleaner.clean.segment_groups import SegmentGroup, group_segments
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
@@ -43,6 +42,7 @@ from stratalog.log.exchange.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.keep_rules import new_horizon_ms
 from stratalog.record.native.offset_map import OffsetMap
 from stratalog.segment.log_segment import LogSegment
 
@@ -50,7 +50,7 @@ _HASH_KEY_BYTES = 16
 _MIN_WINDOW_BYTES = 16 * 1024
 
 
-class Cleaner:
+class LogCleaner:
     """Thread-safe: each clean has its own state."""
 
     def __init__(self, clock: Clock, ids: IdGenerator) -> None:
@@ -58,13 +58,12 @@ class Cleaner:
         self._ids = ids
 
     def clean(self, to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
-        """Clean the log in [first_dirty_offset, first_uncleanable_offset), or in as much of it from the
-        beginning on as the map has room for, which is never nothing; and drop what of the rest has had its
-        time.
+        """Clean the log in [first_dirty_offset, first_uncleanable_offset), or as much of it as the map has
+        room for, at least one record; and drop tombstones and markers after their horizons.
 
-        Raises what `limits.check_done` does, CleaningAbortedError where segments were dropped meanwhile,
-        CorruptRecordError (fields path, position) where one is damaged, OSError and DataDirectoryError: of
-        the group that was being cleaned nothing has changed then, those before it are clean.
+        Raises what `limits.check_done` raises, CleaningAbortedError if segments were dropped meanwhile,
+        CorruptRecordError (fields path, position) for a damaged segment, OSError and DataDirectoryError. The
+        group that was being cleaned is unchanged then, those before it are clean.
         """
         stats, exchanged = CleanStats(), CleanStats()
         log, first_offset = to_clean.log, to_clean.first_dirty_offset
@@ -81,13 +80,13 @@ class Cleaner:
         window_bytes = _window_bytes(limits, segments, to_clean.first_uncleanable_offset)
         assert to_clean.first_uncleanable_offset <= min(log.last_stable_offset, segments.active.base_offset)
         left: list[SegmentGroup] = []
-        # Those below go with the next look of retention, which may be now.
+        # Retention drops the segments below, perhaps now.
         looked_up = segments.since(max(log.log_start_offset, segments.start_offset))
         aborted = AbortedIndex(looked_up, on_io)
         try:
             offset_map = self._filled_map(to_clean, segments, aborted, limits, stats, on_io, window_bytes)
             end_offset = offset_map.latest_offset + 1
-            plan = self._plan(log, offset_map, end_offset, producers)
+            plan = self._plan(log, offset_map, producers, window_bytes)
             deleted, wanted = _parts(segments, plan)
             left = group_segments(wanted, config.segment_bytes, config.segment_index_bytes)
             cleaner = GroupCleaner(
@@ -98,7 +97,6 @@ class Cleaner:
                 transactions_open_behind(deleted, on_io),
                 stats,
                 on_io,
-                window_bytes,
             )
             while left:
                 limits.check_done()
@@ -122,7 +120,7 @@ class Cleaner:
         on_io: OnRead,
         window_bytes: int,
     ) -> OffsetMap:
-        """A map that knows the log up to where the clean ends."""
+        """A map that knows the log up to the end of the clean."""
         first_offset, stop_offset = to_clean.first_dirty_offset, to_clean.first_uncleanable_offset
         offset_map = self._new_map(limits, stop_offset - first_offset)
         if first_offset < stop_offset:
@@ -136,7 +134,7 @@ class Cleaner:
         return offset_map
 
     def _new_map(self, limits: CleanLimits, offset_count: int) -> OffsetMap:
-        """As large as it may be, and no larger than so many offsets can fill."""
+        """As large as allowed, but no larger than that many offsets can fill."""
         enough = math.ceil(offset_count / limits.map_load_factor) + 1
         slot_count = min(OffsetMap.slots_for(limits.map_bytes), enough)
         return OffsetMap(self._ids.secret(_HASH_KEY_BYTES), slot_count, limits.map_load_factor)
@@ -145,8 +143,8 @@ class Cleaner:
         self,
         log: UnifiedLog,
         offset_map: OffsetMap,
-        end_offset: int,
         producers: Sequence[ProducerStateEntry],
+        window_bytes: int,
     ) -> CleanPlan:
         kept = {entry.batches[-1].last_offset for entry in producers if entry.batches}
         kept.add(log.high_watermark - 1)
@@ -158,38 +156,37 @@ class Cleaner:
         return CleanPlan(
             offset_map,
             start_offset=start_offset,
-            stop_offset=end_offset,
             now_ms=self._clock.now_ms(),
             kept_empty=array("q", sorted_stepwise([*kept], key=int)),
             kept_epochs=array("q", chain.from_iterable(epochs)),
             config=log.config,
+            window_bytes=window_bytes,
         )
 
     def _exchange(self, log: UnifiedLog, cleaner: GroupCleaner, group: SegmentGroup, on_read: OnRead) -> None:
-        # Of each group anew: whoever reads what a tombstone deletes has it from this group, or from one that
-        # was exchanged before.
-        horizon_ms = self._clock.now_ms() + log.config.delete_retention_ms
-        cleaned = cleaner.clean(group, min(horizon_ms, MAX_HORIZON_MS))
+        # Taken anew for each group: a consumer can read the records that a tombstone deletes until their
+        # group, this one or one before, is exchanged.
+        horizon_ms = new_horizon_ms(self._clock.now_ms(), log.config.delete_retention_ms)
+        cleaned = cleaner.clean(group, horizon_ms)
         if not log.segment_exchange.replace(cleaned, group, on_read):
             raise CleaningAbortedError("segments of the log were dropped while it was cleaned")
 
 
 def _window_bytes(limits: CleanLimits, segments: LogSegments, stop_offset: int) -> int:
-    """No more than the largest segment can fill: memory is taken for all of it at once."""
+    """No more than the largest segment: a window's memory is allocated at once."""
     cleaned = (segment.size_bytes for segment in segments.sealed if segment.base_offset < stop_offset)
     return min(max(_MIN_WINDOW_BYTES, limits.io_buffer_bytes), max(cleaned, default=0))
 
 
 def _parts(segments: LogSegments, plan: CleanPlan) -> tuple[list[LogSegment], list[LogSegment]]:
-    """Segments that hold deleted records only, which go with the next look of retention; and those to
-    recopy."""
+    """Segments with deleted records only, which retention will drop; and segments to copy."""
     reached = [segment for segment in segments.sealed if segment.base_offset < plan.stop_offset]
     deleted = [segment for segment in reached if segment.end_offset <= plan.start_offset]
     return deleted, reached[len(deleted) :]
 
 
 def _are_there(log: UnifiedLog, segments: LogSegments, left: Sequence[SegmentGroup]) -> bool:
-    """The segments that were still needed are in the log."""
+    """The segments that the clean still needs are in the log."""
     found = set(map(id, log.local_segments))
     needed = [segment for group in left for segment in group] or segments
     return all(id(segment) in found for segment in needed)

@@ -1,4 +1,4 @@
-"""Batches that are dealt with one by one: what their headers say when records have gone."""
+"""The headers of batches that lost records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stratalog.cleaner.clean.odd_batches import emptied, since_offset
+from stratalog.cleaner.clean.rebuilt_batch import emptied, since_offset
 from stratalog.record.batch import decode, require_crc
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch, rebuild_batch

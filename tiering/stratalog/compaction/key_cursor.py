@@ -1,4 +1,4 @@
-"""One sorted key stream of a slice, seen through a window that moves from block to block."""
+"""A cursor over one sorted key stream of a slice: a window that moves from block to block."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from stratalog.record.native.key_entries import HashPair, KeyWindow
 from stratalog.remote.objects.key_stream import KeyBlock
 
 
-class KeyRun:
+class KeyCursor:
     """Not thread-safe: guarded by the job.
 
-    `survivors` is the bitmap of the slice that the entries' ordinals belong to; several runs may share it,
-    where a slice had to be hashed in parts.
+    `survivors` is the bitmap of the slice; the parts of a slice that was hashed in parts share it.
     """
 
     def __init__(self, blocks: Iterator[KeyBlock], survivors: bytearray) -> None:
@@ -29,7 +28,7 @@ class KeyRun:
 
     @property
     def window(self) -> KeyWindow:
-        """What is left of the current block. Only before the end."""
+        """The rest of the current block. Not at the end."""
         block = self._block
         assert block is not None
         assert self._start < block.entry_count
@@ -44,7 +43,7 @@ class KeyRun:
 
     @property
     def bound(self) -> HashPair | None:
-        """Up to this hash the window shows all that the run has; None where it shows all that is left."""
+        """The window has all entries up to this hash; None if it has all that are left."""
         if self._next_block is None:
             return None
         assert self._block is not None

@@ -1,9 +1,8 @@
-"""Batches that the cleaning kernels leave to Python: compressed ones, markers, and those that begin below the
-log's start. Functions from a batch to what is left of it.
+"""What a clean leaves of one batch, whatever its codec: functions from a batch to its rebuilt form.
 
-A batch of a few kilobytes may hold gigabytes. A large one is gone through in sections, once to see what is
-left of it and once more to write that, so no more of it is in memory than some megabytes, or what a few
-copies of its largest record take.
+This is the long way, for batches that the row kernels do not take. A batch of a few kilobytes may hold
+gigabytes. A large one is read in sections, once to count what stays and once to write it, so that memory is
+bounded by some megabytes, or by a few copies of its largest record.
 """
 
 from __future__ import annotations
@@ -15,7 +14,12 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.exchange.cleaned_segment import OnRead
 from stratalog.record.batch import records_payload
-from stratalog.record.builder import rebuild_batch, rebuild_compressed
+from stratalog.record.builder import (
+    rebuild_batch,
+    rebuild_compressed,
+    rebuilt_max_timestamp,
+    timestamp_shift,
+)
 from stratalog.record.codecs.compressed_pieces import compress_pieces
 from stratalog.record.header import (
     CODEC_MASK,
@@ -23,29 +27,31 @@ from stratalog.record.header import (
     NO_TIMESTAMP,
     BatchHeader,
 )
+from stratalog.record.keep_rules import gets_horizon, is_due
 from stratalog.record.native import kernels
-from stratalog.record.native.offset_map import CleanedRecords, CleanRule, OffsetMap, clean_records
+from stratalog.record.native.cleaned_batches import CleanedRecords, CleanRule
+from stratalog.record.native.offset_map import OffsetMap, clean_records
 from stratalog.record.record_sections import RecordSections
 
 NOTHING = b""
 
 
 class CleanedBatch(NamedTuple):
-    """What is left of a compressed batch."""
+    """What is left of a batch with records."""
 
     batch: Buffer
-    """Nothing where no record is left."""
+    """Nothing if no record is left."""
     records: CleanedRecords
     horizon_ms: int | None = None
-    """From when on its tombstones may go, unless nobody knows yet."""
+    """The delete horizon that it has now."""
 
 
 def is_compressed(header: BatchHeader) -> bool:
-    """The kernels take it only where its data was aborted."""
+    """The row kernels take it only if its data was aborted."""
     return header.attributes & CODEC_MASK != 0 and header.records_count > 0
 
 
-def clean_compressed(
+def clean_records_of(
     batch: Buffer,
     header: BatchHeader,
     offset_map: OffsetMap,
@@ -53,11 +59,13 @@ def clean_compressed(
     level: int | None,
     on_read: OnRead,
 ) -> CleanedBatch:
-    """What `clean_batches` would leave of it, compressed by the same codec. Raises CorruptRecordError, and
-    what `on_read` does, which is asked for each section of a large batch."""
+    """Drop the records that do not stay, and compress the others by the same codec.
+
+    Raises CorruptRecordError, and what `on_read` raises, which is called for each section of a large batch.
+    """
     sections, horizon_ms = RecordSections(batch, header), header.delete_horizon_ms
 
-    def cleaned_with(timestamp_shift: int) -> Iterator[CleanedRecords]:
+    def cleaned_with(shift: int) -> Iterator[CleanedRecords]:
         for section, count in sections:
             on_read(1)
             yield clean_records(
@@ -65,16 +73,21 @@ def clean_compressed(
                 count,
                 header.base_offset,
                 offset_map,
-                drop_tombstones=horizon_ms is not None and horizon_ms <= rule.now_ms,
-                timestamp_shift=timestamp_shift,
+                last_offset_delta=header.last_offset_delta,
+                drop_tombstones=is_due(horizon_ms, rule.now_ms),
+                timestamp_shift=shift,
             )
 
     shift, new_horizon_ms = 0, None
     left = _LeftRecords.of(cleaned_with(shift), is_whole=sections.is_whole)
-    if left.records.tombstone_count and horizon_ms is None and header.last_offset <= offset_map.latest_offset:
+    if gets_horizon(
+        horizon_ms,
+        has_tombstones=left.records.tombstone_count > 0,
+        sees_all_older=header.last_offset <= offset_map.latest_offset,
+    ):
         new_horizon_ms = rule.horizon_ms
-        shift = header.base_timestamp - new_horizon_ms
-        # The first ones would be in memory beside these.
+        shift = timestamp_shift(header, new_horizon_ms)
+        # Both at once would take twice the memory.
         del left
         left = _LeftRecords.of(cleaned_with(shift), is_whole=sections.is_whole)
     elif left.records.records_kept == header.records_count:
@@ -94,10 +107,10 @@ def clean_compressed(
 
 
 class _LeftRecords(NamedTuple):
-    """What is left of all sections."""
+    """What is left of all sections of a batch."""
 
     records: CleanedRecords
-    """The payload is there where the batch is one section."""
+    """With the payload if the batch is one section."""
     size_bytes: int
     """Of the payloads of all sections."""
 
@@ -119,7 +132,7 @@ class _LeftRecords(NamedTuple):
                 max_timestamp_delta = (
                     delta if max_timestamp_delta is None else max(max_timestamp_delta, delta)
                 )
-            # It would be in memory beside the next one.
+            # Else it would be in memory together with the next one.
             del one
         records = CleanedRecords(
             NOTHING, kept_count, max_timestamp_delta or 0, tombstone_count, dropped_count, null_key_count
@@ -135,20 +148,18 @@ def _rebuilt(
     new_horizon_ms: int | None = None,
 ) -> bytes:
     """The batch with other records, compressed already; the highest timestamp is relative to its new base."""
-    base_timestamp = header.base_timestamp if new_horizon_ms is None else new_horizon_ms
-    append_time_ms = header.append_time_ms
     return rebuild_compressed(
         header,
         section,
         records_count=records_count,
-        max_timestamp=base_timestamp + max_timestamp_delta if append_time_ms is None else append_time_ms,
+        max_timestamp=rebuilt_max_timestamp(header, max_timestamp_delta, new_horizon_ms),
         delete_horizon_ms=new_horizon_ms,
     )
 
 
 def emptied(header: BatchHeader) -> bytes:
-    """The header alone: the offsets and the producer's numbers of a batch whose records are gone. It has
-    neither a codec nor a horizon, as Kafka leaves it."""
+    """The header alone, with the offsets and the producer of a batch without its records. Like Kafka's, it
+    has neither a codec nor a horizon."""
     without = header._replace(
         attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT), base_timestamp=NO_TIMESTAMP
     )
@@ -156,9 +167,9 @@ def emptied(header: BatchHeader) -> bytes:
 
 
 def with_horizon(batch: Buffer, header: BatchHeader, horizon_ms: int) -> bytes:
-    """The control batch with the time from which it may go. Raises CorruptRecordError."""
+    """The control batch with a delete horizon. Raises CorruptRecordError."""
     payload = records_payload(batch, 0, header)
-    copied = _copied(payload, header.records_count, header, 0, header.base_timestamp - horizon_ms)
+    copied = _copied(payload, header.records_count, header, 0, timestamp_shift(header, horizon_ms))
     return rebuild_batch(
         header,
         copied.payload,
@@ -169,8 +180,8 @@ def with_horizon(batch: Buffer, header: BatchHeader, horizon_ms: int) -> bytes:
 
 
 def since_offset(batch: Buffer, header: BatchHeader, start_offset: int, level: int | None) -> bytes:
-    """The batch, which begins below `start_offset`, without the records that do; nothing where none is left.
-    Raises CorruptRecordError."""
+    """The batch without its records below `start_offset`; nothing if none is left. Raises
+    CorruptRecordError."""
     if header.next_offset <= start_offset or header.records_count == 0:
         return NOTHING
     sections, first_delta = RecordSections(batch, header), start_offset - header.base_offset
@@ -194,7 +205,7 @@ def since_offset(batch: Buffer, header: BatchHeader, start_offset: int, level: i
 
 
 def _copied(
-    payload: Buffer, records_count: int, header: BatchHeader, first_offset_delta: int, timestamp_shift: int
+    payload: Buffer, records_count: int, header: BatchHeader, first_offset_delta: int, shift: int
 ) -> kernels.CopiedRecords:
     copied = kernels.copy_records(
         payload,
@@ -204,7 +215,7 @@ def _copied(
         first_offset_delta=first_offset_delta,
         end_offset_delta=header.last_offset_delta + 1,
         drop_tombstones=False,
-        timestamp_shift=timestamp_shift,
+        timestamp_shift=shift,
     )
     if first_offset_delta == 0 and copied.count != records_count:
         raise CorruptRecordError(

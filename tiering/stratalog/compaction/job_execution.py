@@ -1,11 +1,10 @@
-"""Runs one job up to, and without, its commit: reads the inputs, writes, verifies and stores the outputs.
+"""Executes one job up to its commit: reads the inputs, writes, verifies and stores the outputs.
 
-Partitions are worked on in the order in which slices lie in objects, so all streams only move forward. Phase
-1 and phase 2 of one partition follow one another; of an input nothing is held but its key streams (scratch)
-and where its data stream stands.
+Partitions come in the order of their slices in objects, so that all streams only move forward. Phase 2 of a
+partition follows its phase 1. Of an input only its key streams (in scratch) and the position in its data
+stream are held.
 
-Whatever fails here leaves the inputs as they are; outputs that were stored are orphans, for the collector to
-find.
+A failure leaves the inputs as they are. Outputs in the store are orphans then, which the collector removes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ from stratalog.compaction.scratch import Scratch
 from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PlannedSlice
-from stratalog.objectstore.counting import CountingObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
@@ -37,14 +37,14 @@ _MAX_BUFFERED_INPUT_BYTES = 8 << 20
 
 
 class JobClock(NamedTuple):
-    """What time it is for a job, and whether that can be trusted with tombstones."""
+    """The time of a job, and whether it is certain enough to drop tombstones."""
 
     now_ms: int
     may_drop_tombstones: bool
 
 
 class JobResult(NamedTuple):
-    """What lies in the store now, and what the job counted."""
+    """The objects that the job stored, and its counts."""
 
     stored: tuple[StoredObject, ...]
     records_in: int
@@ -52,40 +52,44 @@ class JobResult(NamedTuple):
     tombstones_removed: int
 
 
-class JobRun:
-    """One run of one job. Not thread-safe: used once, by one thread."""
+class CompactedShard(NamedTuple):
+    """The shard that a compactor works on."""
+
+    store: ObjectStore
+    store_id: UUID
+    metadata: MetadataLog
+    catalog: Catalog
+
+
+class JobExecution:
+    """One execution of one job. Not thread-safe: used once, by one thread."""
 
     def __init__(
         self,
         filesystem: FileSystem,
-        store: CountingObjectStore,
         ids: IdGenerator,
-        metadata: MetadataLog,
-        store_id: UUID,
+        shard: CompactedShard,
         settings: CompactionSettings,
         job: CompactionJob,
         clock: JobClock,
     ) -> None:
         self.current: TopicIdPartition | None = None
-        """The partition that is being worked on; of use where the run fails."""
+        """The partition that is being rewritten; if the execution fails, the one to blame."""
         self._filesystem = filesystem
-        self._store = store
         self._ids = ids
-        self._metadata = metadata
-        self._store_id = store_id
-        self._layout = metadata.layout
+        self._shard = shard
+        self._layout = shard.metadata.layout
         self._settings = settings
         self._job = job
         self._clock = clock
-        # Half of the memory for the outputs (two writers with two spools each), half for the inputs: of each
-        # there may be its key streams, its data, and a slice that had to be hashed.
+        # Half of the memory is for the outputs (two writers with two spools each), half for the inputs: the
+        # key streams, the data, and a slice that had to be hashed, of each.
         self._spool_bytes = settings.job_memory_bytes // 8
         self._share_bytes = settings.job_memory_bytes // (6 * len(job.inputs))
 
     def execute(self) -> JobResult:
-        """Raises StoreError, CorruptRecordError, UnsupportedOperationError and OSError; nothing is committed
-        then.
-        """
+        """Rewrite the inputs; commits nothing. Raises StoreError, CorruptRecordError,
+        UnsupportedOperationError and OSError."""
         settings = self._settings
         writer_settings = ObjectWriterSettings(
             spool_directory=settings.spool_directory, memory_bytes=self._spool_bytes
@@ -95,7 +99,7 @@ class JobRun:
             output = closing.enter_context(
                 JobOutput(
                     self._filesystem,
-                    self._store,
+                    self._shard.store,
                     self._layout,
                     self._header,
                     writer_settings,
@@ -140,7 +144,7 @@ class JobRun:
         for live_object in self._job.inputs:
             name = live_object.ref.name
             inputs[name] = InputStreams(
-                self._store,
+                self._shard.store,
                 self._layout.data_key(name),
                 live_object.ref,
                 needed[name],
@@ -156,10 +160,10 @@ class JobRun:
 
     def _header(self) -> ObjectHeader:
         return ObjectHeader(
-            store_id=self._store_id,
+            store_id=self._shard.store_id,
             shard=self._layout.shard or 0,
             epoch=0,
             kind=ObjectKind.REPLACEMENT,
-            name=self._metadata.next_object_name(),
+            name=self._shard.metadata.next_object_name(),
             inputs=self._job.input_names,
         )

@@ -1,14 +1,14 @@
-"""The workers of the cleaner: each cleans the filthiest log, then the next one, until none is due.
+"""The pool of workers that clean logs: each cleans the filthiest log, then the next one, until none is due.
 
-A worker is a task of the scheduler that comes again every `log.cleaner.backoff.ms`. So one that an error has
-ended begins anew, and an operator's reset only has to ask for a round at once. However many rounds there are,
-no more cleans run at a time than there shall be workers, and their key maps never take more memory than they
-shall together: a clean borrows its part before it begins and returns it at its end. So the numbers may be
-altered while cleans run, which go on with what they have.
+A worker is a task that the scheduler repeats every `log.cleaner.backoff.ms`. So a worker that an error has
+ended begins anew, and an operator's reset only schedules a round at once. The number of cleans at a time
+never exceeds the number of workers, and their key maps never exceed their common memory: a clean borrows its
+share at its begin and returns it at its end. So both numbers can change while cleans run, which keep their
+shares.
 
-Logs that are compacted have no other retention than that of this class: it needs the log for itself, as a
-clean does. It goes on where cleaning is switched off or a log's cleaning fails. Only while such a log moves
-between directories is it done by whoever does it for the other logs.
+This class also applies the retention of compacted logs, because retention, like a clean, needs the log for
+itself. It does so while cleaning is switched off, and for logs whose cleaning fails. While such a log moves
+between directories, the retention pass of the other logs does it.
 
 Locks: `_changed` is held for single steps, and nothing is called under it.
 """
@@ -36,19 +36,19 @@ from stratalog.log.unified_log import UnifiedLog
 logger = logging.getLogger(__name__)
 
 CleanLog = Callable[[LogToClean, CleanLimits], CleanResult]
-"""A clean of one log. Raises CleaningAbortedError with nothing changed that is not whole; CorruptRecordError,
-DataDirectoryError, OSError."""
+"""Cleans one log. Raises CleaningAbortedError, CorruptRecordError, DataDirectoryError and OSError; a group of
+segments is then either old or new."""
 
 
 class _Slot(NamedTuple):
-    """What a clean has borrowed."""
+    """The share that a clean has borrowed."""
 
     number: int
     map_bytes: int
 
 
-class LogCleaner:
-    """Thread-safe: `_changed` guards settings, workers and what is borrowed."""
+class CleanerPool:
+    """Thread-safe: `_changed` guards settings, workers and borrowed shares."""
 
     def __init__(
         self,
@@ -61,10 +61,9 @@ class LogCleaner:
         may_begin: Callable[[], bool] = lambda: True,
         may_shrink: Callable[[UnifiedLog], bool] = lambda _: True,
     ) -> None:
-        """Nothing runs before `start`. `scheduler`: a clean may have one of its threads for hours, so there
-        are at least as many as workers. `may_begin` is asked before each look for something to do, and
-        `may_shrink` of each log before it is cleaned or its retention is applied, under no lock. Raises
-        InvalidConfigError."""
+        """Nothing runs before `start`. `scheduler` needs at least one thread a worker, because a clean may
+        take hours. `may_begin` is called before each search for work, and `may_shrink` for each log before it
+        is cleaned or its retention is applied, both under no lock. Raises InvalidConfigError."""
         settings.require_consistent()
         self._clock = clock
         self._scheduler = scheduler
@@ -77,7 +76,7 @@ class LogCleaner:
         self._changed = threading.Lock()
         self._retention_lock = threading.Lock()
         self.deleted_segment_count = 0
-        """Segments that `delete_old_segments` has dropped; `_retention_lock` guards it."""
+        """Segments that `delete_old_segments` dropped; guarded by `_retention_lock`."""
         self._slots: dict[int, _Slot] = {}
         self._workers: list[_Worker] = []
         self._is_stopped = False
@@ -89,14 +88,14 @@ class LogCleaner:
         return self._settings
 
     def start(self) -> None:
-        """Have the workers begin."""
+        """Start the workers."""
         self._hire()
 
     def reconfigure(self, settings: CleanerSettings) -> None:
-        """Go on by other settings; cleans that run go on with the memory that they have.
+        """Change the settings; cleans that run keep their shares.
 
-        Raises InvalidConfigError with nothing changed, also where the number of workers would be altered by
-        more than half or double.
+        Raises InvalidConfigError with nothing changed, also for more than double or less than half of the
+        workers.
         """
         with self._changed:
             settings.require_step_from(self._settings)
@@ -108,7 +107,7 @@ class LogCleaner:
             self._hire()
 
     def _hire(self) -> None:
-        """Put new workers in the place of those that are there, which end after the clean they are at."""
+        """Replace the workers; the old ones end after their current clean."""
         with self._changed:
             if self._is_stopped:
                 return
@@ -121,8 +120,8 @@ class LogCleaner:
             worker.begin(self._scheduler, f"log cleaner {number}", max(1, settings.backoff_ms))
 
     def stop(self) -> None:
-        """End all cleans and begin none any more; nothing runs when this returns. Not for a worker, nor for a
-        caller who holds a lock of a log or of the log manager. May be called twice."""
+        """End all cleans and begin no others; nothing runs when this returns. Not to be called by a worker,
+        nor under a lock of a log or of the log manager. May be called twice."""
         with self._changed:
             self._is_stopped = True
             workers, self._workers = self._workers, []
@@ -131,10 +130,10 @@ class LogCleaner:
         self._manager.stop()
 
     def clean_filthiest(self) -> bool:
-        """Clean the log that has the most to gain, or look into one of which nobody knows when it is due for
-        its tombstones; False where there is none, or nobody may clean now.
+        """Clean the log with the most to gain, or find the next horizon of a log that has none on record.
+        False if there is no such log, or cleaning is not allowed now.
 
-        An error of one log counts as its failure and keeps no other from being cleaned.
+        An error of one log counts as its failure; the other logs are still cleaned.
         """
         if not self._may_begin():
             return False
@@ -186,7 +185,7 @@ class LogCleaner:
         except CleaningAbortedError:
             self._tally.note_abort()
             manager.release(chosen.partition)
-        except Exception as failure:  # noqa: BLE001 - whatever it is, it is of this log, and the others wait
+        except Exception as failure:  # noqa: BLE001 - any failure is of this log alone, and the others wait
             manager.failed(log, failure)
         except BaseException:
             manager.release(chosen.partition)
@@ -205,11 +204,11 @@ class LogCleaner:
             manager.done(chosen, result.end_offset, result.horizon_ms)
 
     def delete_old_segments(self) -> int:
-        """Apply the retention of all logs that are compacted here; returns how many segments went.
+        """Apply the retention of all compacted logs; returns the number of dropped segments.
 
-        Of a log whose policy is `compact` alone, what lies below its start goes. A log that is being cleaned,
-        or is paused, is left out; a worker looks at it afterwards. For workers, and for whoever does the
-        retention of the other logs: the workers may be busy for hours.
+        A log with the policy `compact` alone loses the segments below its start. A log that is being cleaned
+        or is paused is left out; a worker looks at it afterwards. Called by the workers, and by the retention
+        task of the other logs, because workers may be busy for hours.
         """
         if not self._retention_lock.acquire(blocking=False):
             return 0
@@ -248,14 +247,14 @@ class LogCleaner:
                 return 0
 
     def reset(self, partition: TopicPartition) -> bool:
-        """Try a partition whose cleaning failed again, at once; False where it had not failed."""
+        """Clean a failed partition again at once; False if it had not failed."""
         was_failed = self._manager.reset(partition)
         if was_failed and not self._is_stopped:
             self._scheduler.once("log cleaner after a reset", _Worker(self).run)
         return was_failed
 
     def stats(self) -> CleanerStats:
-        """How things are now."""
+        """The current metrics."""
         failures, survey = self._manager.failures(), self._manager.last_survey
         sums, last = self._tally.read()
         with self._changed:
@@ -282,21 +281,21 @@ class LogCleaner:
         )
 
     def check(self) -> None:
-        """Prove that no more is borrowed than there is, and what the manager proves."""
+        """Prove that the shares fit, and what the manager proves."""
         with self._changed:
             assert all(slot.number == number for number, slot in self._slots.items())
         self._manager.check()
 
 
 class _Worker:
-    """One of the tasks. Thread-safe: each field is set by single assignments."""
+    """One task of the pool. Thread-safe: each field is set by single assignments."""
 
-    def __init__(self, cleaner: LogCleaner) -> None:
-        self._cleaner = cleaner
+    def __init__(self, pool: CleanerPool) -> None:
+        self._pool = pool
         self._task: ScheduledTask | None = None
         self._is_retired = False
         self.is_dead = False
-        """An error that nobody expected has ended its last round."""
+        """An unexpected error has ended its last round."""
 
     def begin(self, scheduler: Scheduler, name: str, period_ms: int) -> None:
         self._task = scheduler.every(name, self.run, period_ms)
@@ -304,19 +303,19 @@ class _Worker:
             self._task.cancel()
 
     def retire(self) -> None:
-        """No other log is begun. What is under way goes on."""
+        """Begin no other log. A current clean goes on."""
         self._is_retired = True
         if self._task is not None:
             self._task.cancel()
 
     def run(self) -> None:
-        """A round: clean until nothing is due."""
+        """Clean until no log is due."""
         self.is_dead = False
         try:
-            while not self._is_retired and self._cleaner.clean_filthiest():
-                self._cleaner.delete_old_segments_if_due()
+            while not self._is_retired and self._pool.clean_filthiest():
+                self._pool.delete_old_segments_if_due()
             if not self._is_retired:
-                self._cleaner.delete_old_segments_if_due()
+                self._pool.delete_old_segments_if_due()
         except BaseException:
             self.is_dead = True
             raise
