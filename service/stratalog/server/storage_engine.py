@@ -1,24 +1,21 @@
-"""Everything below the servicers, put together: the one place that knows which component gets which.
+"""Assembles all components below the servicers, and opens and closes them in order.
 
 Opening, in this order, because each step protects the next:
 
-1. Lock the data directory. Nobody else writes the local logs from here on.
-2. Read the store's identity, and create it where the data directory belongs to no store yet. A directory that
-   belongs to another store stops here, before anything is written to either. Probe that the store keeps its
-   promise on conditional writes. Read the catalog and the shards' metadata. Write what was altered at run
-   time to the log directories that do not have it; where they are new, and others have had the store, or
-   others have had it since, nobody knows what that is, and nothing may be deleted by it, see `held_config`.
-   Bind the data directory to this store, from which time on it is not new.
-3. Claim every shard. A former owner is fenced from here on, and nobody can tell any more that there was one:
-   where another one comes between, nothing is claimed before what holds then is written.
+1. Lock the data directory. From here on no other process writes the local logs.
+2. Read the store's identity, or create it if the data directory belongs to no store yet. A directory that
+   belongs to another store stops the start here, before anything is written to either. Probe the store's
+   conditional writes. Read the catalog, with the server's configuration in it, and the shards' metadata:
+   nothing is deleted or compacted by a configuration that was not read. Bind the data directory to this
+   store.
+3. Claim every shard. A former owner is fenced from here on.
 4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, leave
    offline what cannot be opened, and publish the topics.
 
-A step that fails undoes the ones before it (the lock is released) and leaves the store as the step left it: a
-claim without a server is harmless.
+A failed step releases the lock and leaves the store as it is: a claim without a server is harmless.
 
-Closing: the caller has stopped all requests and tasks before. The log manager flushes, writes its checkpoints
-and, as the very last thing, the marker of a clean shutdown.
+Closing: the caller has stopped all requests and tasks. The log manager flushes, writes its checkpoints and,
+as its last step, the marker of a clean shutdown.
 """
 
 from __future__ import annotations
@@ -26,9 +23,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from stratalog.base.clock import Clock
@@ -40,7 +38,7 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
-from stratalog.log.disk_error import disk_error
+from stratalog.compaction.job_execution import CompactedShard
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
@@ -50,80 +48,77 @@ from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness
-from stratalog.remote.metadata.ownership.ownership import claim_shard, is_last_owner
+from stratalog.remote.metadata.ownership.ownership import claim_shard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.collector import Collector
-from stratalog.remote.tier.outdated_config import is_config_outdated, unmark_config
 from stratalog.remote.tier.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
 from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.remote.tier.retention import RemoteRetention
 from stratalog.segment.open_files import max_open_below
-from stratalog.server.configuration.held_config import tell_of_held
+from stratalog.server.background.confirmed_topics import ConfirmedTopics
+from stratalog.server.background.local_cleaning import LocalCleaning
+from stratalog.server.background.local_retention import LocalRetention
+from stratalog.server.background.scratch_space import ScratchSpace
+from stratalog.server.background.tier_manager import ShardTier, TierManager
+from stratalog.server.configuration.broker_config import BrokerConfig
+from stratalog.server.configuration.cordon_file import CordonFile
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.partitions.hosted_shard import HostedShard
-from stratalog.server.partitions.log_directory_manager import LogDirectoryManager, cordoned_of
-from stratalog.server.partitions.partition_host import PartitionHost
-from stratalog.server.partitions.partition_opener import PartitionOpener
+from stratalog.server.partitions.log_directory_manager import LogDirectoryManager
+from stratalog.server.partitions.partition_opener import PartitionHost, PartitionOpener
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
-from stratalog.server.scratch_space import ScratchSpace
-from stratalog.server.store_wait import tell_of_waiting
-from stratalog.server.topics.confirmed_topics import ConfirmedTopics
-from stratalog.server.topics.local_cleaning import LocalCleaning
-from stratalog.server.topics.tier_manager import ShardTier, TierManager
-from stratalog.server.topics.tier_status import TierStatusReporter
+from stratalog.server.topics.topic_host import TopicHost
 from stratalog.server.topics.topic_manager import TopicManager
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSeams:
+    """The outside world of an engine: disk, store, time, threads and chance."""
+
+    filesystem: FileSystem
+    store: ObjectStore
+    clock: Clock
+    scheduler: Scheduler
+    long_scheduler: Scheduler
+    """Has a thread for each clean and each move of local logs, however many run."""
+    ids: IdGenerator
+    stop: StopSignal
+    """Ends long work that a later pass repeats: uploads, compactions, the collector."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageEngine:
-    """Thread-safe once open; `open` and `close` are for one caller. Owns no threads."""
+    """The open components. Thread-safe; `end_long_work` and `close` are for one caller. Owns no threads."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        logs: LogManager,
-        catalog: Catalog,
-        shards: ShardSet,
-        registry: PartitionRegistry,
-        topics: TopicManager,
-        tiers: TierManager,
-        status: TierStatusReporter,
-        runtime: RuntimeConfig,
-        cleaning: LocalCleaning,
-        directories: LogDirectoryManager,
-    ) -> None:
-        """Use `open`."""
-        self.runtime = runtime
-        self.cleaning = cleaning
-        self.directories = directories
-        self.store = store
-        self.logs = logs
-        self.catalog = catalog
-        self.shards = shards
-        self.registry = registry
-        self.topics = topics
-        self.tiers = tiers
-        self.status = status
-
-    @property
-    def store_url(self) -> str:
-        return self.store.url
+    store: ObjectStore
+    identity: StoreIdentity
+    logs: LogManager
+    catalog: Catalog
+    shards: ShardSet
+    registry: PartitionRegistry
+    topics: TopicManager
+    tiers: TierManager
+    runtime: RuntimeConfig
+    cleaning: LocalCleaning
+    local_retention: LocalRetention
+    directories: LogDirectoryManager
 
     def end_long_work(self) -> None:
-        """End cleans and moves, which have a thread for as long as they take; they go on after a restart."""
+        """End running cleans and moves; they continue after a restart."""
         self.cleaning.workers.stop()
         self.logs.moves.close()
 
     def close(self, executor: Executor | None = None) -> None:
-        """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store; logs are
-        closed on the threads of `executor`, beside each other.
+        """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store. Logs close
+        in parallel on the threads of `executor`.
         """
         try:
             self.logs.close(executor)
@@ -134,30 +129,13 @@ class StorageEngine:
 class StorageEngineBuilder:
     """Opens an engine. One use; belongs to one thread."""
 
-    def __init__(
-        self,
-        filesystem: FileSystem,
-        store: ObjectStore,
-        clock: Clock,
-        scheduler: Scheduler,
-        long_scheduler: Scheduler,
-        ids: IdGenerator,
-        stop: StopSignal,
-        settings: ServerSettings,
-        runtime: RuntimeConfig,
-    ) -> None:
-        """`stop` ends what takes long and can be made up for: uploads, compactions, the collector.
-        `long_scheduler` has a thread for each clean and each move of local logs, however many run."""
-        self._stop = stop
-        self._long_scheduler = long_scheduler
-        self._filesystem = filesystem
-        self._store = store
-        self._clock = clock
-        self._scheduler = scheduler
-        self._ids = ids
+    def __init__(self, seams: EngineSeams, settings: ServerSettings) -> None:
+        self._seams = seams
+        self._store = seams.store
+        self._clock = seams.clock
+        self._ids = seams.ids
         self._random = system_random()
         self._settings = settings
-        self._runtime = runtime
         self._data_dir = os.path.abspath(settings.data_dir)
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._registry = PartitionRegistry()
@@ -165,43 +143,48 @@ class StorageEngineBuilder:
     def open(
         self,
         host: PartitionHost,
-        opening: Callable[[str], Executor],
+        opening: Callable[[str, int], Executor],
         on_fenced: Callable[[], None],
         on_all_failed: Callable[[], None] = lambda: None,
         on_logs: Callable[[LogManager], None] = lambda _: None,
     ) -> StorageEngine:
-        """Open everything, logs on the threads of `opening`, which are asked for by log directory; takes disk
-        and network for as long as recovery needs. `on_all_failed`: the last log directory has gone offline;
-        called under any lock. `on_logs` gets the log manager before a log is opened. Raises
-        DataDirectoryError (in use, bound to another store, or not readable), StoreError.
+        """Open everything. Takes disk and network for as long as recovery needs. Raises DataDirectoryError
+        (in use, bound to another store, or not readable), StoreError, and InvalidConfigError if this version
+        refuses the configuration in the catalog.
+
+        `opening` returns the executor for a log directory and a number of threads, which open its logs.
+        `on_all_failed` is called, under any lock, when the last log directory goes offline; `on_logs` with
+        the log manager, before it opens a log.
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
-            config = self._runtime.current
+            # What was altered at run time is applied before a log is opened, see `LogDirectoryManager`.
+            config = BrokerConfig.from_overrides(self._settings.config)
             settings = LogManagerSettings(
                 data_dirs=self._settings.all_log_dirs,
-                cordoned_dirs=cordoned_of(config, self._settings.all_log_dirs),
                 max_open_files=max_open_below(open_file_limit()),
-                producer_id_expiration_ms=config.number("producer.id.expiration.ms"),
-                producer_id_expiration_check_interval_ms=config.number(
-                    "producer.id.expiration.check.interval.ms"
-                ),
+                producer_id_expiration_ms=config.producer_expiration_ms,
+                producer_id_expiration_check_interval_ms=config.producer_expiration_check_ms,
                 file_delete_delay_ms=config.topic_defaults.file_delete_delay_ms,
             )
             logs = LogManager.open(
-                self._filesystem, self._clock, self._scheduler, self._ids, settings, on_all_failed
+                self._seams.filesystem, self._clock, self._seams.scheduler, self._ids, settings, on_all_failed
             )
             undo.callback(logs.close)
             on_logs(logs)
-            with tell_of_waiting(self._scheduler, self._clock, self._store.url):
+            with tell_of_waiting(self._seams.scheduler, self._clock, self._store.url):
                 identity = self._open_identity(logs)
                 require_conditional_writes(self._store, self._ids)
                 catalog, shards = self._open_metadata(logs, identity)
-                self._settle_config(logs, catalog, shards)
+                runtime = RuntimeConfig(
+                    catalog,
+                    CordonFile(logs.filesystem, self._data_dir),
+                    self._settings.config,
+                    self._settings.max_request_bytes,
+                )
                 logs.bind_store(str(identity.store_id))
-                tiers = self._claim_shards(logs, identity, catalog, shards, on_fenced)
-                tell_of_held(self._runtime.held, _online(logs), self._store.url)
-                engine = self._assemble(logs, identity, catalog, tiers, host, opening)
+                tiers = self._claim_shards(logs, identity, catalog, shards, runtime, on_fenced)
+                engine = self._assemble(logs, identity, catalog, runtime, tiers, host, opening)
             engine.topics.open_all()
             logs.end_start(engine.topics.claim_of)
             _require_a_disk(logs)
@@ -215,8 +198,8 @@ class StorageEngineBuilder:
         return engine
 
     def _open_identity(self, logs: LogManager) -> StoreIdentity:
-        """Only a directory that belongs to no store yet may make one: a wrong URL leaves nothing behind.
-        Raises DataDirectoryError.
+        """Only a directory that belongs to no store yet may create one, so that a wrong URL leaves nothing
+        behind. Raises DataDirectoryError.
         """
         bound_id = logs.bound_store_id
         if bound_id is None:
@@ -224,8 +207,8 @@ class StorageEngineBuilder:
         identity = StoreIdentity.find(self._store)
         if identity is None:
             raise DataDirectoryError(
-                "this data directory belongs to an object store, and there is none here; use that store, or"
-                " another directory",
+                "this data directory belongs to another object store, and this one is empty; use that store,"
+                " or another directory",
                 path=self._data_dir,
                 store_id=bound_id,
                 wanted_store=self._store.url,
@@ -262,74 +245,53 @@ class StorageEngineBuilder:
         ]
         return catalog, shards
 
-    def _settle_config(self, logs: LogManager, catalog: Catalog, shards: Sequence[MetadataLog]) -> None:
-        """Durable before a directory is bound, so that a crash leaves them new, or with it, and before a
-        shard is claimed. Raises DataDirectoryError, StoreError."""
-        is_new = logs.bound_store_id is None
-        was_served = catalog.seq > 0 or any(shard.state().claims for shard in shards)
-        online = _online(logs)
-        self._runtime.settle(
-            logs.filesystem,
-            lambda: _online(logs),
-            is_unknown=is_new and was_served,
-            is_current=lambda path: is_new or _is_current(logs.filesystem, shards, path, online),
-        )
-        for path in online:
-            try:
-                unmark_config(logs.filesystem, path)
-            except OSError as failure:
-                raise disk_error(failure, path) from failure
-
     def _assemble(
         self,
         logs: LogManager,
         identity: StoreIdentity,
         catalog: Catalog,
+        runtime: RuntimeConfig,
         tiers: Sequence[ShardTier],
         host: PartitionHost,
-        opening: Callable[[str], Executor],
+        opening: Callable[[str, int], Executor],
     ) -> StorageEngine:
         readers = {tier.shard: RemoteReader(self._store, tier.shard.metadata) for tier in tiers}
         shards = ShardSet([tier.shard for tier in tiers])
+        opener = PartitionOpener(
+            self._clock,
+            shards,
+            logs,
+            lambda log, shard: host.host(log, shard, readers[shard]),
+            lambda directory: opening(directory, runtime.current.recovery_thread_count),
+        )
         topics = TopicManager(
             self._ids,
             catalog,
             shards,
-            logs,
-            self._registry,
-            PartitionOpener(
-                self._clock,
-                shards,
-                logs,
-                lambda log, shard: host.host(log, shard, readers[shard]),
-                opening,
-            ),
+            TopicHost(logs, shards, self._registry, opener, runtime),
             self._settings,
-            self._runtime,
+            runtime,
         )
         confirmed = ConfirmedTopics(self._clock, topics)
         cleaning = LocalCleaning(
-            self._clock, self._long_scheduler, self._ids, logs, shards, confirmed, self._runtime.current
+            self._clock, self._seams.long_scheduler, self._ids, logs, shards, confirmed, runtime.current
         )
-        directories = LogDirectoryManager(self._long_scheduler, logs, self._registry, self._runtime)
-        for reconfigurable in (directories, cleaning, topics):
-            self._runtime.add(reconfigurable)
-        manager = TierManager(
-            self._clock, catalog, tiers, self._registry, topics, logs, cleaning.workers, confirmed
-        )
-        status = TierStatusReporter(self._store.url, identity, catalog, shards, self._registry, manager)
+        directories = LogDirectoryManager(self._seams.long_scheduler, logs, self._registry, runtime)
+        for reconfigurable in (directories, cleaning):
+            runtime.add(reconfigurable)
         return StorageEngine(
-            self._store,
-            logs,
-            catalog,
-            shards,
-            self._registry,
-            topics,
-            manager,
-            status,
-            self._runtime,
-            cleaning,
-            directories,
+            store=self._store,
+            identity=identity,
+            logs=logs,
+            catalog=catalog,
+            shards=shards,
+            registry=self._registry,
+            topics=topics,
+            tiers=TierManager(self._clock, catalog, tiers, self._registry, topics),
+            runtime=runtime,
+            cleaning=cleaning,
+            local_retention=LocalRetention(self._registry, logs, cleaning.workers, confirmed),
+            directories=directories,
         )
 
     def _claim_shards(
@@ -338,9 +300,9 @@ class StorageEngineBuilder:
         identity: StoreIdentity,
         catalog: Catalog,
         shards: Sequence[MetadataLog],
+        runtime: RuntimeConfig,
         on_fenced: Callable[[], None],
     ) -> list[ShardTier]:
-        """All of them were read before the configuration was settled by what they say."""
         local_epochs = _highest_epochs(logs, identity.shard_count)
         tiers: list[ShardTier] = []
         for number, metadata in enumerate(shards):
@@ -352,20 +314,23 @@ class StorageEngineBuilder:
                 shard=number,
                 owner=self._owner,
                 at_least=local_epochs.get(number, -1) + 1,
-                behind=metadata.state().epoch,
-                before_other=self._runtime.hold,
             )
             shard = HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
-            tiers.append(self._tier(logs, shard, identity, catalog))
+            tiers.append(self._tier(logs, shard, identity, catalog, runtime))
         return tiers
 
     def _tier(
-        self, logs: LogManager, shard: HostedShard, identity: StoreIdentity, catalog: Catalog
+        self,
+        logs: LogManager,
+        shard: HostedShard,
+        identity: StoreIdentity,
+        catalog: Catalog,
+        runtime: RuntimeConfig,
     ) -> ShardTier:
         number = f"{shard.metadata.layout.shard:04d}"
         scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
         in_data_dir = f"{self._data_dir}/scratch/{number}"
-        store = StoppableObjectStore(self._store, self._stop)
+        store = StoppableObjectStore(self._store, self._seams.stop)
         writer = ObjectWriterSettings(spool_directory=f"{in_data_dir}/upload")
         uploader = RemoteLogManager(
             logs.filesystem,
@@ -373,20 +338,17 @@ class StorageEngineBuilder:
             self._clock,
             shard.metadata,
             identity.store_id,
-            self._stop,
+            self._seams.stop,
             RemoteLogManagerSettings(writer=writer),
             lambda: scratch.place(f"{number}/upload"),
         )
         compactor = Compactor(
             logs.filesystem,
-            store,
             self._clock,
             self._ids,
-            shard.metadata,
-            catalog,
-            identity.store_id,
+            CompactedShard(store, identity.store_id, shard.metadata, catalog),
             CompactionSettings(spool_directory=f"{in_data_dir}/compaction"),
-            lambda: self._runtime.topic_defaults,
+            runtime.topic_defaults_under,
             lambda: scratch.place(f"{number}/compaction"),
         )
         return ShardTier(
@@ -409,24 +371,8 @@ def _online(logs: LogManager) -> list[str]:
     return [one.path for one in logs.directories() if one.state is not DirectoryState.OFFLINE]
 
 
-def _is_current(
-    filesystem: FileSystem, shards: Sequence[MetadataLog], path: str, online: Sequence[str]
-) -> bool:
-    """Nobody else has owned the store since a server had the log directory. Raises DataDirectoryError."""
-    directories = [path, *(other for other in online if other != path)]
-    try:
-        if any(is_config_outdated(filesystem, directory) for directory in directories):
-            return False
-    except OSError as failure:
-        raise disk_error(failure, path) from failure
-    return all(
-        is_last_owner(filesystem, shard.state(), directories, shard=number)
-        for number, shard in enumerate(shards)
-    )
-
-
 def _require_a_disk(logs: LogManager) -> None:
-    """Raises DataDirectoryError where the last log directory has failed while logs were opened."""
+    """Raises DataDirectoryError if the last log directory failed while logs were opened."""
     found = logs.directories()
     if all(directory.state is DirectoryState.OFFLINE for directory in found):
         raise DataDirectoryError(
@@ -437,9 +383,29 @@ def _require_a_disk(logs: LogManager) -> None:
 
 
 def _highest_epochs(logs: LogManager, shard_count: int) -> dict[int, int]:
-    """By shard, the highest leader epoch that a local log knows: what is appended to it has that or more."""
+    """The highest leader epoch of the local logs, by shard. Appends have that epoch or a higher one."""
     highest: dict[int, int] = {}
     for tip, epoch in logs.found.epochs():
         shard = shard_of(tip, shard_count)
         highest[shard] = max(epoch, highest.get(shard, epoch))
     return highest
+
+
+REPORT_PERIOD_MS = 5_000
+
+
+@contextmanager
+def tell_of_waiting(scheduler: Scheduler, clock: Clock, store_url: str) -> Generator[None]:
+    """Log a warning every five seconds while the block runs, because a silent store is waited for."""
+    begin_s = clock.monotonic_s()
+
+    def tell() -> None:
+        logger.warning(
+            "still waiting for the store after %.0f s, store=`%s`", clock.monotonic_s() - begin_s, store_url
+        )
+
+    telling = scheduler.every("tell of waiting", tell, REPORT_PERIOD_MS, delay_ms=REPORT_PERIOD_MS)
+    try:
+        yield
+    finally:
+        telling.cancel()

@@ -141,8 +141,8 @@ async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
 
     async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": f"{wrong}/,{other}"}):
         [text] = told()
-        assert f"by them: {wrong}. " in text
-        assert f"is named as in {data}, {other}. " in text
+        assert f": {wrong}. " in text
+        assert f"as in {data}, {other};" in text
         assert "log-dirs uncordon PATH" in text
     async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": other}):
         assert told() == []
@@ -162,9 +162,9 @@ async def test_the_last_uncordon_leaves_nothing_behind_but_against_the_start(tmp
 
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         await bench.client.admin.cordon_log_dir(other)
-        assert dict(bench.server.engine.runtime.current.dynamic) == given
+        assert dict(bench.server.engine.runtime.layers.dynamic) == given
         await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
-        assert not bench.server.engine.runtime.current.dynamic
+        assert not bench.server.engine.runtime.layers.dynamic
     async with service_bench(tmp_path, log_dirs=(other,), config=given) as bench:
         assert await states(bench) == ["live", "cordoned"], "nothing beats what this start was given"
         await bench.client.admin.cordon_log_dir(other, is_cordoned=False)

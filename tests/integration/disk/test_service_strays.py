@@ -53,7 +53,7 @@ async def test_one_that_the_manifest_does_not_list_is_told_counted_and_stays(
                 assert f"path=`{ghost}`" in caplog.text
                 assert await gauge(bench) == ["1.0"]
                 shown = (await asyncio.to_thread(run, bench, "log-dirs", "describe")).output
-                assert f"{ghost} is of no topic, or was set aside" in shown
+                assert f"{ghost} belongs to no topic, or was set aside" in shown
                 [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
                 assert (described.partition_count, list(described.set_aside)) == (1, [str(ghost)])
                 if is_gone:

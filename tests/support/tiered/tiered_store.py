@@ -16,6 +16,8 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.job_execution import CompactedShard
+from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import decode_all
 from stratalog.record.record import Record
@@ -90,20 +92,24 @@ class TieredStore:
         self,
         store: ObjectStore | None = None,
         change: Callable[[CompactionSettings], CompactionSettings] = lambda settings: settings,
+        defaults: Callable[[Mapping[str, str]], LogConfig] = lambda _: LogConfig(),
     ) -> Compactor:
-        """A compactor that works through `store` (this one's where None is given)."""
+        """A compactor that works through `store`, by default this one's."""
         store = store or self.store
         settings = change(CompactionSettings(spool_directory=f"{self._directory}/compaction"))
         return Compactor(
             self._filesystem,
-            store,
             self._clock,
             self._ids,
-            self.open_metadata(store, "compactor"),
-            self.open_catalog(store, "compactor"),
-            self.store_id,
+            self.shard(store),
             settings,
+            defaults,
         )
+
+    def shard(self, store: ObjectStore) -> CompactedShard:
+        """As a compactor of its own sees it through `store`."""
+        metadata, catalog = self.open_metadata(store, "compactor"), self.open_catalog(store, "compactor")
+        return CompactedShard(store, self.store_id, metadata, catalog)
 
     def upload(
         self,

@@ -1,5 +1,4 @@
-"""The log directories as operators see them: which take new partitions, which are missed, moves between
-them."""
+"""The log directories for operators: their states, cordons, missing directories and moves between them."""
 
 from __future__ import annotations
 
@@ -17,15 +16,11 @@ from stratalog.base.types import TopicPartition
 from stratalog.manager.directories.log_directory import LogDirectoryStatus
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import LogMove, MoveProgress
-from stratalog.server.configuration.broker_config import BrokerConfig
-from stratalog.server.configuration.config_entry import ConfigChange
+from stratalog.server.configuration.broker_config import CORDONED, BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 
 logger = logging.getLogger(__name__)
-
-CORDONED = "cordoned.log.dirs"
-MOVED_BYTES_PER_S = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 class DescribedDirectory(NamedTuple):
@@ -33,9 +28,9 @@ class DescribedDirectory(NamedTuple):
 
     status: LogDirectoryStatus
     size_bytes: int
-    """Of the logs that are open in it."""
+    """Size of the open logs in it."""
     set_aside: Sequence[str] = ()
-    """Paths of directories in it that are no topic's, or were set aside."""
+    """Paths of directories in it that belong to no topic, or were set aside."""
 
 
 class LogDirectoryManager:
@@ -44,20 +39,21 @@ class LogDirectoryManager:
     def __init__(
         self, scheduler: Scheduler, logs: LogManager, registry: PartitionRegistry, runtime: RuntimeConfig
     ) -> None:
-        """`scheduler`: has a thread for each move, however many run."""
+        """Apply the configuration to `logs`, of which no log is open yet. `scheduler` has a thread for each
+        move, however many run."""
         self._scheduler = scheduler
         self._logs = logs
         self._registry = registry
         self._runtime = runtime
         self._lock = threading.Lock()
         self._moves: dict[TopicPartition, LogMove] = {}
-        self._throttle_moves(runtime.current)
+        self.apply(runtime.current)
         _tell_of_unused_cordons(runtime.current, logs.data_dirs)
 
     def require_applicable(self, config: BrokerConfig) -> None:
-        # One that the server was started without stays in the list until somebody takes it away.
-        known = {*self._logs.data_dirs, *self._runtime.current.values[CORDONED]}
-        for path in config.values[CORDONED]:
+        # A missing directory stays in the list until an operator takes it out.
+        known = {*self._logs.data_dirs, *self._runtime.current.cordoned_log_dirs}
+        for path in config.cordoned_log_dirs:
             if path not in known:
                 raise InvalidConfigError(
                     f"{CORDONED} names a directory that is not a log directory of this server",
@@ -67,14 +63,11 @@ class LogDirectoryManager:
                 )
 
     def apply(self, config: BrokerConfig) -> None:
-        self._logs.set_producer_id_expiration_ms(config.number("producer.id.expiration.ms"))
+        self._logs.set_producer_id_expiration_ms(config.producer_expiration_ms)
         self._logs.file_delete_delay_ms = config.topic_defaults.file_delete_delay_ms
-        self._throttle_moves(config)
+        self._logs.moves.throttler.set_max_bytes_per_s(config.max_moved_bytes_per_s)
         for path in self._logs.data_dirs:
-            self._logs.cordon(path, is_cordoned=path in config.values[CORDONED])
-
-    def _throttle_moves(self, config: BrokerConfig) -> None:
-        self._logs.moves.throttler.set_max_bytes_per_s(config.number(MOVED_BYTES_PER_S))
+            self._logs.cordon(path, is_cordoned=path in config.cordoned_log_dirs)
 
     def describe(self) -> tuple[Sequence[DescribedDirectory], Sequence[MoveProgress]]:
         """How each directory is, those that are missing last, and the last move of each partition that had
@@ -98,14 +91,14 @@ class LogDirectoryManager:
         )
 
     def cordon(self, path: str, *, is_cordoned: bool) -> str:
-        """Keep new partitions away from a log directory, or let them in again; returns its path. Raises
-        InvalidRequestError where there is no such directory, or it is not cordoned and shall be let in;
-        DataDirectoryError where no disk can take that: it holds until the server ends all the same.
+        """Keep new partitions away from a log directory, or admit them again; returns its path.
+
+        Raises InvalidRequestError if there is no such directory, or a directory to uncordon is not cordoned;
+        DataDirectoryError if the change cannot be written: it holds until the server ends.
         """
         path = os.path.abspath(path)
 
-        def change(config: BrokerConfig) -> tuple[ConfigChange, ...]:
-            cordoned: tuple[str, ...] = config.values[CORDONED]
+        def change(cordoned: tuple[str, ...]) -> tuple[str, ...]:
             if is_cordoned and path not in self._logs.data_dirs:
                 raise InvalidRequestError(
                     "there is no log directory of this path; name one of those that the server was started"
@@ -119,20 +112,15 @@ class LogDirectoryManager:
                     path=path,
                     cordoned=", ".join(cordoned),
                 )
-            wanted = [known for known in cordoned if known != path]
-            if is_cordoned:
-                wanted.append(path)
-            # An empty list is only needed against one of the start; it would beat one that a later start is
-            # given.
-            is_needed = bool(wanted or config.static.get(CORDONED))
-            return (ConfigChange(CORDONED, ",".join(wanted) if is_needed else None),)
+            others = tuple(known for known in cordoned if known != path)
+            return (*others, path) if is_cordoned else others
 
-        self._runtime.alter_by(change, even_unwritten=True)
+        self._runtime.alter_cordons(change)
         return path
 
     def forget(self, directory_id: str) -> str:
-        """Give up a directory that is missing, for good: partitions that are nowhere else begin anew at the
-        next start. Returns where it was. Raises InvalidRequestError, DataDirectoryError.
+        """Give up a missing directory for good: partitions that are nowhere else begin anew at the next
+        start. Returns its last path. Raises InvalidRequestError, DataDirectoryError.
         """
         path = self._logs.forget_directory(directory_id)
         logger.warning(
@@ -144,7 +132,7 @@ class LogDirectoryManager:
         return path
 
     def move(self, topic: str, partition: int, target_path: str) -> str:
-        """Begin to move a partition to another log directory, whose path it returns; it is served meanwhile.
+        """Begin to move a partition, which stays served, to another log directory; returns that path.
         Raises UnknownTopicOrPartitionError, InvalidRequestError, DataDirectoryError.
         """
         hosted = self._registry.partition(topic, partition)
@@ -153,8 +141,8 @@ class LogDirectoryManager:
         return target_path
 
     def cancel_move(self, topic: str, partition: int) -> None:
-        """End the partition's move, and wait until it has ended; it may be done by then. Raises
-        UnknownTopicOrPartitionError, InvalidRequestError where it does not move.
+        """End the partition's move and wait for its end; the move may be complete by then. Raises
+        UnknownTopicOrPartitionError, InvalidRequestError if it does not move.
         """
         topic_partition = TopicPartition(topic, partition)
         # It may wait for a directory to be uncordoned, or for the partition, which is offline.
@@ -171,7 +159,7 @@ class LogDirectoryManager:
         move.cancel("an operator has cancelled it")
 
     def resume_moves(self) -> None:
-        """Begin again what the former process had begun to move and not finished."""
+        """Begin again the moves that the former process did not finish."""
         for wanted in self._logs.moves.wanted:
             try:
                 self._begin(wanted.partition, wanted.target_path)
@@ -194,21 +182,14 @@ def _run(move: LogMove) -> None:
 
 
 def _tell_of_unused_cordons(config: BrokerConfig, paths: Sequence[str]) -> None:
-    """The server was started without them: they are on disks that are not there, or nobody's."""
-    unused = [path for path in config.values[CORDONED] if path not in paths]
+    """Warn about cordoned paths that are not log directories of this start."""
+    unused = [path for path in config.cordoned_log_dirs if path not in paths]
     if unused:
         logger.warning(
-            "%s names directories that the server was started without, and cordons nothing by them: %s. Were"
-            " others meant? Then correct the paths; a log directory is named as in %s. Are they to come back?"
-            " Then leave them. Otherwise take them out of what the start is given, or let `stratalog log-dirs"
-            " uncordon PATH` do it",
+            "%s names directories that are not log directories of this start, and ignores them: %s. Correct a"
+            " wrong path, as in %s; leave a directory that comes back; otherwise remove it from the start's"
+            " options, or with `stratalog log-dirs uncordon PATH`",
             CORDONED,
             ", ".join(unused),
             ", ".join(paths),
         )
-
-
-def cordoned_of(config: BrokerConfig, paths: Sequence[str]) -> tuple[str, ...]:
-    """The directories of these that are cordoned. One that the server was started without is nobody's
-    business."""
-    return tuple(path for path in paths if path in config.values[CORDONED])
