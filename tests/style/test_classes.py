@@ -66,7 +66,7 @@ WIDE_CONSTRUCTORS = {
     "HeadLog",
     "JobRun",
     "LogLoader",
-    "LogLoading",
+    "LogOpener",
     "LogRecovery",
     "LogSegment",
     "RemoteLogManager",

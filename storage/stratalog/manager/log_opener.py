@@ -303,6 +303,8 @@ class LogOpener:
         path = directory.partition_path(partition)
         checkpoints = directory.checkpoints
         with disk_errors(path):
+            if is_new:
+                self._away.set_unlisted_aside(directory, partition, wanted.topic_id)
             is_empty = is_new and not self._filesystem.exists(path)
             if is_new:
                 self._create(directory, wanted)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from stratalog.base.atomic_file import replace_file
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.locked_directory import REBUILD
+from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.partitions.partition_metadata import read_partition_metadata
@@ -44,6 +47,7 @@ class Broker:
                 file = self.disk.open_append(target)
                 file.append([path.read_bytes()])
                 file.sync()
+        replace_file(self.disk, f"/data/{MANIFEST_FILE}", REBUILD)
         self.clock = ManualClock()
         self.manager = self.start()
 

@@ -13,12 +13,15 @@ from uuid import UUID
 
 import pytest
 
+from stratalog.base.atomic_file import replace_file
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.directories.locked_directory import REBUILD
+from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.record.header import MAGIC_POSITION, parse_header
@@ -64,6 +67,7 @@ def copied() -> MemoryFileSystem:
         file = disk.open_append(target)
         file.append([path.read_bytes()])
         file.close()
+    replace_file(disk, f"/data/{MANIFEST_FILE}", REBUILD)
     return disk
 
 
