@@ -176,7 +176,7 @@ def require_whole_or_not_at_all(machine: Machine) -> None:
 def test_an_import_brings_everything() -> None:
     assert {name: (records[0].offset, len(records)) for name, records in EXPECTED.items()} == {
         RECOMPRESSED: (37, 163),
-        TXN: (0, 224),
+        TXN: (0, 259),
     }
     assert broker_files(COMPLETE.disk) == BROKER_FILES
     assert not [name for name in COMPLETE.disk.list_directory("/data") if "import" in name]
