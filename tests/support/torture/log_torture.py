@@ -36,7 +36,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.moves.log_move import MoveState
-from stratalog.server.thread_scheduler import ThreadScheduler
+from stratalog.server.background.thread_scheduler import ThreadScheduler
 from tests.support.torture.keyed_ledger import KeyedLedger
 from tests.support.torture.torture_producer import TortureProducer
 from tests.support.torture.torture_reader import TortureReader

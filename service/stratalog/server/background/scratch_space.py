@@ -1,8 +1,8 @@
-"""Where uploads and compactions put what does not fit into memory: in the first log directory that works.
+"""Scratch directories for uploads and compactions that do not fit into memory, on the first working disk.
 
-Nothing in there outlives a process, so it does not matter which directory it is. One whose disk fails while
-it is used ends that upload or compaction with an error; the next one finds the directory offline and takes
-another. A full disk takes no directory, and an upload may be what frees it: most need no file.
+Scratch files do not outlive the process, so any log directory will do. If its disk fails, that upload or
+compaction ends with an error, and the next one finds the directory offline and takes another. A full disk
+refuses even a directory, and an upload may be what frees space: most uploads need no file.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class ScratchSpace:
     """Thread-safe: it keeps nothing."""
 
     def __init__(self, filesystem: FileSystem, online: Callable[[], Sequence[str]]) -> None:
-        """`filesystem` notices where a disk fails; `online` are the log directories that work."""
+        """`filesystem` notices failing disks; `online` returns the log directories that work."""
         self._filesystem = filesystem
         self._online = online
 
     def place(self, name: str) -> str:
-        """A directory of that name, empty: nobody else may use the name now. Where all disks are full it is
-        not there; whoever needs a file in it has to make it. Raises DataDirectoryError where no log directory
-        can have one."""
+        """Returns the path of an empty directory of that name, which one caller uses at a time. If all disks
+        are full the directory does not exist, and a caller that needs a file creates it. Raises
+        DataDirectoryError if no log directory can have one."""
         first: tuple[str, OSError] | None = None
         full_path: str | None = None
         for directory in self._online():
@@ -47,17 +47,17 @@ class ScratchSpace:
         if full_path is not None:
             return full_path
         raise DataDirectoryError(
-            "no log directory takes scratch files; repair a disk or correct the rights, and try again",
+            "no log directory takes scratch files; repair a disk or correct its permissions, and try again",
             path="" if first is None else first[0],
             reason="no log directory works" if first is None else str(first[1]),
         )
 
 
 def scratch_error(failure: OSError) -> DataDirectoryError:
-    """What whoever asked for an upload or a compaction is told: logs have errors of their own."""
+    """The error of an upload or a compaction whose scratch file failed; logs have their own errors."""
     return DataDirectoryError(
-        "scratch files cannot be written or read, and what was not committed was given up; free space or"
-        " repair the disk, and try again",
+        "scratch files cannot be written or read, so the work was given up before its commit; free space"
+        " or repair the disk, and try again",
         path=str(failure.filename or ""),
         reason=str(failure),
     )

@@ -1,5 +1,5 @@
-"""The cleaner of local logs, as the server runs it: on threads of its own, by the server's configuration, and
-only by what the catalog has just confirmed.
+"""Runs the cleaner of local logs in the server: on its own threads, with the server's configuration, and only
+for topics that the catalog has just confirmed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from stratalog.cleaner.cleaning_state import CleaningAbortedError
 from stratalog.cleaner.log_to_clean import LogToClean, is_cleaned_here
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
+from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.partitions.shard_set import ShardSet
-from stratalog.server.topics.confirmed_topics import ConfirmedTopics
 
 
 class LocalCleaning:
@@ -32,7 +32,7 @@ class LocalCleaning:
         confirmed: ConfirmedTopics,
         config: BrokerConfig,
     ) -> None:
-        """`scheduler`: has a thread for each worker that there may be. Raises InvalidConfigError."""
+        """`scheduler` has a thread for each possible worker. Raises InvalidConfigError."""
         self._logs = logs
         self._shards = shards
         self._confirmed = confirmed
@@ -55,7 +55,7 @@ class LocalCleaning:
             self.workers.reconfigure(config.cleaner_settings)
 
     def _may_begin(self) -> bool:
-        """Nobody has taken over, and the catalog can be read, if there is anything to clean."""
+        """Whether this server still owns the store and, if there is a log to clean, can read the catalog."""
         if self._shards.is_fenced:
             return False
         topic_ids = {log.topic_id for log in self._logs.logs() if is_cleaned_here(log.config)}
@@ -67,5 +67,5 @@ class LocalCleaning:
     def _clean(self, to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
         """Raises what `LogCleaner.clean` raises."""
         if not self._confirmed.had(to_clean.log.topic_id):
-            raise CleaningAbortedError("the catalog has just ceased to confirm the topic's configuration")
+            raise CleaningAbortedError("the catalog no longer confirms the topic's configuration")
         return self._cleaner.clean(to_clean, limits)

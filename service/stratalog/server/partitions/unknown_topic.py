@@ -1,4 +1,4 @@
-"""What a request is told that names a topic which is not here, or a partition that its topic has not."""
+"""The errors of a request for a topic, or a partition, that does not exist."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from stratalog.base.errors import UnknownTopicOrPartitionError
 
 
 def unknown_topic(topic: str) -> UnknownTopicOrPartitionError:
-    """No topic of that name is served."""
+    """The error for an unknown topic."""
     return UnknownTopicOrPartitionError("there is no such topic, create it or correct the name", topic=topic)
 
 
 def unknown_partition(topic: str, partition: int, partition_count: int) -> UnknownTopicOrPartitionError:
-    """`partition_count`: how many the topic has, numbered from 0."""
+    """The error for an unknown partition of a topic with `partition_count` partitions."""
     return UnknownTopicOrPartitionError(
         "the topic has no such partition, choose one below partition_count; the first is 0",
         topic=topic,

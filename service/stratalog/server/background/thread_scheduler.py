@@ -1,4 +1,4 @@
-"""The scheduler of a running server: one thread that keeps time, a few that run tasks.
+"""The scheduler of a running server: one thread keeps time, a few threads run tasks.
 
 The timekeeper sleeps until the earliest task is due and hands it to the pool; it never runs a task itself, so
 a slow task delays only others of the same pool. A periodic task is put back when its run has ended, so its
@@ -6,7 +6,7 @@ runs never overlap. Every run is watched: a failure is logged with its traceback
 next run comes as usual. So is the timekeeper: what fails there is logged and counted, and it goes on; a task
 that the pool could not take is handed over again a little later.
 
-``close`` cancels what waits and waits for what runs. Tasks that are due while it closes do not begin.
+``close`` cancels waiting tasks and waits for running ones. Tasks that are due while it closes do not begin.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stratalog.base.errors import LogStoreError
 logger = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
-"""After a failure of the timekeeper: what failed may fail again."""
+"""Pause after a failure of the timekeeper, because it may fail again."""
 
 
 class _Task:
@@ -56,7 +56,7 @@ class ThreadScheduler:
     """
 
     def __init__(self, thread_count: int, name: str = "task") -> None:
-        """Threads begin when they are needed; `name` is a part of theirs."""
+        """Threads start when they are needed; `name` is a part of their names."""
         self._condition = threading.Condition()
         self._queue: list[tuple[float, int, _Task]] = []
         self._order = itertools.count()
@@ -77,11 +77,11 @@ class ThreadScheduler:
 
     @property
     def failure_count(self) -> int:
-        """Failures of the timekeeper; tasks that fail are not among them."""
+        """Failures of the timekeeper; failures of tasks do not count."""
         return self._failure_count
 
     def close(self) -> None:
-        """Cancel what waits, wait for what runs. May be called twice; must not be called from a task."""
+        """Cancel waiting tasks, wait for running ones. May be called twice; a task must not call it."""
         with self._condition:
             self._is_closed = True
             self._queue.clear()
@@ -103,7 +103,7 @@ class ThreadScheduler:
                     self._keep_time_once()
                 except Exception:
                     self._failure_count += 1
-                    logger.exception("the timekeeper of background tasks failed unexpectedly and goes on")
+                    logger.exception("the timekeeper of background tasks failed unexpectedly and continues")
                     self._condition.wait(PAUSE_S)
 
     def _keep_time_once(self) -> None:
@@ -123,7 +123,7 @@ class ThreadScheduler:
             self._hand_over(task)
 
     def _hand_over(self, task: _Task) -> None:
-        """Raises what the pool does where it can have no thread; the task is handed over again then."""
+        """Raises RuntimeError if the pool can start no thread; the task is handed over again then."""
         task.is_due, task.is_handed_again = True, False
         try:
             self._pool.submit(self._run, task)

@@ -1,11 +1,10 @@
 """Moves data between the tiers and out of them: uploads, retention, deletion, compaction, folding.
 
-Every pass looks at the state as it is and does what is due; nothing is remembered from pass to pass but what
-people ask for (when the last upload succeeded, and why the last one failed). So a pass that fails is made up
-for by the next.
+Each pass looks at the current state and does what is due. Passes remember nothing but what operators ask for:
+when the last upload succeeded, and why the last one failed. So the next pass makes up for a failed one.
 
-Deletion goes in this order, always: the log start is committed, then local segments go, then, after the
-grace, objects.
+Deletion always goes in this order: the log start is committed, then local segments are deleted, then, after
+the grace, objects.
 """
 
 from __future__ import annotations
@@ -25,23 +24,20 @@ from stratalog.base.errors import (
     OffsetOutOfRangeError,
     PreconditionFailedError,
 )
-from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import Compactor
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.manager.log_manager import LogManager
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.tier.collector import Collector
 from stratalog.remote.tier.remote_log_manager import RemoteLogManager
 from stratalog.remote.tier.retention import RemoteRetention
 from stratalog.remote.tier.upload_run import UploadCandidate
+from stratalog.server.background.repeated_failures import RepeatedFailures
+from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_registry import PartitionRegistry
-from stratalog.server.scratch_space import scratch_error
-from stratalog.server.topics.confirmed_topics import ConfirmedTopics
-from stratalog.server.topics.repeated_failures import RepeatedFailures
 from stratalog.server.topics.topic_manager import TopicManager
 
 logger = logging.getLogger(__name__)
@@ -50,14 +46,14 @@ R = TypeVar("R")
 
 NEVER_MS = -1
 UPLOAD_TRY_COUNT = 3
-"""Passes of an upload that somebody waits for, each of which found that the metadata had moved meanwhile."""
+"""Tries of an upload that a caller waits for, while the metadata moves under each of them."""
 HIGH_WATERMARK = -1
-"""As an offset to delete before: everything that there is."""
+"""As the offset to delete before: delete everything."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardTier:
-    """What works on one shard's objects."""
+    """The components that work on one shard's objects."""
 
     shard: HostedShard
     uploader: RemoteLogManager
@@ -67,7 +63,7 @@ class ShardTier:
 
 
 class Uploaded(NamedTuple):
-    """What an upload brought, over all shards."""
+    """The result of an upload, over all shards."""
 
     object_count: int = 0
     slice_count: int = 0
@@ -79,21 +75,21 @@ class Uploaded(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """What a pass of the uploader did, and what kept single partitions out of it."""
+    """The result of a pass of the uploader, and the failures of single partitions."""
 
     uploaded: Uploaded
     failures: list[LogStoreError]
     refusals: list[LogStoreError]
-    """By the metadata, which had moved: the next pass looks at it anew."""
+    """Slices that the metadata refused because it had moved; the next pass tries again."""
 
 
 class UploadStatus(NamedTuple):
-    """How the uploader is doing."""
+    """The last success and the last error of the uploader."""
 
     last_success_ms: int
-    """-1: nothing was uploaded since the start."""
+    """-1 if nothing was uploaded since the start."""
     last_error: str
-    """Empty: the last pass succeeded."""
+    """Empty if the last pass succeeded."""
 
 
 class TierManager:
@@ -108,14 +104,7 @@ class TierManager:
         tiers: Iterable[ShardTier],
         registry: PartitionRegistry,
         topics: TopicManager,
-        logs: LogManager,
-        cleaner: CleanerPool,
-        confirmed: ConfirmedTopics,
     ) -> None:
-        """`cleaner`: does the retention of local logs that are compacted."""
-        self._logs = logs
-        self._cleaner = cleaner
-        self._confirmed = confirmed
         self._clock = clock
         self._catalog = catalog
         self._tiers = tuple(tiers)
@@ -124,23 +113,19 @@ class TierManager:
         self._lock = threading.Lock()
         self._status = UploadStatus(NEVER_MS, "")
         self._upload_failures = RepeatedFailures(logger)
-        self._local_failures = RepeatedFailures(logger)
         self._remote_failures = RepeatedFailures(logger)
-        self.deleted_segment_count = 0
-        """Local segments that `local_retention_pass` has dropped, but for what the cleaner counts."""
 
     @property
     def upload_status(self) -> UploadStatus:
         return self._status
 
     def upload_now(self, topics: Collection[str], *, delete_local: bool) -> Uploaded:
-        """Roll the active segments of the named topics (none: all) and upload what is rolled.
+        """Roll the active segments of the named topics (all if none is named) and upload the rolled ones.
 
-        A partition that fails holds up no other: all are tried, then the first failure is raised, with what
-        the others have brought among its fields; one that is offline, or whose disk has failed, fails where
-        its topic is named, and is left out otherwise. Raises
-        UnknownTopicOrPartitionError, FencedError, StoreError, DataDirectoryError; PreconditionFailedError
-        where the metadata moved under each of a few tries.
+        All partitions are tried, then the first failure is raised, with the result of the others in its
+        fields. A partition that is offline or on a failed disk fails if its topic is named, and is left out
+        otherwise. Raises UnknownTopicOrPartitionError, FencedError, StoreError, DataDirectoryError;
+        PreconditionFailedError if the metadata moved under each of a few tries.
         """
         partitions = self._tiered_partitions(topics)
         named = [self._registry.topic(name) for name in topics]
@@ -168,47 +153,19 @@ class TierManager:
         return uploaded
 
     def upload_pass(self) -> None:
-        """Upload what is rolled. The periodic task; failures of partitions are logged, once as long as they
-        last, and tried again.
+        """Upload rolled segments, periodically. A failure of a partition is logged once while it lasts, and
+        tried again.
         """
         done = self._upload(self._tiered_partitions(()))
         self._upload_failures.tell(
-            f"a partition could not be uploaded, it is tried again: {failure}"
+            f"a partition could not be uploaded, the next pass tries again: {failure}"
             for failure in done.failures + done.refusals
         )
 
-    def local_retention_pass(self) -> None:
-        """Delete local segments: of tiered topics what is committed in the object store, by local retention;
-        of others by retention. A failing partition does not stop the rest, and is logged once as long as it
-        fails; those whose disk has failed are left alone.
-
-        What a topic that is not tiered loses is lost, so it is deleted only by a configuration that the
-        catalog has just confirmed; while the store does not answer, these wait.
-        """
-        partitions = [partition for partition in self._partitions(()) if partition.offline() is None]
-        untiered = [partition for partition in partitions if not partition.is_tiered]
-        confirmed = (self._confirmed.follow() if untiered else None) or frozenset()
-        deleted_count = 0
-        failures: list[str] = []
-        for partition in partitions:
-            try:
-                if partition.is_tiered:
-                    deleted_count += partition.log.delete_local_segments()
-                elif partition.topic_id_partition.topic_id in confirmed:
-                    deleted_count += self._logs.tasks.delete_old_segments(partition.log)
-            except (LogStoreError, OSError) as error:
-                failures.append(f"local retention of {partition.topic_partition} failed: {error}")
-        self._local_failures.tell(failures)
-        with self._lock:
-            self.deleted_segment_count += deleted_count
-        self._cleaner.delete_old_segments()
-        for partition in untiered:
-            partition.signal.notify()
-
     def remote_retention_pass(self) -> None:
-        """Move the log start of tiered topics as their retention says; of those only that go by what the
-        catalog says now. Raises FencedError, PreconditionFailedError (somebody went by a newer catalog, the
-        next pass finds it), StoreError.
+        """Move the log start of tiered topics by their retention, if their logs have the catalog's current
+        configuration. Raises FencedError, PreconditionFailedError (another commit saw a newer catalog, which
+        the next pass reads), StoreError.
         """
         followed = self._topics.follow_catalog()
         failures: list[str] = []
@@ -231,7 +188,7 @@ class TierManager:
         self._remote_failures.tell(failures)
 
     def collect_pass(self) -> None:
-        """Delete objects that commits dropped long enough ago."""
+        """Delete objects that commits dropped longer ago than the grace."""
         for tier in self._tiers:
             if not tier.shard.is_fenced:
                 tier.collector.run()
@@ -243,8 +200,8 @@ class TierManager:
                 tier.shard.metadata.fold_if_needed()
 
     def refresh_pass(self) -> None:
-        """Read the heads and notice another owner, then follow the catalog. Raises StoreError, once every
-        head was asked for.
+        """Read the heads, notice another owner, then follow the catalog. Raises StoreError after it has asked
+        for every head.
         """
         failures: list[LogStoreError] = []
         for tier in self._tiers:
@@ -257,8 +214,8 @@ class TierManager:
         self._topics.follow_catalog()
 
     def compact(self, topics: Collection[str]) -> list[CompactionReport]:
-        """Plan and run compaction of the named topics (none: all). Raises UnknownTopicOrPartitionError,
-        FencedError, StoreError, DataDirectoryError; jobs that were refused say so in their reports.
+        """Plan and run compaction of the named topics (all if none is named). A refused job says so in its
+        report. Raises UnknownTopicOrPartitionError, FencedError, StoreError, DataDirectoryError.
         """
         for name in topics:
             self._registry.topic(name)
@@ -276,9 +233,9 @@ class TierManager:
         return reports
 
     def delete_records(self, partition: HostedPartition, before_offset: int) -> int:
-        """Move the log start to `before_offset` (-1: the high watermark); returns the log start. It is
-        committed in the object store first, then the local log follows. Raises OffsetOutOfRangeError,
-        FencedError, StoreError.
+        """Move the log start to `before_offset` (-1 for the high watermark); returns the new log start. The
+        object store commits it first, then the local log follows. Raises OffsetOutOfRangeError, FencedError,
+        StoreError.
         """
         epoch = partition.shard.leader_epoch()
         high_watermark = partition.log.high_watermark
@@ -312,11 +269,11 @@ class TierManager:
         return [partition for name in topics for partition in self._registry.topic(name).partitions]
 
     def _tiered_partitions(self, topics: Collection[str]) -> list[HostedPartition]:
-        """Those that can be uploaded: the disk of their log has not failed."""
+        """Tiered partitions on working disks."""
         return [one for one in self._partitions(topics) if one.is_tiered and one.offline() is None]
 
     def _upload(self, partitions: Collection[HostedPartition]) -> _Pass:
-        """Fsync what is rolled and upload it; the failures of single partitions are returned."""
+        """Fsync rolled segments and upload them; returns the failures of single partitions."""
         uploaded = Uploaded()
         failures: list[LogStoreError] = []
         refusals: list[LogStoreError] = []
@@ -360,7 +317,7 @@ class TierManager:
 
 
 def _with_what_was_uploaded(failure: LogStoreError, uploaded: Uploaded) -> LogStoreError:
-    """The failure, for whoever asks what became of the others."""
+    """The failure, with the result of the other partitions in its fields."""
     failure.fields.update(
         uploaded_objects=uploaded.object_count,
         uploaded_slices=uploaded.slice_count,
@@ -371,13 +328,13 @@ def _with_what_was_uploaded(failure: LogStoreError, uploaded: Uploaded) -> LogSt
 
 
 def _flush_rolled(log: UnifiedLog) -> int:
-    """Flush where a segment was rolled since the last flush; returns the recovery point."""
+    """Flush if a segment was rolled since the last flush; returns the recovery point."""
     is_rolled = log.recovery_point < log.active_base_offset
     return log.flush() if is_rolled else log.recovery_point
 
 
 def _collect(failures: list[LogStoreError], work: Callable[[], R]) -> R | None:
-    """The result of `work`; None where it failed, and its error is among `failures` then."""
+    """The result of `work`; None if it failed, after its error was added to `failures`."""
     try:
         return work()
     except LogStoreError as error:
@@ -386,7 +343,7 @@ def _collect(failures: list[LogStoreError], work: Callable[[], R]) -> R | None:
 
 
 def _candidate(catalog: Catalog, partition: HostedPartition) -> UploadCandidate:
-    """With the topic's hash key where its objects need key streams."""
+    """The partition's log, with the topic's hash key if its objects need key streams."""
     entry = catalog.by_id(partition.topic_id_partition.topic_id)
     assert entry is not None, "a hosted topic is in the catalog"
     is_compacted = partition.log.config.is_compacted
