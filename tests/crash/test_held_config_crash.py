@@ -17,7 +17,7 @@ import pytest
 from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.metadata.head.judgement import Judgement
+from stratalog.remote.metadata.head.head_log import Judgement
 from stratalog.remote.metadata.shard import shard_judge
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.store_identity import StoreIdentity

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import UnknownTopicOrPartitionError
@@ -26,13 +27,12 @@ from stratalog.client.isolation_level import IsolationLevel
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.ownership.head_witness import catalog_as_witness
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.objects.object_directory import read_directory
-from stratalog.remote.objects.object_ref import ObjectRef
-from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.deciding_slices import deciding_slices, has_markers
@@ -65,10 +65,11 @@ def read_snapshot(
 
     Raises UnknownTopicOrPartitionError, StoreError.
     """
-    clock, ids, chance = SystemClock(), SystemIdGenerator(), system_random()
-    reader = Writer("spark", str(ids.uuid()))
+    ids = SystemIdGenerator()
     identity = StoreIdentity.open(store)
-    catalog = Catalog.open(store, clock, chance, ids, identity, reader, read_only=True)
+    writer = Writer("spark", str(ids.uuid()))
+    actor = StoreActor(store, SystemClock(), system_random(), ids, identity, writer)
+    catalog = Catalog.open(actor, read_only=True)
     entry = catalog.topics().get(topic)
     if entry is None:
         raise UnknownTopicOrPartitionError(
@@ -77,22 +78,9 @@ def read_snapshot(
     partitions = [TopicIdPartition(entry.topic_id, number) for number in range(entry.partition_count)]
     spans: list[SliceSpan] = []
     for shard in sorted({shard_of(partition, identity.shard_count) for partition in partitions}):
-        layout = StoreLayout(shard)
-
-        def load(ref: ObjectRef, layout: StoreLayout = layout) -> Sequence[SliceEntry]:
-            return read_directory(store, layout, ref)
-
+        load_directory = partial(read_directory, store, StoreLayout(shard))
         metadata = MetadataLog.open(
-            store,
-            clock,
-            chance,
-            ids,
-            identity,
-            shard,
-            reader,
-            load,
-            read_only=True,
-            witness=catalog_as_witness(catalog),
+            actor, shard, load_directory, read_only=True, witness=catalog_as_witness(catalog)
         )
         spans += sorted(
             _spans(metadata.state(), shard, partitions, isolation),
@@ -130,7 +118,7 @@ def _spans(
 
 
 def _deciding(
-    partition: PartitionState, own: LiveSlice, first_offset: int, end_offset: int
+    partition: TieredPartition, own: LiveSlice, first_offset: int, end_offset: int
 ) -> tuple[LiveSlice, ...]:
     return tuple(
         live

@@ -29,6 +29,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.testing.faulty_object_store import FaultyObjectStore
@@ -47,7 +48,8 @@ def alter(
     """As another process does: through a catalog of its own."""
     store, ids = bench.server.engine.store, SystemIdGenerator()
     identity = StoreIdentity.open_or_create(store, ids)
-    catalog = Catalog.open(store, SystemClock(), Random(0), ids, identity, Writer("tool", "elsewhere"))
+    writer = Writer("tool", "elsewhere")
+    catalog = Catalog.open(StoreActor(store, SystemClock(), Random(0), ids, identity, writer))
     catalog.alter(catalog.topics()[topic].topic_id, config=config, partition_count=partition_count)
 
 

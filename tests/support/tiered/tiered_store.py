@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
 from stratalog.base.clock import Clock
@@ -22,12 +23,12 @@ from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
-from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import SliceEntry
@@ -65,26 +66,16 @@ class TieredStore:
 
     def open_metadata(self, store: ObjectStore, kind: str) -> MetadataLog:
         """Another actor's view of the shard."""
-
-        def load_directory(ref: ObjectRef) -> Sequence[SliceEntry]:
-            return read_directory(store, self.layout, ref)
-
-        return MetadataLog.open(
-            store,
-            self._clock,
-            random.Random(0),
-            self._ids,
-            self._identity,
-            0,
-            Writer(kind, kind),
-            load_directory,
-        )
+        load_directory = partial(read_directory, store, self.layout)
+        return MetadataLog.open(self._actor(store, kind), 0, load_directory)
 
     def open_catalog(self, store: ObjectStore, kind: str) -> Catalog:
         """Another actor's view of the topics."""
-        return Catalog.open(
-            store, self._clock, random.Random(0), self._ids, self._identity, Writer(kind, kind)
-        )
+        return Catalog.open(self._actor(store, kind))
+
+    def _actor(self, store: ObjectStore, kind: str) -> StoreActor:
+        writer = Writer(kind, kind)
+        return StoreActor(store, self._clock, random.Random(0), self._ids, self._identity, writer)
 
     def compactor(
         self,
@@ -151,7 +142,7 @@ class TieredStore:
         assert topic is not None
         return topic
 
-    def partition(self, tip: TopicIdPartition) -> PartitionState:
+    def partition(self, tip: TopicIdPartition) -> TieredPartition:
         """The partition as the head has it now."""
         return self.metadata.refresh().partition(tip)
 

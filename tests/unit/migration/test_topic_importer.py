@@ -28,7 +28,7 @@ from stratalog.manager.partitions.partition_metadata import write_partition_meta
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote.metadata.head.judgement import Judgement
+from stratalog.remote.metadata.head.head_log import Judgement
 from stratalog.remote.metadata.shard import shard_judge
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.tier.outdated_config import is_config_outdated

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.record.header import BatchHeader
 from stratalog.record.native.batch_filter import BatchFilter
-from stratalog.remote.metadata.shard.partition_state import LiveSlice
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 
 MAX_DELETE_HORIZON_MS = 1 << 62
 """Later than anybody will wait, and far enough from the end of the numbers that timestamp deltas can be taken

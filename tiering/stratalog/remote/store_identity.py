@@ -23,8 +23,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.metadata.head.format_version import FORMAT_VERSION, require_readable
-from stratalog.remote.metadata.head.json_document import decode_document, encode_document
+from stratalog.remote.json_document import FORMAT_VERSION, decode_document, encode_document
 from stratalog.remote.store_layout import IDENTITY_KEY, MAX_SHARD_COUNT
 
 _FORMAT = "stratalog-store"
@@ -132,10 +131,7 @@ def _require_empty(store: ObjectStore) -> None:
 
 
 def _parse(data: bytes) -> StoreIdentity:
-    fields = decode_document(data, IDENTITY_KEY)
-    if fields.text("format") != _FORMAT:
-        raise fields.fault("format", _FORMAT)
-    require_readable(fields)
+    fields = decode_document(data, IDENTITY_KEY, format_name=_FORMAT)
     return StoreIdentity(
         store_id=fields.uuid("store_id"),
         shard_count=fields.integer("shard_count", minimum=1, maximum=MAX_SHARD_COUNT),

@@ -16,7 +16,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.read.fetch_data import FetchData
 from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.server.append.partition_writer import PartitionWriter
@@ -58,7 +58,7 @@ class HostedPartition:
         """Whether the topic's data goes to the object store."""
         return self.log.config.remote_storage_enable
 
-    def tier_state(self) -> PartitionState | None:
+    def tier_state(self) -> TieredPartition | None:
         """What is committed in the object store; None where the topic is not tiered or nothing was committed
         yet.
         """

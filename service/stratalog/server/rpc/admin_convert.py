@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from stratalog.base.errors import DataDirectoryError
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.log.read.segment_info import SegmentInfo
-from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic
@@ -110,7 +110,7 @@ def _offline_log_message(partition: OfflinePartition) -> admin_pb2.PartitionLog:
     )
 
 
-def _slice_messages(state: PartitionState | None) -> list[admin_pb2.Slice]:
+def _slice_messages(state: TieredPartition | None) -> list[admin_pb2.Slice]:
     return [
         admin_pb2.Slice(
             object=live.object_name,

@@ -33,9 +33,9 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.tier.collector import Collector
-from stratalog.remote.tier.remote_log_manager import RemoteLogManager
-from stratalog.remote.tier.retention import RemoteRetention
-from stratalog.remote.tier.upload_run import UploadCandidate
+from stratalog.remote.tier.partition_upload import UploadCandidate
+from stratalog.remote.tier.remote_retention import RemoteRetention
+from stratalog.remote.tier.uploader import Uploader
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_registry import PartitionRegistry
@@ -60,7 +60,7 @@ class ShardTier:
     """What works on one shard's objects."""
 
     shard: HostedShard
-    uploader: RemoteLogManager
+    uploader: Uploader
     retention: RemoteRetention
     collector: Collector
     compactor: Compactor

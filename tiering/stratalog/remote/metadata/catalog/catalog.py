@@ -10,7 +10,6 @@ before, and passes on the number that they return: the shard refuses it where a 
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -24,8 +23,6 @@ from stratalog.base.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.base.randomness import IdGenerator
-from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog_actions import AlterTopic, CreateTopic, DeleteTopic
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import (
@@ -34,13 +31,16 @@ from stratalog.remote.metadata.catalog.topic_entry import (
     require_partition_count,
     require_topic_name,
 )
-from stratalog.remote.metadata.head.commit import Writer
-from stratalog.remote.metadata.head.commit_settings import CommitSettings
 from stratalog.remote.metadata.head.document_ref import DroppedObject
 from stratalog.remote.metadata.head.fold import Folder
-from stratalog.remote.metadata.head.head_log import HeadLog
-from stratalog.remote.metadata.head.judgement import DELETED_TOPIC_KEPT_MS, Judgement, judge_forget
-from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.metadata.head.head_log import (
+    CommitSettings,
+    HeadLog,
+    Judgement,
+    StoreActor,
+    judge_forget,
+)
+from stratalog.remote.metadata.head.head_state import DELETED_TOPIC_KEPT_MS
 from stratalog.remote.store_layout import StoreLayout
 
 
@@ -56,12 +56,7 @@ class Catalog:
 
     @staticmethod
     def open(
-        store: ObjectStore,
-        clock: Clock,
-        random_source: random.Random,
-        ids: IdGenerator,
-        identity: StoreIdentity,
-        writer: Writer,
+        actor: StoreActor,
         *,
         read_only: bool = False,
         witness: str = "",
@@ -72,19 +67,9 @@ class Catalog:
         `witness`: who else knows that it had, see `head_witness`. Raises StoreCorruptError where its head is
         lost, StoreNotUsableError where newer software is needed, StoreUnavailableError.
         """
-        log = HeadLog(
-            store,
-            clock,
-            random_source,
-            ids,
-            identity,
-            StoreLayout(None),
-            CatalogMachine(),
-            writer,
-            settings or CommitSettings(),
-        )
+        log = HeadLog(actor, StoreLayout(None), CatalogMachine(), settings)
         log.open(read_only=read_only, witness=witness)
-        return Catalog(log, clock)
+        return Catalog(log, actor.clock)
 
     @property
     def layout(self) -> StoreLayout:

@@ -44,8 +44,8 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.remote.metadata.ownership.claims import Claims
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.metadata.shard.partition_state import PartitionState
 from stratalog.remote.metadata.shard.shard_state import ShardClaim, ShardState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 
 FENCED_SUFFIX = "fenced"
 
@@ -158,7 +158,7 @@ def reconcile_log(
     return ReconciledLog(log, path, reason)
 
 
-def _why_not(log: UnifiedLog, partition: PartitionState, claimed: ClaimedShard, import_epoch: int) -> str:
+def _why_not(log: UnifiedLog, partition: TieredPartition, claimed: ClaimedShard, import_epoch: int) -> str:
     """Why the log cannot go on; empty where it can. `import_epoch`: -1 where it was not imported. Raises
     CorruptRecordError where nobody can tell.
     """
@@ -195,7 +195,7 @@ def _newest_epoch(log: UnifiedLog) -> int:
     return max(epochs)
 
 
-def _require_end_mark(log: UnifiedLog, partition: PartitionState) -> None:
+def _require_end_mark(log: UnifiedLog, partition: TieredPartition) -> None:
     """Raises CorruptRecordError where the log has another batch in place of the last that was tiered."""
     mark = partition.end_mark
     if mark is None or mark.base_offset < log.local_log_start_offset:

@@ -14,10 +14,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.head.judgement import Judgement, require_request
-from stratalog.remote.metadata.shard.actions import PartitionOffset, RefusedSlice, Replace
-from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
+from stratalog.remote.metadata.head.head_log import Judgement
+from stratalog.remote.metadata.shard.shard_actions import PartitionOffset, RefusedSlice, Replace
 from stratalog.remote.metadata.shard.shard_judge import (
     INPUTS_CHANGED,
     NOT_FROM_FIRST_SLICE,
@@ -28,6 +28,7 @@ from stratalog.remote.metadata.shard.shard_judge import (
     require_fresh_catalog,
 )
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 
@@ -101,7 +102,7 @@ def judge_replace(
     return Judgement((_replacement(state, plan, replaced, reasons, clipped),), (refusals, tuple(clipped)))
 
 
-def remaining_inputs(partition: PartitionState, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
+def remaining_inputs(partition: TieredPartition, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
     """The planned inputs that are live: all of them, or a rest behind log start; empty where neither is
     so.
     """
@@ -127,7 +128,7 @@ def _partition_refusal(
     return None
 
 
-def is_first_live(partition: PartitionState, rest: Sequence[LiveSlice]) -> bool:
+def is_first_live(partition: TieredPartition, rest: Sequence[LiveSlice]) -> bool:
     """Whether nothing live lies below these slices."""
     return partition.slices[0] == rest[0]
 
@@ -185,3 +186,9 @@ def _require_tiling(tip: TopicIdPartition, planned: Sequence[LiveSlice], made: S
         "outputs have the range of their inputs",
         partition=tip,
     )
+
+
+def require_request(is_valid: bool, message: str, **fields: object) -> None:
+    """Raises InvalidRequestError with `message` unless `is_valid`."""
+    if not is_valid:
+        raise InvalidRequestError(message, **fields)

@@ -16,25 +16,17 @@ from collections.abc import Callable, Iterable, Sequence
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile
-from stratalog.remote.metadata.head.log_state import (
+from stratalog.remote.metadata.head.head_actions import Action, Fold, Forget
+from stratalog.remote.metadata.head.head_state import (
     after_commit,
     after_fold,
     contradiction,
     drop_file,
     forget_files,
 )
-from stratalog.remote.metadata.shard.actions import (
-    Action,
-    Add,
-    AdvanceLogStart,
-    Claim,
-    DropPartitions,
-    Fold,
-    Forget,
-    Replace,
-)
-from stratalog.remote.metadata.shard.partition_state import EMPTY_PARTITION, LiveSlice, PartitionState
+from stratalog.remote.metadata.shard.shard_actions import Add, AdvanceLogStart, Claim, DropPartitions, Replace
 from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardClaim, ShardState
+from stratalog.remote.metadata.shard.tiered_partition import EMPTY_PARTITION, LiveSlice, TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 
@@ -206,7 +198,7 @@ class _Builder:
             if topic_id in self._dropped_topics:
                 self._dropped_topics.pop(topic_id)
 
-    def _partition(self, tip: TopicIdPartition) -> PartitionState:
+    def _partition(self, tip: TopicIdPartition) -> TieredPartition:
         found = self._partitions.get(tip)
         return EMPTY_PARTITION if found is None else found
 
@@ -256,7 +248,7 @@ def partitions_of(state: ShardState, topic_id: object) -> list[TopicIdPartition]
     return sorted(tip for tip in state.partitions if tip.topic_id == topic_id)
 
 
-def _position_of(partition: PartitionState, base_offset: int, end_offset: int) -> tuple[int, int] | None:
+def _position_of(partition: TieredPartition, base_offset: int, end_offset: int) -> tuple[int, int] | None:
     """Indexes [first, last) of the slices that make up exactly [base_offset, end_offset); None where none
     do.
     """

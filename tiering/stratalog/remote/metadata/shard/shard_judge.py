@@ -14,9 +14,10 @@ from uuid import UUID
 
 from stratalog.base.errors import FencedError, PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.head.judgement import DELETED_TOPIC_KEPT_MS, Judgement
-from stratalog.remote.metadata.shard.actions import (
-    Action,
+from stratalog.remote.metadata.head.head_actions import Action
+from stratalog.remote.metadata.head.head_log import Judgement
+from stratalog.remote.metadata.head.head_state import DELETED_TOPIC_KEPT_MS
+from stratalog.remote.metadata.shard.shard_actions import (
     Add,
     AdvanceLogStart,
     Claim,

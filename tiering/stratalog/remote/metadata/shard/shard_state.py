@@ -13,9 +13,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.head.log_state import LogState
+from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
-from stratalog.remote.metadata.shard.partition_state import EMPTY_PARTITION, PartitionState
+from stratalog.remote.metadata.shard.tiered_partition import EMPTY_PARTITION, TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 
 
@@ -48,11 +48,11 @@ class DroppedTopic(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ShardState(LogState):
+class ShardState(HeadState):
     """Immutable, so thread-safe."""
 
-    partitions: PersistentMap[TopicIdPartition, PartitionState] = dataclasses.field(
-        default_factory=PersistentMap[TopicIdPartition, PartitionState]
+    partitions: PersistentMap[TopicIdPartition, TieredPartition] = dataclasses.field(
+        default_factory=PersistentMap[TopicIdPartition, TieredPartition]
     )
     objects: PersistentMap[str, LiveObject] = dataclasses.field(
         default_factory=PersistentMap[str, LiveObject]
@@ -64,14 +64,10 @@ class ShardState(LogState):
         default_factory=PersistentMap[UUID, DroppedTopic]
     )
 
-    def partition(self, tip: TopicIdPartition) -> PartitionState:
+    def partition(self, tip: TopicIdPartition) -> TieredPartition:
         """The partition's state; the empty one where the shard does not know it."""
         found = self.partitions.get(tip)
         return EMPTY_PARTITION if found is None else found
-
-    def claim_before(self, epoch: int) -> ShardClaim | None:
-        """The claim that `epoch` took over from; None where there was none."""
-        return max((claim for claim in self.claims if claim.epoch < epoch), default=None)
 
     def check(self) -> None:
         """Raise AssertionError where the state contradicts itself. Looks at every slice."""

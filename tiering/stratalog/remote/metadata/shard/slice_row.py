@@ -7,10 +7,10 @@ holds it. Parts of an entry are short arrays, `null` where the entry has none.
 from __future__ import annotations
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.remote.json_document import JsonFields, to_integer, to_row, to_text
 from stratalog.remote.metadata.head.checkpoint_page import RowKey
-from stratalog.remote.metadata.head.json_document import JsonFields, to_integer, to_row, to_text
-from stratalog.remote.metadata.shard.actions import MAX_PARTITION
-from stratalog.remote.metadata.shard.partition_state import LiveSlice
+from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_ref import birth_of
 from stratalog.remote.objects.slice_entry import (
     KeyStrategy,

@@ -1,6 +1,4 @@
-"""What the state of a shard and that of the catalog have in common: the bookkeeping of commits and of their
-files.
-"""
+"""The part of a state that a shard and the catalog share: the bookkeeping of commits and of their files."""
 
 from __future__ import annotations
 
@@ -10,27 +8,27 @@ from typing import TypeVar
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
+from stratalog.remote.json_document import JsonObject
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, TrackedFile
-from stratalog.remote.metadata.head.json_document import JsonObject
+from stratalog.remote.metadata.head.head_actions import Fold, Forget
 from stratalog.remote.metadata.head.persistent_map import Evolution, PersistentMap
-from stratalog.remote.metadata.shard.actions import Fold, Forget
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LogState:
-    """Immutable. The state after commit `seq`; before the first one it is 0."""
+class HeadState:
+    """The state after commit `seq`, which is 0 before the first commit. Immutable."""
 
     seq: int = 0
     uuid: UUID | None = None
-    """Of commit `seq`; None before the first."""
+    """The uuid of commit `seq`; None before the first."""
     time_ms: int = 0
     """Wall time of commit `seq`, by its writer's clock."""
     epoch: int = 0
     horizon: int = 0
-    """Objects and checkpoints born before this commit number are not taken any more."""
+    """Objects and checkpoints born before this commit number are refused."""
     catalog_seq: int = 0
-    """Highest catalog seq that an action has used."""
+    """Highest catalog seq that an action was decided with."""
     checkpoint: DocumentRef | None = None
     history: DocumentRef | None = None
     """The newest history object."""
@@ -38,9 +36,9 @@ class LogState:
         default_factory=PersistentMap[str, DroppedObject]
     )
     pins: tuple[JsonObject, ...] = ()
-    """Kept as they are: this version takes none."""
+    """Kept as they are; this version makes none."""
     unknown_action: str | None = None
-    """Name of an action that this version skipped: it must not write here."""
+    """Name of an action that this version skipped, so it must not write here."""
     extras: PersistentMap[tuple[str, tuple[str | int, ...]], JsonObject] = dataclasses.field(
         default_factory=PersistentMap[tuple[str, tuple[str | int, ...]], JsonObject]
     )
@@ -59,20 +57,21 @@ class LogState:
         return tuple(sorted(self.dropped_objects.values(), key=lambda dropped: (dropped.seq, dropped.name)))
 
     def is_deletable(self, dropped: DroppedObject) -> bool:
-        """Whether nobody needs the file to open the shard: the commit that brought it has left the head.
+        """Whether opening the shard no longer needs the file: its commit has left the head.
 
-        The grace period and pins are the collector's to judge.
+        The collector decides about the grace period and pins.
         """
         return dropped.brought_seq <= self.folded_seq
 
 
-S = TypeVar("S", bound=LogState)
+S = TypeVar("S", bound=HeadState)
+
+DELETED_TOPIC_KEPT_MS = 30 * 24 * 3600 * 1000
+"""How long the catalog and the shards remember a deleted topic."""
 
 
 def after_commit(state: S, commit: Commit) -> S:
-    """The state with the bookkeeping of one more commit done, before its actions. Raises
-    StoreCorruptError.
-    """
+    """Apply the bookkeeping of one more commit; its actions follow. Raises StoreCorruptError."""
     if commit.seq != state.seq + 1:
         raise StoreCorruptError(
             "commits are missing from the head; stop, keep everything and investigate",
@@ -91,16 +90,21 @@ def after_commit(state: S, commit: Commit) -> S:
 def drop_file(
     dropped: Evolution[str, DroppedObject], file: TrackedFile, commit: Commit, brought_seq: int = 0
 ) -> None:
-    """Put a file on the list of those that wait to be deleted."""
+    """Put a file on the list of dropped files, which wait to be deleted."""
     if file.name in dropped:
         raise contradiction(commit, "it drops a file twice", name=file.name)
     dropped[file.name] = DroppedObject(
-        file.name, file.size_bytes, commit.seq, commit.time_ms, file.kind, brought_seq
+        name=file.name,
+        size_bytes=file.size_bytes,
+        seq=commit.seq,
+        time_ms=commit.time_ms,
+        kind=file.kind,
+        brought_seq=brought_seq,
     )
 
 
 def forget_files(dropped: Evolution[str, DroppedObject], forget: Forget, commit: Commit) -> None:
-    """Take files off that list."""
+    """Take files off the list of dropped files."""
     for name in forget.names:
         if name not in dropped:
             raise contradiction(commit, "it forgets a file that was not dropped", name=name)
@@ -108,9 +112,11 @@ def forget_files(dropped: Evolution[str, DroppedObject], forget: Forget, commit:
 
 
 def after_fold(state: S, fold: Fold, commit: Commit) -> S:
-    """The state with another checkpoint; the replaced files are dropped."""
+    """Apply a fold: another checkpoint, and the files that it replaces are dropped."""
     if fold.checkpoint.seq >= commit.seq:
-        raise contradiction(commit, "its checkpoint is of the future", checkpoint=fold.checkpoint.name)
+        raise contradiction(
+            commit, "its checkpoint is newer than the commit", checkpoint=fold.checkpoint.name
+        )
     dropped = state.dropped_objects.evolve()
     for file in fold.dropped:
         drop_file(dropped, file, commit)
@@ -123,7 +129,7 @@ def after_fold(state: S, fold: Fold, commit: Commit) -> S:
 
 
 def contradiction(commit: Commit, what: str, **fields: object) -> StoreCorruptError:
-    """A commit says something that the state before it excludes."""
+    """The error for a commit that the state before it excludes."""
     return StoreCorruptError(
         f"commit {commit.seq} contradicts the state before it: {what}; stop, keep everything and investigate",
         uuid=commit.uuid,

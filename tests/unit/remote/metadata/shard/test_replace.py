@@ -8,16 +8,16 @@ import pytest
 
 from stratalog.base.errors import InvalidRequestError, PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.shard.actions import PartitionOffset
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ReplaceOutcome
-from stratalog.remote.metadata.shard.partition_state import LiveSlice
 from stratalog.remote.metadata.shard.replace_judge import MAX_INPUTS
+from stratalog.remote.metadata.shard.shard_actions import PartitionOffset
 from stratalog.remote.metadata.shard.shard_judge import (
     INPUTS_CHANGED,
     KNOWN_ALREADY,
     NOT_FROM_FIRST_SLICE,
     TOPIC_DELETED,
 )
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.slice_entry import LastBatch
 from tests.support.simulation.mock_objects import MockObject
 from tests.support.tiered.metadata_harness import (

@@ -10,7 +10,7 @@ import pytest
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError, StoreUnavailableError
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.remote.metadata.head.json_document import encode_document
+from stratalog.remote.json_document import encode_document
 from stratalog.remote.objects.object_ref import birth_of, format_object_name
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import (

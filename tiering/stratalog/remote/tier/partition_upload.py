@@ -1,9 +1,8 @@
-"""What one partition has to upload in one pass: its rolled segments from the tiered end on, read in large
-pieces.
+"""The upload of one partition in one pass: its rolled segments from the tiered end on, read in large pieces.
 
-A run is copied batch for batch into one object after another until it ends: where an object is full, its
-slice ends at a batch boundary and the run goes on in the next object. Nothing is remembered between passes;
-the next pass starts from the tiered end again.
+An upload copies batch after batch into one object after another until it is finished. Where an object is
+full, its slice ends at a batch boundary and the upload goes on in the next object. Nothing is remembered
+between passes; the next pass starts from the tiered end again.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from stratalog.record.batch import complete_prefix_size
 from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_writer import ObjectWriter
-from stratalog.remote.objects.slice_state import SliceState, note_batches
+from stratalog.remote.tier.slice_producers import SliceProducers, note_batches
 
 
 class UploadCandidate(NamedTuple):
@@ -34,39 +33,39 @@ class UploadCandidate(NamedTuple):
 
     log: UnifiedLog
     key_hashing: KeyHashing | None
-    """With the topic's hash key where `compact` is in its cleanup policy, else None."""
+    """Has the topic's hash key; None unless `compact` is in its cleanup policy."""
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
         return TopicIdPartition(self.log.topic_id, self.log.topic_partition.partition)
 
 
-class UploadRun:
-    """Not thread-safe: guarded by the lock of its `RemoteLogManager`."""
+class PartitionUpload:
+    """Not thread-safe: guarded by the lock of its `Uploader`."""
 
     def __init__(self, candidate: UploadCandidate, tiered_end_offset: int, stop: StopSignal) -> None:
-        """Raises OffsetOutOfRangeError where the local log begins behind the tiered end: offsets are
-        missing between.
+        """Raises OffsetOutOfRangeError where the local log begins behind the tiered end, which leaves a
+        gap.
         """
         log = candidate.log
         self.candidate = candidate
         self._stop = stop
         self.error: LogStoreError | None = None
-        """Why the run stopped before its end."""
+        """Why the upload stopped before its end."""
         self.next_offset = tiered_end_offset
         self._sources: deque[SegmentSource] = deque(log.upload_candidates(tiered_end_offset))
         if self._sources and log.local_log_start_offset > tiered_end_offset:
             raise OffsetOutOfRangeError(
-                "the local log begins behind the end of what is tiered; advance the log start over the gap",
+                "the local log begins behind the tiered end; advance the log start over the gap",
                 offset=tiered_end_offset,
                 log_start_offset=log.local_log_start_offset,
                 log_end_offset=log.log_end_offset,
             )
-        # The bucket must never hold what this disk could still lose.
+        # The bucket must never hold records that this disk could still lose.
         assert all(source.end_offset <= log.recovery_point for source in self._sources)
-        self._state = SliceState(log.state_transfer, tiered_end_offset) if self._sources else None
+        self._state = SliceProducers(log.state_transfer, tiered_end_offset) if self._sources else None
         self._position = self._sources[0].first_position if self._sources else 0
-        """In the file of the first source."""
+        """Position in the file of the first source."""
 
     @property
     def is_finished(self) -> bool:
@@ -77,11 +76,11 @@ class UploadRun:
         self._sources.clear()
 
     def copy_into(self, writer: ObjectWriter, max_data_bytes: int, read_bytes: int) -> None:
-        """Make a slice of as much as fits into an object of `max_data_bytes`; of one batch at least if that
-        is empty.
+        """Make a slice of as many batches as fit into an object of `max_data_bytes`. An empty object takes at
+        least one batch.
 
-        A batch that cannot be read or tiered ends the run: `error` says why, and what precedes it is in the
-        slice. Raises StoppingError.
+        A batch that cannot be read or tiered ends the upload: `error` says why, and the batches before it are
+        in the slice. Raises StoppingError.
         """
         log, state = self.candidate.log, self._state
         assert state is not None
@@ -103,15 +102,17 @@ class UploadRun:
         else:
             writer.cancel_slice()
 
-    def _append(self, writer: ObjectWriter, data: Buffer, slice_start_bytes: int, state: SliceState) -> bool:
-        """False where the slice has to end here."""
+    def _append(
+        self, writer: ObjectWriter, data: Buffer, slice_start_bytes: int, state: SliceProducers
+    ) -> bool:
+        """Append batches to the slice. Returns False where the slice must end here."""
         before_bytes = writer.data_bytes
         noted = note_batches(data)
         self.error = noted.error
         try:
             writer.append(memoryview(data)[: noted.end_position])
         except UnsupportedOperationError as error:
-            # A slice that holds as many records as it can goes on in the next object; an empty one is not
+            # A slice with the most records it can hold goes on in the next object. An empty slice is not
             # full.
             self.error = error if writer.data_bytes == slice_start_bytes else None
             return False
@@ -134,8 +135,8 @@ class UploadRun:
             self._position = self._sources[0].first_position if self._sources else 0
 
     def _read(self, room_bytes: int, read_bytes: int, *, is_first: bool) -> Buffer:
-        """Whole batches that fit into `room_bytes`, or the next one whatever its size; empty where there is
-        no room.
+        """Whole batches that fit into `room_bytes`; empty where none fits. With `is_first` at least one batch
+        of any size.
         """
         source = self._sources[0]
         left_bytes = _end_position(source) - self._position
@@ -157,7 +158,7 @@ class UploadRun:
         data = self.candidate.log.read_segment(self._sources[0], self._position, size_bytes)
         if len(data) != size_bytes:
             raise CorruptRecordError(
-                "a segment is shorter than the log says; restore the disk", position=self._position
+                "a segment is shorter than the log says; restore it from a copy", position=self._position
             )
         return data
 

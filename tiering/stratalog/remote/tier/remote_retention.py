@@ -1,23 +1,22 @@
-"""Retention over all tiers: how far the log start of each partition moves, by time and by size.
+"""Retention over all tiers: moves the log start of each partition, by time and by size.
 
-A partition is looked at as a row of units, oldest first: its live slices, then the local segments that reach
-beyond the tiered end. The row has no holes, for a unit that is left out is one that keeps nothing: a segment
-of which only a part is tiered stands in it with its rest. `retention.ms` takes units from the front while
-each one's newest record is too old; `retention.bytes` takes them while what is left is at least the limit, so
-at least that much always stays. Both stop at the first unit that stays. The active segment never goes, and
-the log start never passes the high watermark.
+Retention looks at a partition as a row of units, oldest first: its live slices, then the local segments that
+reach beyond the tiered end. A segment that is tiered in part stands in the row with its rest, so the row has
+no holes. `retention.ms` takes units from the front while their newest record is too old. `retention.bytes`
+takes them while the remaining units are at least as large as the limit, so at least that much always stays.
+Both stop at the first unit that stays. The active segment never goes, and the log start never passes the high
+watermark.
 
-A record without a timestamp says nothing about its age, and a unit may hold no others. It is taken to be as
-old as the next unit that has a timestamp, because it was appended before that one; so it goes together with
-what is behind it, as it would if both were in one unit, and does not hold it up. While nothing behind it has
-a timestamp it does not expire: a topic of which no record has one is bounded by `retention.bytes` only.
+A record without a timestamp has no known age, and all records of a unit may be so. Such a unit is taken to be
+as old as the next unit that has a timestamp, because it was appended before that unit. If no later unit has a
+timestamp it does not expire: a topic without any timestamps is bounded by `retention.bytes` only.
 
-What decides is the configuration that the logs go by, which the caller has just compared with the catalog's.
-The new log start is committed first, with the seq of that catalog; a configuration older than one that was
-used before is refused there. Local segments go afterwards, objects once a collector finds them dropped. Only
-what is committed counts: an upload that never was has no size.
+The logs' own configuration decides; the caller has just compared it with the catalog's. The new log start is
+committed first, with the seq of that catalog; the shard refuses a configuration older than one that was used
+before. Local segments are deleted afterwards, objects when a collector finds them dropped. Only committed
+slices count; an upload without a commit has no size.
 
-Segments that were never uploaded are taken too. A disk must not grow without end because a bucket is away.
+Segments that were never uploaded expire, too: a disk must not grow without end because a bucket is away.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import UNLIMITED, LogConfig
@@ -33,23 +31,22 @@ from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.metadata.shard.partition_state import PartitionState
-from stratalog.remote.store_clock import MAX_CLOCK_SKEW_MS, clock_skew_ms
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 
 
 class RetentionUnit(NamedTuple):
-    """What goes or stays as a whole."""
+    """A slice or a local segment, which goes or stays as a whole."""
 
     end_offset: int
     size_bytes: int
     max_timestamp: int
-    """Milliseconds; `NO_TIMESTAMP` where no record says."""
+    """Milliseconds; `NO_TIMESTAMP` where no record has a timestamp."""
     is_empty: bool = False
-    """No records are left in it: it is as old as what precedes it."""
+    """It has no records left, and is as old as the unit before it."""
     is_active: bool = False
-    """Still written to: it has a size, and stays."""
+    """Appends still go to it: it counts by size, and stays."""
     is_doubtful: bool = False
-    """Nobody knows how old it is, because it is damaged: it goes by size only."""
+    """It is damaged and its age is unknown: it goes by size only."""
 
 
 class AdvancedLogStart(NamedTuple):
@@ -60,25 +57,25 @@ class AdvancedLogStart(NamedTuple):
 
 
 class FailedRetention(NamedTuple):
-    """A partition whose local log could not be looked at or told; the next pass tries again."""
+    """A partition whose local log failed; the next pass tries again."""
 
     topic_partition: TopicPartition
     error: LogStoreError
 
 
 class RetentionReport(NamedTuple):
-    """What a pass did."""
+    """The result of one pass."""
 
     advanced: tuple[AdvancedLogStart, ...] = ()
     failed: tuple[FailedRetention, ...] = ()
     clock_skew_ms: int = 0
-    """Own clock minus the store's; beyond the bound nothing was expired by time."""
+    """Own clock minus the store's clock; if it is too large nothing was expired by time."""
 
 
 def log_start_after(units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None) -> int | None:
-    """Where the log would start if `config` were applied to `units`; None where it does not move. Pure.
+    """The log start after applying `config` to `units`; None where it does not move. Pure.
 
-    `now_ms` is None where the time is not known well enough to expire anything by it.
+    `now_ms` is None where the clock is not trusted: then nothing expires by time.
     """
     if not config.is_deleted:
         return None
@@ -96,22 +93,20 @@ def log_start_after(units: Sequence[RetentionUnit], config: LogConfig, now_ms: i
 class RemoteRetention:
     """Thread-safe: it keeps nothing between calls."""
 
-    def __init__(self, clock: Clock, metadata: MetadataLog) -> None:
-        self._clock = clock
+    def __init__(self, metadata: MetadataLog) -> None:
         self._metadata = metadata
 
     def run(self, logs: Sequence[UnifiedLog], *, epoch: int, catalog_seq: int) -> RetentionReport:
         """Move the log start of tiered partitions as their configuration says, in one commit.
 
-        `catalog_seq` is that of the catalog from which the logs have their configurations, or of an older
-        one. When this returns the moves are committed and the logs know them; deleting local segments is the
-        caller's next step. A log that fails is reported and does not hold up the others. Raises FencedError,
-        PreconditionFailedError (the configuration is not the newest that was used: read the catalog, try
-        again), StoreError.
+        `catalog_seq` is the number of the catalog from which the logs have their configurations, or an older
+        one. When this returns, the moves are committed and the logs know them; the caller deletes local
+        segments next. A log that fails is reported and does not hold up the others. Raises FencedError,
+        PreconditionFailedError (a newer configuration was used before: read the catalog and try again),
+        StoreError.
         """
         self._metadata.refresh(dated=True)
-        skew_ms = clock_skew_ms(self._clock, self._metadata)
-        now_ms = self._metadata.store_date_ms if abs(skew_ms) <= MAX_CLOCK_SKEW_MS else None
+        now_ms = self._metadata.store_date_ms if self._metadata.is_clock_trusted else None
         starts: dict[TopicIdPartition, int] = {}
         moved: dict[TopicIdPartition, UnifiedLog] = {}
         failed: list[FailedRetention] = []
@@ -141,14 +136,16 @@ class RemoteRetention:
             except LogStoreError as error:
                 failed.append(FailedRetention(log.topic_partition, error))
             advanced.append(AdvancedLogStart(log.topic_partition, partition.log_start_offset))
-        return RetentionReport(tuple(advanced), tuple(failed), skew_ms)
+        return RetentionReport(tuple(advanced), tuple(failed), self._metadata.clock_skew_ms)
 
     def _new_start(
         self, log: UnifiedLog, tip: TopicIdPartition, config: LogConfig, now_ms: int | None
     ) -> tuple[int | None, LogStoreError | None]:
-        """And what keeps a segment that may be old enough. Raises LogStoreError."""
-        # The log is looked at before the shard. Meanwhile segments may be uploaded and then dropped here;
-        # the other way round such a one would be in neither, and a hole in the row keeps nothing.
+        """The new log start, and the damage that keeps an old segment; None for neither. Raises
+        LogStoreError.
+        """
+        # Read the log before the shard. A segment that is uploaded and deleted locally in between is then in
+        # both; in the other order it would be in neither and leave a hole in the row.
         local_log_start_offset = log.local_log_start_offset
         segments = log.segments()
         partition = self._metadata.state().partition(tip)
@@ -158,7 +155,8 @@ class RemoteRetention:
         )
         damage: LogStoreError | None = None
         if offset is not None and offset > partition.tiered_end_offset:
-            # These are in no other place. A segment that went meanwhile is in the store, or below the start.
+            # These records are in no other place. A segment deleted meanwhile is in the store, or below the
+            # start.
             proven = {segment.base_offset: segment for segment in log.segments(offset)}
             segments = tuple(proven.get(segment.base_offset, segment) for segment in segments)
             damage = next((segment.damage for segment in segments if segment.damage is not None), None)
@@ -166,7 +164,7 @@ class RemoteRetention:
                 [*slice_units, *_local_units(log, segments, partition.tiered_end_offset)], config, now_ms
             )
         if not partition.slices and local_log_start_offset > partition.tiered_end_offset:
-            # Tiering was switched on after the log had been cut: nothing was ever committed below its start.
+            # Tiering was enabled after the log had been cut: nothing was ever committed below its start.
             offset = max(offset or 0, local_log_start_offset)
         if offset is None:
             return None, damage
@@ -174,7 +172,7 @@ class RemoteRetention:
         return (offset if offset > partition.log_start_offset else None), damage
 
 
-def _slice_units(partition: PartitionState) -> Iterator[RetentionUnit]:
+def _slice_units(partition: TieredPartition) -> Iterator[RetentionUnit]:
     for live in partition.slices:
         entry = live.entry
         yield RetentionUnit(live.end_offset, entry.data_bytes, entry.max_timestamp, entry.record_count == 0)
@@ -183,8 +181,9 @@ def _slice_units(partition: PartitionState) -> Iterator[RetentionUnit]:
 def _local_units(
     log: UnifiedLog, segments: Sequence[SegmentInfo], tiered_end_offset: int
 ) -> Iterator[RetentionUnit]:
-    """What the local segments have at or above the tiered end. One that it cuts in two is as young as its
-    newest record, on whichever side that is."""
+    """The local segments at or above the tiered end. A segment that lies on both sides of it is as young as
+    its newest record on either side.
+    """
     for segment in segments:
         if segment.end_offset <= tiered_end_offset:
             continue
@@ -203,7 +202,7 @@ def _local_units(
 def _pending_bytes(log: UnifiedLog, segment: SegmentInfo, tiered_end_offset: int) -> int:
     """Bytes that the segment holds behind the tiered end, as an upload would find them.
 
-    0 where it may not be uploaded yet: counting too little, `retention.bytes` deletes too little.
+    0 where it may not be uploaded yet: with too small a size `retention.bytes` deletes too little.
     """
     for source in log.upload_candidates(tiered_end_offset):
         if source.segment_base_offset == segment.base_offset:

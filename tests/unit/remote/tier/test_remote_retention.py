@@ -23,7 +23,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.header import MAX_TIMESTAMP_POSITION
 from stratalog.record.record import Record
-from stratalog.remote.tier.retention import (
+from stratalog.remote.tier.remote_retention import (
     RemoteRetention,
     RetentionReport,
     RetentionUnit,
@@ -92,10 +92,11 @@ def test_a_topic_that_is_only_compacted_keeps_everything() -> None:
 
 
 class World:
-    def __init__(self, config: dict[str, str], *, max_object_bytes: int = 1 << 20) -> None:
+    def __init__(self, config: dict[str, str], *, max_object_bytes: int = 1 << 20, skew_ms: int = 0) -> None:
         self.clock = ManualClock()
+        store_clock = ManualClock(self.clock.now_ms() - skew_ms) if skew_ms else self.clock
         self.objects_left: int | None = None
-        self.store = FaultyObjectStore(MemoryObjectStore(self.clock), random.Random(0), self.fault)
+        self.store = FaultyObjectStore(MemoryObjectStore(store_clock), random.Random(0), self.fault)
         self.disk = MemoryFileSystem()
         self.logs = TieredLogs(
             self.disk, self.store, self.clock, SequentialIds(1), max_object_bytes=max_object_bytes
@@ -137,7 +138,7 @@ class World:
         self.log.increment_log_start_offset(partition.log_start_offset)
 
     def retain(self, catalog_seq: int | None = None) -> RetentionReport:
-        retention = RemoteRetention(self.clock, self.logs.metadata)
+        retention = RemoteRetention(self.logs.metadata)
         seq = self.logs.catalog.confirm([self.topic]) if catalog_seq is None else catalog_seq
         return retention.run([self.log], epoch=self.logs.claimed.epoch, catalog_seq=seq)
 
@@ -300,12 +301,9 @@ def test_the_high_watermark_is_not_passed() -> None:
 
 
 def test_a_clock_that_is_wrong_expires_nothing() -> None:
-    world = World({"retention.ms": str(HOUR_MS)})
-    world.append()
-    world.clock.advance(2 * HOUR_MS)
-    own_clock = ManualClock(world.clock.now_ms() + 6 * 60_000)
-    retention = RemoteRetention(own_clock, world.logs.metadata)
-    report = retention.run([world.log], epoch=1, catalog_seq=1)
+    world = World({"retention.ms": str(HOUR_MS)}, skew_ms=6 * 60_000)
+    world.append(age_ms=2 * HOUR_MS)
+    report = world.retain()
     assert (report.advanced, report.clock_skew_ms) == ((), 6 * 60_000)
     world.check_starts_at(0)
 
@@ -354,7 +352,7 @@ def test_a_partition_whose_disk_fails_does_not_hold_up_the_others() -> None:
     broken.close()
     world.clock.advance(10)
     seq = world.logs.catalog.confirm([world.topic, other])
-    retention = RemoteRetention(world.clock, world.logs.metadata)
+    retention = RemoteRetention(world.logs.metadata)
     report = retention.run([broken, world.log], epoch=world.logs.claimed.epoch, catalog_seq=seq)
     assert [failed.topic_partition for failed in report.failed] == [broken.topic_partition]
     assert [advanced.topic_partition for advanced in report.advanced] == [world.log.topic_partition]

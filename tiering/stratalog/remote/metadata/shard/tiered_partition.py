@@ -23,7 +23,7 @@ class LiveSlice(NamedTuple):
     entry: SliceEntry
 
 
-class PartitionState(NamedTuple):
+class TieredPartition(NamedTuple):
     """One partition's place in the object store. Immutable: a commit makes a new one."""
 
     log_start_offset: int = 0
@@ -47,11 +47,11 @@ class PartitionState(NamedTuple):
         first = max(bisect_right(self.slices, offset, key=lambda live: live.base_offset) - 1, 0)
         return tuple(live for live in self.slices[first:] if live.end_offset > offset)
 
-    def with_slice(self, live: LiveSlice) -> PartitionState:
+    def with_slice(self, live: LiveSlice) -> TieredPartition:
         """The partition with one more slice at its tiered end."""
         assert live.base_offset == self.tiered_end_offset, "slices tile"
         entry = live.entry
-        return PartitionState(
+        return TieredPartition(
             self.log_start_offset,
             live.end_offset,
             # An open transaction that began below log start can be below every slice.
@@ -61,7 +61,7 @@ class PartitionState(NamedTuple):
             (*self.slices, live),
         )
 
-    def with_log_start(self, offset: int) -> PartitionState:
+    def with_log_start(self, offset: int) -> TieredPartition:
         """The partition without the slices that lie wholly below `offset`."""
         assert offset >= self.log_start_offset, "log start only grows"
         kept = tuple(itertools.dropwhile(lambda live: live.end_offset <= offset, self.slices))
@@ -96,5 +96,5 @@ class PartitionState(NamedTuple):
         assert 0 <= self.compacted_upto <= self.tiered_end_offset, "what is compacted is tiered"
 
 
-EMPTY_PARTITION = PartitionState()
+EMPTY_PARTITION = TieredPartition()
 """A partition that the shard does not know."""

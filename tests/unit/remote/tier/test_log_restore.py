@@ -11,7 +11,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote.objects import slice_state
+from stratalog.remote.tier import slice_producers
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
@@ -124,7 +124,7 @@ def test_a_log_that_knows_itself_is_told_nothing() -> None:
 
 
 def test_of_too_many_producers_the_idle_ones_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slice_state, "MAX_PRODUCER_COUNT", 2)
+    monkeypatch.setattr(slice_producers, "MAX_PRODUCER_COUNT", 2)
     bucket = Bucket()
     bucket.with_records(*(batch(number, producer_id=number) for number in range(4)))
     logs = bucket.server()

@@ -10,13 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import CorruptRecordError, FencedError, StoreUnavailableError
+from stratalog.base.errors import (
+    CorruptRecordError,
+    FencedError,
+    OffsetOutOfRangeError,
+    StoreUnavailableError,
+)
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.objects.object_verifier import verify_object
-from stratalog.remote.tier.upload_report import UploadReport
+from stratalog.remote.tier.uploader import UploadReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
@@ -91,7 +96,7 @@ def test_what_was_appended_is_tiered_once(
     expected = fill(logs, batch_counts)
     logs.seal()
     report = logs.upload()
-    assert (report.refused, report.failed) == ((), ())
+    assert (report.refused, report.failed) == ([], [])
     check_all_tiered(logs, expected)
     assert report.data_bytes == sum(log.size_bytes for log in logs.logs.values())
     assert report.object_count == len(logs.metadata.state().objects)
@@ -120,7 +125,7 @@ def test_where_a_spool_has_no_room_objects_are_so_small_that_they_need_none(*, i
     if is_full:
         disk.fill("/spool")
     report = logs.upload()
-    assert (report.refused, report.failed, report.data_bytes) == ((), (), data_bytes)
+    assert (report.refused, report.failed, report.data_bytes) == ([], [], data_bytes)
     assert report.object_count == (-(-data_bytes // 2000) if is_full else 1)
     check_all_tiered(logs, expected)
 
@@ -271,7 +276,8 @@ def test_a_gap_below_the_local_log_is_reported() -> None:
     logs.append(log, [record(1)])
     logs.seal()
     (failed,) = logs.upload().failed
-    assert "behind the end of what is tiered" in str(failed.error)
+    assert isinstance(failed.error, OffsetOutOfRangeError)
+    assert failed.error.fields == {"offset": 0, "log_start_offset": 4, "log_end_offset": 5}
 
 
 def put_faults() -> list[tuple[str, Fault]]:

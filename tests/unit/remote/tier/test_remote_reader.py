@@ -29,7 +29,7 @@ from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.tier.remote_reader import RemoteReader
-from stratalog.remote.tier.remote_reader_settings import RemoteReaderSettings
+from stratalog.remote.tier.slice_source import RemoteReaderSettings
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds

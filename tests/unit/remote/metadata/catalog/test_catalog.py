@@ -17,9 +17,9 @@ from stratalog.base.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.remote.json_document import encode_document, parse_json
 from stratalog.remote.metadata.catalog.topic_entry import require_topic_name
-from stratalog.remote.metadata.head.commit_settings import CommitSettings
-from stratalog.remote.metadata.head.json_document import decode_document, encode_document
+from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn
 from tests.support.tiered.metadata_harness import MetadataHarness
@@ -63,7 +63,7 @@ def test_the_hash_key_is_a_secret(harness: MetadataHarness) -> None:
     entry = harness.catalog().create("orders", 1)
     assert "hash_key" not in repr(entry)
     assert repr(entry.hash_key) not in repr(entry)
-    stored = dict(decode_document(harness.store.get(HEAD).data, HEAD).values)
+    stored = dict(parse_json(harness.store.get(HEAD).data, HEAD).values)
     commits = stored["commits"]
     assert isinstance(commits, list)
     commits[0]["actions"][0]["hash_key"] = "c2VjcmV0"
@@ -204,7 +204,7 @@ def test_the_catalog_folds(harness: MetadataHarness) -> None:
     catalog = harness.catalog(settings=CommitSettings(fold_inline_commits=4))
     entries = [catalog.create(f"topic-{n}", n + 1, {"retention.ms": str(n)}) for n in range(10)]
     catalog.delete(entries[3].topic_id)
-    head = decode_document(harness.store.get(HEAD).data, HEAD)
+    head = parse_json(harness.store.get(HEAD).data, HEAD)
     assert head.fields("checkpoint").text("name")
     assert head.values["shard"] is None
     opened = harness.catalog(read_only=True)
@@ -253,7 +253,7 @@ def test_two_that_create_the_same_topic(harness: MetadataHarness) -> None:
 def test_a_catalog_of_newer_software_is_read_only(harness: MetadataHarness) -> None:
     catalog = harness.catalog()
     catalog.create("orders", 1)
-    stored = dict(decode_document(harness.store.get(HEAD).data, HEAD).values)
+    stored = dict(parse_json(harness.store.get(HEAD).data, HEAD).values)
     harness.store.put(HEAD, encode_document(stored | {"write_version": 2}))
     assert list(harness.catalog().topics()) == ["orders"]
     with pytest.raises(StoreNotUsableError):

@@ -11,7 +11,7 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
-from stratalog.remote.metadata.head.commit_settings import CommitSettings
+from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.tier.collector import Collector, CollectorSettings, CollectReport
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
@@ -26,9 +26,10 @@ DAY_MS = 24 * 3_600_000
 class World:
     """A shard with one partition of three objects."""
 
-    def __init__(self) -> None:
+    def __init__(self, skew_ms: int = 0) -> None:
         self.clock = ManualClock()
-        self.store = MemoryObjectStore(self.clock)
+        store_clock = ManualClock(self.clock.now_ms() - skew_ms) if skew_ms else self.clock
+        self.store = MemoryObjectStore(store_clock)
         self.ids = SequentialIds(1)
         self.filesystem = MemoryFileSystem()
         self.logs = self.start()
@@ -47,12 +48,9 @@ class World:
     def drop(self, offset: int) -> None:
         self.logs.metadata.advance_log_start({self.tip: offset}, epoch=None, catalog_seq=None)
 
-    def collect(
-        self, store: ObjectStore | None = None, clock: ManualClock | None = None, **settings: int
-    ) -> CollectReport:
+    def collect(self, store: ObjectStore | None = None, **settings: int) -> CollectReport:
         collector = Collector(
             store or self.store,
-            clock or self.clock,
             self.logs.metadata,
             self.logs.catalog,
             CollectorSettings(**settings),
@@ -122,20 +120,17 @@ def test_a_quiet_shard_keeps_nothing_but_what_is_live() -> None:
 
 @pytest.mark.parametrize("skew_ms", [-6 * 60_000, 6 * 60_000])
 def test_a_clock_that_is_wrong_deletes_nothing(skew_ms: int) -> None:
-    world = World()
+    world = World(skew_ms)
     world.drop(3)
-    world.clock.advance(2 * DAY_MS)
-    report = world.collect(clock=ManualClock(world.clock.now_ms() + skew_ms))
+    report = world.collect(grace_ms=0)
     assert (report.is_refused, report.deleted_count, report.clock_skew_ms) == (True, 0, skew_ms)
     assert world.object_count() == 3
 
 
 def test_the_grace_is_counted_by_the_stores_clock() -> None:
-    world = World()
+    world = World(skew_ms=2 * 60_000)
     world.drop(3)
-    world.clock.advance(DAY_MS - 60_000)
-    early = ManualClock(world.clock.now_ms() + 2 * 60_000)
-    report = world.collect(clock=early)
+    report = world.collect(grace_ms=60_000)
     assert (report.is_refused, report.deleted_count) == (False, 0)
 
 
@@ -159,7 +154,7 @@ def test_a_run_is_bounded_and_works_in_batches() -> None:
     world.clock.advance(DAY_MS)
     world.logs.metadata.fold()
     seq = world.logs.metadata.state().seq
-    assert world.collect(max_files_per_run=2, batch_count=1).deleted_count == 2
+    assert world.collect(max_file_count=2, batch_count=1).deleted_count == 2
     assert world.logs.metadata.state().seq == seq + 2, "a commit for each batch"
-    assert world.collect(max_files_per_run=2, batch_count=1).deleted_count == 1
+    assert world.collect(max_file_count=2, batch_count=1).deleted_count == 1
     assert world.object_count() == 0

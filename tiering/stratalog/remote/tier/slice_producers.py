@@ -1,10 +1,9 @@
-"""What a slice says besides its batches: producers, transactions and leader epochs, as they were at its end.
+"""Follows a slice's producers, transactions and leader epochs while it is uploaded, up to its end.
 
-It follows from the batches, and these are what it is taken from while they are uploaded: a checksum proved
-them, and a transaction index that the local disk has damaged or lost must not make an aborted record a
-committed one for ever. Only what was known before the first batch comes from the local log, from a producer
-snapshot (which has a checksum, too) and the batches between. Leader epochs come from the log, which knows
-those whose batches are gone.
+They are taken from the uploaded batches, which a checksum proves: a transaction index that the local disk has
+damaged or lost must not turn an aborted record into a committed one for ever. Only the state before the first
+batch comes from the local log: from a producer snapshot (which has a checksum, too) and the batches behind
+it. Leader epochs come from the log, which also knows epochs whose batches are gone.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from stratalog.remote.objects.slice_entry import LeaderEpoch, OpenTransaction
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
 MAX_PRODUCER_COUNT = 20_000
-"""Producers in a slice's snapshot, which takes 46 bytes for each. Beyond it those that have been idle for
-longest are left out, as if they had expired."""
+"""Producers in a slice's snapshot, 46 bytes each. If there are more, those idle for longest are left out, as
+if they had expired."""
 
 
 class NotedBatches(NamedTuple):
-    """What a row of batches says of producers."""
+    """The producers' part of a row of batches."""
 
     batches: list[tuple[int, ProducerBatch]]
-    """Each with the position behind it."""
+    """Each batch, with the position behind it."""
     end_position: int
-    """Behind the last one that could be looked at."""
+    """Position behind the last batch that could be read."""
     error: CorruptRecordError | None
-    """What is wrong with the one behind that."""
+    """The fault of the batch at `end_position`."""
 
 
-class SliceState:
-    """Not thread-safe: guarded by its `UploadRun`."""
+class SliceProducers:
+    """Not thread-safe: guarded by its `PartitionUpload`."""
 
     def __init__(self, log: StateTransfer, offset: int) -> None:
         """The first slice begins at `offset`. Raises OffsetOutOfRangeError where the local log does not have
-        it, CorruptRecordError, DataDirectoryError.
+        that offset, CorruptRecordError, DataDirectoryError.
         """
         self._log = log
         self._fold = ProducerFold(log.producers_at(offset))
@@ -52,7 +51,7 @@ class SliceState:
         self._base_offset = offset
 
     def follow(self, noted: NotedBatches, end_position: int) -> None:
-        """The batches that end at or below `end_position` were taken into the slice."""
+        """Take in the batches that end at or below `end_position`: they are in the slice."""
         for position, batch in noted.batches:
             if position > end_position:
                 break
@@ -61,7 +60,7 @@ class SliceState:
                 self._aborted.append(completed.index_entry)
 
     def end_slice(self, end_offset: int) -> SliceEnd:
-        """The slice ends there, and the next one begins."""
+        """End the slice at `end_offset`, where the next one begins."""
         epochs = self._log.leader_epochs(self._base_offset, end_offset)
         end = SliceEnd(
             end_offset,
@@ -76,13 +75,13 @@ class SliceState:
 
 
 def note_batches(data: Buffer) -> NotedBatches:
-    """What the batches, which are whole, say of producers. Checksums are for those who take them."""
+    """Read the producers' part of whole batches. Checksums are verified by `ObjectWriter.append`."""
     noted: list[tuple[int, ProducerBatch]] = []
     position = 0
     try:
         while position < len(data):
             rows = walk_batches(data, position, 0, 0, NO_LEADER_EPOCH)
-            # Without a row the batch is damaged: its header may still say how far it reaches.
+            # Without a row the batch is damaged, but its header may still be readable.
             headers = [(row.position, parse_header(data, row.position)) for row in rows if row.is_noted]
             for begin, header in headers if rows else [(position, parse_header(data, position))]:
                 batch = ProducerBatch.read(data, begin, header)

@@ -1,8 +1,8 @@
-"""What a commit of a shard can do, with the outcome that its writer judged.
+"""The actions of a shard's commits, each with the outcome that its writer judged.
 
-A follower applies an action as it stands and decides nothing, so each action carries what was decided: slices
-that were refused, ranges that were clipped, objects that lost their last live slice. In the usual case those
-lists are empty and left out, and an action is as small for 5,000 partitions as for one.
+A follower applies an action as it stands and decides nothing. So an action carries every decision: slices
+that were refused, ranges that were clipped, objects that lost their last live slice. These lists are usually
+empty and left out, so an action is as small for 5,000 partitions as for one.
 
     claim               {"action":"claim","owner":TEXT,"uuid":UUID,"epoch":N,"at_least":N}
     add                 {"action":"add","object":REF,"refused":[[TOPIC-ID,PARTITION,REASON]...]}
@@ -15,42 +15,25 @@ lists are empty and left out, and an action is as small for 5,000 partitions as 
                          "dropped":[NAME...],"catalog_seq":N}
     drop_partitions     {"action":"drop_partitions","topic_id":UUID,"catalog_seq":N,
                          "dropped":[NAME...],"expired":[UUID...]}
-    forget              {"action":"forget","names":[NAME...]}
-    fold                {"action":"fold","checkpoint":DOC,"history":DOC,"base":NAME,
-                         "dropped":[[KIND,NAME,BYTES]...]}
+    forget, fold        see `head_actions`
 
-REF is an object reference by field name, DOC is {"name","size_bytes","crc"}. `replace`: `inputs` are the
-objects that lose slices, all of them dropped but those in `still_live`; `compacting` says that
-`compacted_upto` moves for every partition but those in `compacting_except`. Fields that are not listed here
-are kept when a commit is written again.
+REF is an object reference by field name. In `replace`, `inputs` are the objects that lose slices; all of them
+are dropped except those in `still_live`. `compacting` moves `compacted_upto` of every partition except those
+in `compacting_except`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, TrackedFile, parse_tracked_file
-from stratalog.remote.metadata.head.json_document import (
-    JsonFields,
-    JsonObject,
-    to_integer,
-    to_row,
-    to_text,
-    to_uuid,
-)
+from stratalog.remote.json_document import JsonFields, JsonObject, to_integer, to_row, to_text, to_uuid
+from stratalog.remote.metadata.head.head_actions import ActionTable, Fold, Forget, given_fields
 from stratalog.remote.objects.object_ref import ObjectRef, birth_of
 
 MAX_PARTITION = (1 << 31) - 1
-
-
-class Action(Protocol):
-    """One action of a commit. Immutable."""
-
-    def to_json(self) -> JsonObject: ...
 
 
 class RefusedSlice(NamedTuple):
@@ -69,7 +52,7 @@ class PartitionOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A new owner; `epoch` is the one that it got."""
+    """Makes `owner` the owner of the shard under `epoch`."""
 
     owner: str
     uuid: UUID
@@ -78,7 +61,7 @@ class Claim:
 
     def to_json(self) -> JsonObject:
         fields = {"action": "claim", "owner": self.owner, "uuid": str(self.uuid), "epoch": self.epoch}
-        return fields | _given(at_least=self.at_least)
+        return fields | given_fields(at_least=self.at_least)
 
     @staticmethod
     def from_json(fields: JsonFields) -> Claim:
@@ -88,13 +71,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """An object whose slices begin at the tiered ends of their partitions."""
+    """Adds an object whose slices begin at the tiered ends of their partitions."""
 
     object: ObjectRef
     refused: tuple[RefusedSlice, ...] = ()
 
     def to_json(self) -> JsonObject:
-        return {"action": "add", "object": format_ref(self.object)} | _given(
+        return {"action": "add", "object": format_ref(self.object)} | given_fields(
             refused=_refused_json(self.refused)
         )
 
@@ -105,13 +88,13 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Objects whose slices take the place of exactly those that they were made from."""
+    """Puts the outputs' slices in the place of exactly the slices that they were made from."""
 
     inputs: tuple[str, ...]
     outputs: tuple[ObjectRef, ...]
     refused: tuple[RefusedSlice, ...] = ()
     clipped: tuple[PartitionOffset, ...] = ()
-    """Partitions whose output begins later than planned, because log start has passed the first inputs."""
+    """Partitions whose output begins later than planned: log start has passed their first inputs."""
     still_live: tuple[str, ...] = ()
     is_compacting: bool = False
     compacting_except: tuple[TopicIdPartition, ...] = ()
@@ -123,7 +106,7 @@ class Replace:
             "inputs": list(self.inputs),
             "outputs": [format_ref(ref) for ref in self.outputs],
         }
-        return fields | _given(
+        return fields | given_fields(
             refused=_refused_json(self.refused),
             clipped=_offsets_json(self.clipped),
             still_live=list(self.still_live),
@@ -148,7 +131,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceLogStart:
-    """Records below these offsets are gone for every reader; slices wholly below are dropped."""
+    """Moves log starts forward. Readers no longer see records below them; slices wholly below are dropped."""
 
     starts: tuple[PartitionOffset, ...]
     dropped: tuple[str, ...] = ()
@@ -156,7 +139,7 @@ class AdvanceLogStart:
 
     def to_json(self) -> JsonObject:
         fields = {"action": "advance_log_start", "starts": _offsets_json(self.starts)}
-        return fields | _given(dropped=list(self.dropped), catalog_seq=self.catalog_seq)
+        return fields | given_fields(dropped=list(self.dropped), catalog_seq=self.catalog_seq)
 
     @staticmethod
     def from_json(fields: JsonFields) -> AdvanceLogStart:
@@ -169,7 +152,7 @@ class AdvanceLogStart:
 
 @dataclass(frozen=True, slots=True)
 class DropPartitions:
-    """All partitions of a deleted topic are gone; its id is remembered until `expired` of a later one names
+    """Drops all partitions of a deleted topic. The shard remembers the id until a later `expired` names
     it.
     """
 
@@ -184,7 +167,7 @@ class DropPartitions:
             "topic_id": str(self.topic_id),
             "catalog_seq": self.catalog_seq,
         }
-        return fields | _given(
+        return fields | given_fields(
             dropped=list(self.dropped), expired=[str(topic_id) for topic_id in self.expired]
         )
 
@@ -198,62 +181,6 @@ class DropPartitions:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Dropped files that have been deleted from the bucket."""
-
-    names: tuple[str, ...]
-
-    def to_json(self) -> JsonObject:
-        return {"action": "forget", "names": list(self.names)}
-
-    @staticmethod
-    def from_json(fields: JsonFields) -> Forget:
-        return Forget(fields.each("names", to_text))
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """Commits up to the checkpoint's leave the head."""
-
-    checkpoint: DocumentRef
-    history: DocumentRef | None
-    base: str | None
-    """Name of the checkpoint that it was built from; None where it is the first."""
-    dropped: tuple[TrackedFile, ...] = ()
-    """The replaced root and those of its pages that the new one does not share."""
-
-    def to_json(self) -> JsonObject:
-        fields: JsonObject = {"action": "fold", "checkpoint": self.checkpoint.to_json()}
-        return dict(fields) | _given(
-            history=None if self.history is None else self.history.to_json(),
-            base=self.base,
-            dropped=[[file.kind.value, file.name, file.size_bytes] for file in self.dropped],
-        )
-
-    @staticmethod
-    def from_json(fields: JsonFields) -> Fold:
-        history = fields.optional_fields("history")
-        return Fold(
-            checkpoint=DocumentRef.from_json(fields.fields("checkpoint"), FileKind.CHECKPOINT),
-            history=None if history is None else DocumentRef.from_json(history, FileKind.HISTORY),
-            base=None if fields.values.get("base") is None else fields.text("base"),
-            dropped=fields.each("dropped", parse_tracked_file),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownAction:
-    """An action of newer software. It is kept as it is, and nobody here writes on top of it."""
-
-    name: str
-    document: JsonObject
-
-    def to_json(self) -> JsonObject:
-        return self.document
-
-
-ActionTable = Mapping[str, Callable[[JsonFields], Action]]
 SHARD_ACTIONS: ActionTable = {
     "claim": Claim.from_json,
     "add": Add.from_json,
@@ -263,18 +190,6 @@ SHARD_ACTIONS: ActionTable = {
     "forget": Forget.from_json,
     "fold": Fold.from_json,
 }
-
-
-def parse_action(fields: JsonFields, table: ActionTable) -> Action:
-    """The action that a JSON object describes. Raises StoreCorruptError where it is malformed."""
-    name = fields.text("action")
-    parse = table.get(name)
-    return UnknownAction(name, fields.values) if parse is None else parse(fields)
-
-
-def _given(**fields: object) -> dict[str, object]:
-    """Only what differs from the default, which is empty, zero, false or absent for every optional field."""
-    return {name: value for name, value in fields.items() if value or (value == 0 and name == "catalog_seq")}
 
 
 def format_ref(ref: ObjectRef) -> dict[str, object]:

@@ -13,10 +13,9 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
-from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.objects.slice_index import SliceIndex
-from stratalog.remote.tier.remote_reader_settings import RemoteReaderSettings
-from stratalog.remote.tier.slice_source import SliceSource
+from stratalog.remote.tier.slice_source import RemoteReaderSettings, SliceSource
 from stratalog.remote.tier.tiered_time_lookup import TieredTimeLookup
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -110,7 +109,7 @@ def test_markers_have_times_whoever_uploaded_them(slices: list[Slice], data: st.
 def check_times(
     lookup: TieredTimeLookup,
     tiered: TieredStore,
-    partition: PartitionState,
+    partition: TieredPartition,
     readable: list[tuple[int, One]],
 ) -> None:
     state = tiered.metadata.state()

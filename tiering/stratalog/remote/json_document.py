@@ -1,12 +1,16 @@
-"""JSON objects in the store, readable by people and strict for programs.
+"""JSON objects in the store: readable by people, strict for programs.
 
 On disk: UTF-8 JSON without spaces or newlines, compressed as one zstd frame where the text is longer than 4
-KiB. `zstd -dc FILE | jq` shows the one kind and `jq` the other. JSON never begins with a zstd magic number,
-so a reader can tell them apart.
+KiB. `jq` shows the plain kind, `zstd -dc FILE | jq` the compressed kind. JSON never begins with the magic
+number of zstd, so a reader can tell them apart.
 
-`decode_document` bounds what it decompresses, and `JsonFields` hands out values with the type that the format
-promises or raises StoreCorruptError: nothing else leaves this module, whatever the bytes are. A field that
-this version does not know stays available (`JsonFields.unknown`), so that a rewrite can keep it.
+Each object names its format and carries two versions: the lowest version whose software may read it, and the
+lowest whose software may change it (fold it, or put a commit on top). A new field raises neither version,
+because unknown fields are kept on a rewrite (`JsonFields.unknown`). A new action that changes what is live
+raises both.
+
+`decode_document` limits how much it decompresses. `JsonFields` returns values of the promised type or raises
+StoreCorruptError, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -20,14 +24,15 @@ from uuid import UUID
 
 import zstandard
 
-from stratalog.base.errors import StoreCorruptError
+from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 
 JsonObject = Mapping[str, object]
 T = TypeVar("T")
 
+FORMAT_VERSION = 1
 COMPRESSED_ABOVE_BYTES = 4096
 MAX_TEXT_BYTES = 1 << 30
-"""A decompressed document that claims to be larger is taken for garbage."""
+"""A document that claims to be larger when decompressed is refused as damaged."""
 MAX_INTEGER = (1 << 63) - 1
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -35,7 +40,7 @@ _ZSTD_LEVEL = 3
 
 
 def format_json(value: object) -> str:
-    """Canonical text of a JSON value: no white space, fields in their order, text beyond ASCII as it is."""
+    """Canonical text of a JSON value: no white space, fields in their order, non-ASCII text unescaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -52,8 +57,38 @@ def encode_text(text: str) -> bytes:
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(data)
 
 
-def decode_document(data: bytes, what: str) -> JsonFields:
-    """Parse stored bytes. `what` names the object in messages. Raises StoreCorruptError."""
+def decode_document(data: bytes, what: str, *, format_name: str) -> JsonFields:
+    """Parse a stored object of this format. `what` names the object in messages.
+
+    Raises StoreCorruptError, or StoreNotUsableError where only newer software may read it.
+    """
+    fields = parse_json(data, what)
+    if fields.text("format") != format_name:
+        raise fields.fault("format", format_name)
+    version = fields.integer("read_version", minimum=1)
+    if version > FORMAT_VERSION:
+        raise StoreNotUsableError(
+            "this was written for newer software; upgrade before reading it",
+            what=what,
+            read_version=version,
+            supported_version=FORMAT_VERSION,
+        )
+    return fields
+
+
+def require_writable(write_version: int, what: str) -> None:
+    """Raises StoreNotUsableError where only newer software may put a commit on top."""
+    if write_version > FORMAT_VERSION:
+        raise StoreNotUsableError(
+            "only newer software may write here; upgrade, or go on reading",
+            what=what,
+            write_version=write_version,
+            supported_version=FORMAT_VERSION,
+        )
+
+
+def parse_json(data: bytes, what: str) -> JsonFields:
+    """The JSON object in stored bytes of any format. Raises StoreCorruptError."""
     if data[: len(_ZSTD_MAGIC)] == _ZSTD_MAGIC:
         data = _decompress(data, what)
     try:
@@ -76,7 +111,7 @@ def _decompress(data: bytes, what: str) -> bytes:
 
 
 class JsonFields:
-    """A JSON object whose fields are asked for by type. Immutable. Every method raises StoreCorruptError."""
+    """The fields of a JSON object, read by type. Immutable. Every method raises StoreCorruptError."""
 
     __slots__ = ("_what", "values")
 
@@ -88,13 +123,13 @@ class JsonFields:
     def of(value: object, what: str) -> JsonFields:
         if not isinstance(value, dict):
             raise StoreCorruptError(
-                "a JSON object is expected here; keep what is there and investigate", what=what
+                "a JSON object is expected here; keep the file and investigate", what=what
             )
         return JsonFields(cast("JsonObject", value), what)
 
     @property
     def what(self) -> str:
-        """What these fields belong to, for messages."""
+        """The object that these fields belong to, for messages."""
         return self._what
 
     def integer(self, name: str, *, minimum: int = 0, maximum: int = MAX_INTEGER) -> int:
@@ -145,7 +180,7 @@ class JsonFields:
         return tuple([parse(item, what) for item in items])
 
     def unknown(self, known: Collection[str]) -> JsonObject:
-        """The fields that are not among `known`, for keeping on a rewrite."""
+        """The fields outside of `known`, which a rewrite keeps."""
         return {name: value for name, value in self.values.items() if name not in known}
 
     def fault(self, name: str, expected: str) -> StoreCorruptError:
@@ -153,7 +188,7 @@ class JsonFields:
 
 
 def to_integer(value: object, what: str, minimum: int = 0, maximum: int = MAX_INTEGER) -> int:
-    """The value as an integer in [minimum, maximum]; `true` is none. Raises StoreCorruptError."""
+    """The value as an integer in [minimum, maximum]; `true` is not an integer. Raises StoreCorruptError."""
     if type(value) is not int or not minimum <= value <= maximum:
         raise _fault(what, f"an integer from {minimum} to {maximum}", value)
     return value
@@ -203,7 +238,7 @@ def _fault(what: str, expected: str, value: object) -> StoreCorruptError:
     shown = repr(value)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     if isinstance(value, float) and not math.isfinite(value):
-        shown = "a number that is none"
+        shown = "not a number"
     return StoreCorruptError(
-        f"{expected} is expected here; keep what is there and investigate", what=what, value=shown
+        f"{expected} is expected here; keep the file and investigate", what=what, value=shown
     )

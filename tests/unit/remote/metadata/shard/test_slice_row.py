@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from stratalog.remote.json_document import JsonFields, format_json
 from stratalog.remote.metadata.head.checkpoint import read_checkpoint
-from stratalog.remote.metadata.head.json_document import JsonFields, format_json
-from stratalog.remote.metadata.shard.partition_state import LiveSlice
 from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts
 from stratalog.remote.metadata.shard.slice_row import SLICE_COLUMNS, format_slice, parse_slice
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from tests.support.tiered.metadata_example import example_store
 
 

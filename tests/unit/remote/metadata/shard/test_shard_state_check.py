@@ -8,8 +8,8 @@ import pytest
 
 from stratalog.remote.metadata.head.document_ref import DroppedObject
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
-from stratalog.remote.metadata.shard.partition_state import PartitionState
 from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from tests.support.tiered.metadata_harness import A0, A1, TOPIC_A, MetadataHarness
 
 
@@ -26,7 +26,7 @@ def state() -> ShardState:
     return state
 
 
-def with_partition(state: ShardState, partition: PartitionState) -> ShardState:
+def with_partition(state: ShardState, partition: TieredPartition) -> ShardState:
     evolution = state.partitions.evolve()
     evolution[A0] = partition
     return replace(state, partitions=evolution.finish())
@@ -49,7 +49,7 @@ def expect(state: ShardState, message: str) -> None:
 def test_partitions_that_contradict_themselves(state: ShardState) -> None:
     good = state.partition(A0)
     first, second = good.slices
-    broken: list[tuple[PartitionState, str]] = [
+    broken: list[tuple[TieredPartition, str]] = [
         (good._replace(slices=(first, second._replace(base_offset=10))), "slices tile"),
         (good._replace(slices=(second, first)), "slices tile"),
         (good._replace(slices=(first._replace(base_offset=4), second)), "low end"),
@@ -60,7 +60,7 @@ def test_partitions_that_contradict_themselves(state: ShardState) -> None:
         (good._replace(tiered_end_offset=13), "ends at the tiered end"),
         (good._replace(stable_end_offset=13), "stable"),
         (good._replace(compacted_upto=13), "compacted"),
-        (PartitionState(3, 4, 4), "without slices"),
+        (TieredPartition(3, 4, 4), "without slices"),
     ]
     for partition, message in broken:
         expect(with_partition(state, partition), message)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import StoreCorruptError
-from stratalog.remote.metadata.head.json_document import (
+from stratalog.remote.json_document import (
     COMPRESSED_ABOVE_BYTES,
     JsonFields,
-    decode_document,
     encode_document,
+    parse_json,
     to_text,
 )
 
@@ -30,7 +30,7 @@ JSON = st.recursive(
 def test_round_trip(document: dict[str, object], padding: int) -> None:
     document["padding"] = "x" * padding
     data = encode_document(document)
-    assert decode_document(data, "test").values == document
+    assert parse_json(data, "test").values == document
 
 
 def test_long_documents_are_zstd_and_short_ones_are_text() -> None:
@@ -44,7 +44,7 @@ def test_long_documents_are_zstd_and_short_ones_are_text() -> None:
 def test_garbage(data: bytes) -> None:
     for candidate in (data, b"\x28\xb5\x2f\xfd" + data, zstandard.ZstdCompressor().compress(data)):
         try:
-            decode_document(candidate, "test")
+            parse_json(candidate, "test")
         except StoreCorruptError:
             pass
 
@@ -55,7 +55,7 @@ def test_flipped_bytes(position: int, change: bytes) -> None:
     position %= len(data)
     data[position : position + len(change)] = change
     try:
-        decode_document(bytes(data), "test")
+        parse_json(bytes(data), "test")
     except StoreCorruptError:
         pass
 
@@ -76,14 +76,14 @@ def test_flipped_bytes(position: int, change: bytes) -> None:
 )
 def test_what_is_no_document(data: bytes) -> None:
     with pytest.raises(StoreCorruptError):
-        decode_document(data, "test")
+        parse_json(data, "test")
 
 
 def test_a_bomb_is_not_unpacked() -> None:
     """A frame header that claims two GiB is refused before anything is unpacked."""
     claim = b"\x28\xb5\x2f\xfd\xe0" + (2 << 30).to_bytes(8, "little")
     with pytest.raises(StoreCorruptError, match="size"):
-        decode_document(claim, "test")
+        parse_json(claim, "test")
 
 
 FIELDS = JsonFields(
