@@ -1,15 +1,13 @@
-"""What a topic consists of in the object store at one moment: the plan of a scan.
+"""The slices of a topic in the object store at one moment: the plan of a scan.
 
-A scan reads the catalog and the shards' metadata once, on the driver, and hands the executors nothing but
-object names and positions, so every task of the scan sees the same moment, and no task needs the metadata.
-What is in the service's local segments and not yet tiered is not in the snapshot; `end_offset` of a partition
-says how far it reaches.
+The driver reads the catalog and the shards' metadata once and gives the executors object names and positions
+only. So every task of a scan sees the same moment, and no task needs the metadata. Records that are not
+tiered yet are not in the snapshot; a partition's `end_offset` tells how far it reaches.
 
-A reader of committed records sees a partition up to where the first transaction began that is undecided in
-the object store. Which records below were aborted is for the tasks to find out; a span names the slices to
-ask.
+A reader of committed records sees a partition up to the first transaction that is undecided in the object
+store. The tasks find out which records below were aborted; a span names the slices to ask.
 
-An object that compaction replaced stays readable for the store's grace period; a scan that outlives it fails
+An object that compaction replaced stays readable for the store's grace period. A scan that outlives it fails
 with a clear error and can be started again.
 """
 
@@ -40,10 +38,10 @@ from stratalog.remote.tier.deciding_slices import deciding_slices, has_markers
 
 @dataclass(frozen=True, slots=True)
 class SliceSpan:
-    """A slice as a task needs it: where its bytes lie, and which offsets of them count.
+    """A slice for a task: the place of its bytes, and the valid range of its offsets.
 
-    `first_offset` is the larger of the slice's base and the partition's log start, `end_offset` for committed
-    records the smaller of the slice's and the partition's stable end.
+    `first_offset` is the larger of the slice's base and the partition's log start. For committed records
+    `end_offset` is the smaller of the slice's end and the partition's stable end.
     """
 
     object_key: str
@@ -55,13 +53,13 @@ class SliceSpan:
     record_count: int
     shard: int = 0
     deciding: tuple[LiveSlice, ...] = ()
-    """Those that say which of the span's transactions were aborted; empty where every record is wanted."""
+    """Slices that name the span's aborted transactions; empty where every record is wanted."""
 
 
 def read_snapshot(
     store: ObjectStore, topic: str, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
 ) -> list[SliceSpan]:
-    """The slices of a topic as of now, by shard, object and position, without those that hold no records.
+    """The current slices of a topic with data, by shard, object and position.
 
     Raises UnknownTopicOrPartitionError, StoreError.
     """
@@ -73,7 +71,7 @@ def read_snapshot(
     entry = catalog.topics().get(topic)
     if entry is None:
         raise UnknownTopicOrPartitionError(
-            "the store has no such topic: check its name and the store's URL", topic=topic, store=store.url
+            "the store has no such topic; check its name and the store's URL", topic=topic, store=store.url
         )
     partitions = [TopicIdPartition(entry.topic_id, number) for number in range(entry.partition_count)]
     spans: list[SliceSpan] = []

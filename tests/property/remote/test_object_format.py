@@ -314,7 +314,7 @@ def test_a_directory_that_is_not_sorted_is_refused(found: list[SliceEntry]) -> N
     first, second = (slice(DIRECTORY_HEADER.size_bytes + n * ENTRY.size_bytes, None) for n in (0, 1))
     one, other = bytes(data[first][: ENTRY.size_bytes]), bytes(data[second][: ENTRY.size_bytes])
     data[first.start : first.start + 2 * ENTRY.size_bytes] = other + one
-    with pytest.raises(StoreCorruptError, match="sorted"):
+    with pytest.raises(StoreCorruptError):
         decode_directory(bytes(data))
 
 
@@ -325,13 +325,13 @@ def test_what_a_later_version_made_unreadable_is_refused(field: str) -> None:
     header = bytearray(encode_header(head))
     header[HEADER.positions[field]] = 2
     header[-4:] = crc_of(header[:-4]).to_bytes(4, "little")
-    with pytest.raises(StoreNotUsableError, match="newer"):
+    with pytest.raises(StoreNotUsableError):
         decode_header(bytes(header))
     footer = bytearray(encode_footer(ObjectRef(name, 200, 0, 0, 0, 0, 0)))
     footer[FOOTER.positions[field]] = 2
     crc_position = FOOTER.positions["footer_crc"]
     footer[crc_position : crc_position + 4] = crc_of(footer[:crc_position]).to_bytes(4, "little")
-    with pytest.raises(StoreNotUsableError, match="newer"):
+    with pytest.raises(StoreNotUsableError):
         decode_footer(bytes(footer), name)
 
 

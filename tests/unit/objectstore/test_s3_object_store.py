@@ -87,7 +87,7 @@ class TestRequests:
     def test_an_answer_without_a_date_is_of_no_use(self, headers: dict[str, str]) -> None:
         with (
             scripted_s3([Answer(body=b"data", headers=headers)]) as server,
-            pytest.raises(StoreNotUsableError, match="Date"),
+            pytest.raises(StoreNotUsableError),
         ):
             server.open_store().get("key")
 
@@ -159,7 +159,7 @@ class TestCutOff:
     def test_a_server_that_ignores_ranges_is_found_out(self) -> None:
         with (
             scripted_s3([Answer(200, b"x" * 100)]) as server,
-            pytest.raises(StoreNotUsableError, match="Range"),
+            pytest.raises(StoreNotUsableError),
         ):
             server.open_store().get_range("key", 10, 20)
 
@@ -188,9 +188,7 @@ class TestDeadlines:
         clock = ImpatientClock(25_000)
         with scripted_s3([error_answer(503, "SlowDown")]) as server:
             store = server.open_store(clock=clock, call_timeout_s=60, max_attempts=9)
-            with pytest.raises(
-                StoreUnavailableError, match="see whether the endpoint is right and up"
-            ) as late:
+            with pytest.raises(StoreUnavailableError) as late:
                 store.get("key")
             assert len(server.requests) == 2
             assert late.value.fields == {
@@ -215,13 +213,13 @@ class TestDeadlines:
     def test_a_slow_read_is_given_up_when_its_time_is_over(self) -> None:
         with scripted_s3([Answer(body=b"data")]) as server:
             store = server.open_store(clock=ImpatientClock(31_000))
-            with pytest.raises(StoreUnavailableError, match="too slow"):
+            with pytest.raises(StoreUnavailableError):
                 store.get("key")
 
     def test_a_slow_read_of_a_range_is_given_up_when_its_time_is_over(self) -> None:
         with scripted_s3([Answer(206, bytes(20), RANGE_HEADERS)]) as server:
             store = server.open_store(clock=ImpatientClock(31_000))
-            with pytest.raises(StoreUnavailableError, match="too slow") as late:
+            with pytest.raises(StoreUnavailableError) as late:
                 store.get_range("key", 10, 20)
             assert late.value.fields["key"] == "key"
             assert late.value.fields["endpoint"] == server.endpoint_url
@@ -365,7 +363,7 @@ class TestConfiguration:
     """Everything comes from where every boto3 user expects it."""
 
     def test_no_credentials(self) -> None:
-        with pytest.raises(StoreAccessDeniedError, match="AWS_ACCESS_KEY_ID"):
+        with pytest.raises(StoreAccessDeniedError):
             open_store("s3://bucket?endpoint=http://127.0.0.1:1&region=us-east-1")
 
     @pytest.mark.parametrize("is_in_url", [True, False])
@@ -375,7 +373,7 @@ class TestConfiguration:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         if not is_in_url:
             monkeypatch.setenv("AWS_PROFILE", "nobody")
-        with pytest.raises(StoreAccessDeniedError, match="there is no such profile") as refused:
+        with pytest.raises(StoreAccessDeniedError) as refused:
             open_store("s3://bucket?profile=nobody" if is_in_url else "s3://bucket")
         assert refused.value.fields["profile"] == "nobody"
         assert refused.value.fields["looked_in"] == f"{tmp_path}/credentials, {tmp_path}/config"

@@ -82,7 +82,7 @@ def test_what_is_no_document(data: bytes) -> None:
 def test_a_bomb_is_not_unpacked() -> None:
     """A frame header that claims two GiB is refused before anything is unpacked."""
     claim = b"\x28\xb5\x2f\xfd\xe0" + (2 << 30).to_bytes(8, "little")
-    with pytest.raises(StoreCorruptError, match="size"):
+    with pytest.raises(StoreCorruptError):
         parse_json(claim, "test")
 
 
@@ -119,14 +119,16 @@ def test_values_of_the_right_type() -> None:
 
 @pytest.mark.parametrize("name", ["big", "no", "yes", "text", "list", "none", "float", "missing"])
 def test_what_is_no_integer(name: str) -> None:
-    with pytest.raises(StoreCorruptError, match=name):
+    with pytest.raises(StoreCorruptError) as caught:
         FIELDS.integer(name)
+    assert str(caught.value.fields["what"]).endswith(f": {name}")
 
 
 @pytest.mark.parametrize("name", ["n", "none", "list", "missing", "UUID", "text"])
 def test_what_is_no_uuid(name: str) -> None:
-    with pytest.raises(StoreCorruptError, match=name):
+    with pytest.raises(StoreCorruptError) as caught:
         FIELDS.uuid(name)
+    assert str(caught.value.fields["what"]).endswith(f": {name}")
 
 
 def test_what_is_of_another_type() -> None:

@@ -47,14 +47,14 @@ def test_one_shard_by_default() -> None:
 def test_the_number_of_shards_is_fixed() -> None:
     store = memory_store()
     StoreIdentity.open_or_create(store, SequentialIds(1), 3)
-    with pytest.raises(StoreNotUsableError, match="fixed") as caught:
+    with pytest.raises(StoreNotUsableError) as caught:
         StoreIdentity.open_or_create(store, SequentialIds(1), 4)
     assert caught.value.fields["store_shard_count"] == 3
 
 
 def test_a_reader_does_not_create() -> None:
     store = memory_store()
-    with pytest.raises(StoreNotUsableError, match="no stratalog store"):
+    with pytest.raises(StoreNotUsableError):
         StoreIdentity.open(store)
     assert StoreIdentity.find(store) is None
     assert list(store.list("")) == []
@@ -64,9 +64,9 @@ def test_a_reader_does_not_create() -> None:
 def test_a_lost_identity_is_not_replaced(key: str) -> None:
     store = memory_store()
     store.put(key, b"{}")
-    with pytest.raises(StoreCorruptError, match="restore"):
+    with pytest.raises(StoreCorruptError):
         StoreIdentity.open_or_create(store, SequentialIds(1))
-    with pytest.raises(StoreCorruptError, match="restore"):
+    with pytest.raises(StoreCorruptError):
         StoreIdentity.find(store)
 
 
@@ -140,7 +140,6 @@ def test_keys() -> None:
     assert shard.checkpoint_key("x") == "shards/0007/checkpoints/x"
     assert shard.page_key("x") == "shards/0007/pages/x"
     assert shard.history_key("x") == "shards/0007/history/x"
-    assert shard.scratch_key(UUID_1) == f"shards/0007/scratch/{UUID_1}"
     assert StoreLayout(None).head_key == "catalog/head"
 
 

@@ -1,4 +1,4 @@
-"""A read stream over bytes that are already at hand."""
+"""A read stream over bytes in memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An object store in this process's memory: for tests, simulations and a first look.
+"""An object store in the memory of this process: for tests, simulations and first steps.
 
 It keeps every promise of the protocol except surviving the process. The lock is held for a dictionary
-operation, so conditional writes are atomic however many threads race.
+operation, so conditional writes are atomic for any number of threads.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class MemoryObjectStore:
         with self._lock:
             current = self._contents.get(key)
             if if_absent and current is not None:
-                raise PreconditionFailedError("the object exists already", key=key)
+                raise PreconditionFailedError("the object exists already; read it", key=key)
             if if_match is not None and (current is None or current.etag != if_match):
-                raise PreconditionFailedError("the object is not the one that was to be replaced", key=key)
+                raise PreconditionFailedError("the object has changed; read it again", key=key)
             self._contents[key] = content
         return content.etag
 
@@ -67,7 +67,9 @@ class MemoryObjectStore:
         data = self._content(key).data
         if position + size > len(data):
             raise StoreCorruptError(
-                "the object ends before the range that was asked for", key=key, size_bytes=len(data)
+                "the object ends before the requested range; restore it from a copy",
+                key=key,
+                size_bytes=len(data),
             )
         return data[position : position + size]
 
@@ -95,12 +97,12 @@ class MemoryObjectStore:
                 self._contents.pop(key, None)
 
     def close(self) -> None:
-        """Nothing is held, and what was stored stays readable: a test may look at it afterwards."""
+        """Does nothing: the objects stay readable, for a test to read them afterwards."""
 
     def _content(self, key: str) -> _Content:
         check_key(key)
         with self._lock:
             content = self._contents.get(key)
         if content is None:
-            raise ObjectNotFoundError("no object has this key", key=key)
+            raise ObjectNotFoundError("no object has this key; check it", key=key)
         return content

@@ -139,5 +139,5 @@ def test_a_damaged_snapshot_keeps_the_log_from_opening() -> None:
     data = bytearray(bucket.shared.get(key).data)
     data[found.ref.key_streams_end + 60] ^= 1
     bucket.shared.put(key, bytes(data))
-    with pytest.raises(DataDirectoryError, match="index"):
+    with pytest.raises(DataDirectoryError):
         bucket.server()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
+import re
 
 import pytest
 from hypothesis import given
@@ -149,17 +150,87 @@ class World:
         self.log.check()
 
 
-def test_slices_expire_by_time() -> None:
-    world = World({"retention.ms": str(HOUR_MS)})
-    world.append()
-    world.clock.advance(HOUR_MS // 2)
-    world.append()
-    assert world.retain().advanced == ()
-    world.clock.advance(HOUR_MS // 2 + 1)
-    (advanced,) = world.retain().advanced
-    assert advanced == (TopicPartition("t", 0), 1)
-    world.check_starts_at(1)
-    assert len(world.logs.metadata.state().dropped) == 1, "the object waits for the collector"
+SCENARIOS = """
+slices expire by time | retention.ms=1h
+    new seal upload | wait 30m | new seal upload | starts 0 | wait 31m | starts 1
+a segment that is tiered in part counts once | retention.bytes=343 retention.ms=-1
+    new new new seal one-object | starts 0
+a segment that is tiered in part counts its rest | retention.bytes=342 retention.ms=-1
+    new new new seal one-object | starts 1
+the rest of a segment keeps the segments behind it | retention.ms=1h
+    old new seal old seal one-object | starts 1
+a log start inside of a segment keeps its rest | retention.ms=1h
+    new new seal old seal delete 1 | starts 1 | wait 61m | starts 3
+records without timestamps go with the next that has one | retention.ms=1h
+    undated seal upload undated seal upload undated seal | wait 600m | starts 0
+    new seal | starts 0 | wait 61m | starts 4 | undated seal upload | starts 4
+without a limit nothing moves | retention.ms=-1
+    new seal upload | wait 60000m | starts 0
+"""
+
+
+def scenarios() -> list[tuple[str, str, list[str]]]:
+    """Name, configuration and steps of each scenario."""
+    blocks = re.findall(r"^(\S.*) \| (.*)\n((?:    .*\n)+)", SCENARIOS, re.MULTILINE)
+    return [(name, config, re.split(r"[|\s]+", steps.strip())) for name, config, steps in blocks]
+
+
+@pytest.mark.parametrize(
+    ("config", "steps"), [row[1:] for row in scenarios()], ids=[row[0] for row in scenarios()]
+)
+def test_scenario(config: str, steps: list[str]) -> None:
+    """`starts N` retains and expects the log start N; nothing is committed where it does not move."""
+    keys = dict(setting.split("=") for setting in config.split())
+    keys["retention.ms"] = keys["retention.ms"].replace("1h", str(HOUR_MS))
+    world = World(keys, max_object_bytes=200)
+    words = iter(steps)
+    log_start_offset = 0
+    for word in words:
+        match word:
+            case "new" | "old" | "undated":
+                stamp = {"new": 0, "old": 2 * HOUR_MS}.get(word)
+                world.append(age_ms=stamp or 0, timestamp_ms=-1 if stamp is None else None, is_sealed=False)
+            case "seal":
+                world.logs.seal()
+            case "upload":
+                world.logs.upload()
+            case "one-object":
+                world.upload_one_object()
+            case "delete":
+                log_start_offset = int(next(words))
+                world.delete_records(log_start_offset)
+            case "wait":
+                world.clock.advance(int(next(words).removesuffix("m")) * 60_000)
+            case _:
+                expected, seq = int(next(words)), world.logs.metadata.refresh().seq
+                moved = ((TopicPartition("t", 0), expected),) if expected > log_start_offset else ()
+                assert world.retain().advanced == moved
+                assert (world.logs.metadata.state().seq > seq) == bool(moved)
+                log_start_offset = expected
+                world.check_starts_at(expected)
+
+
+@pytest.mark.parametrize("reason", ["clock", "configuration", "owner"])
+def test_nothing_expires_for(reason: str) -> None:
+    """A wrong clock, a configuration older than one that was used, a former owner."""
+    world = World({"retention.ms": str(HOUR_MS)}, skew_ms=6 * 60_000 if reason == "clock" else 0)
+    world.append(age_ms=2 * HOUR_MS)
+    if reason == "configuration":
+        world.logs.catalog.create("another", 1, {})
+        world.retain()
+        world.append(age_ms=2 * HOUR_MS)
+        with pytest.raises(PreconditionFailedError):
+            world.retain(catalog_seq=1)
+        world.check_starts_at(1)
+    elif reason == "owner":
+        world.logs.metadata.claim("somebody else", SequentialIds(9).uuid())
+        with pytest.raises(FencedError):
+            world.retain()
+        assert world.log.log_start_offset == 0
+    else:
+        report = world.retain()
+        assert (report.advanced, report.clock_skew_ms) == ((), 6 * 60_000)
+        world.check_starts_at(0)
 
 
 def test_size_counts_all_tiers_and_segments_go_that_were_never_uploaded() -> None:
@@ -178,45 +249,6 @@ def test_size_counts_all_tiers_and_segments_go_that_were_never_uploaded() -> Non
     assert world.logs.metadata.state().partition(world.tip).tiered_end_offset == 5
     world.logs.upload()
     assert [record.offset for record in world.logs.tiered_records(world.log)] == [5, 6, 7]
-
-
-def test_a_segment_that_is_tiered_in_part_is_counted_once() -> None:
-    """Of three batches in a segment the first is in the store: 342 bytes behind it, 513 in all."""
-    for retention_bytes, log_start_offset in ((343, 0), (342, 1)):
-        world = World({"retention.bytes": str(retention_bytes), "retention.ms": "-1"}, max_object_bytes=200)
-        for _ in range(3):
-            world.append(is_sealed=False)
-        world.logs.seal()
-        world.upload_one_object()
-        assert (world.log.tiered_end_offset, world.log.size_bytes) == (1, 3 * 171)
-        world.retain()
-        world.check_starts_at(log_start_offset)
-
-
-def test_the_rest_of_a_segment_that_is_tiered_in_part_keeps_what_is_behind_it() -> None:
-    """An object filled up inside of a segment: its first record is tiered and old, the second is new."""
-    world = World({"retention.ms": str(HOUR_MS)}, max_object_bytes=200)
-    world.append(age_ms=2 * HOUR_MS, is_sealed=False)
-    world.append(upload=False)
-    world.append(age_ms=2 * HOUR_MS, upload=False)
-    world.upload_one_object()
-    assert world.logs.metadata.state().partition(world.tip).tiered_end_offset == 1
-    world.retain()
-    world.check_starts_at(1)
-
-
-def test_a_log_start_inside_of_a_segment_keeps_the_rest_of_it() -> None:
-    """Somebody deleted the first record of two, so that nothing is tiered below the second one."""
-    world = World({"retention.ms": str(HOUR_MS)})
-    world.append(is_sealed=False)
-    world.append(upload=False)
-    world.append(age_ms=2 * HOUR_MS, upload=False)
-    world.delete_records(1)
-    assert world.retain().advanced == ()
-    world.check_starts_at(1)
-    world.clock.advance(HOUR_MS + 1)
-    world.retain()
-    world.check_starts_at(3)
 
 
 @given(st.data())
@@ -267,30 +299,6 @@ def test_what_is_uploaded_and_dropped_here_during_a_pass_is_not_missed(
     world.check_starts_at(0)
 
 
-def test_a_record_without_a_timestamp_goes_with_what_is_behind_it() -> None:
-    world = World({"retention.ms": str(HOUR_MS)})
-    for upload in (True, True, False):
-        world.append(timestamp_ms=-1, upload=upload)
-    world.clock.advance(10 * HOUR_MS)
-    assert world.retain().advanced == (), "nothing says how old they are"
-    world.append(upload=False)
-    assert world.retain().advanced == ()
-    world.clock.advance(HOUR_MS + 1)
-    assert world.retain().advanced == ((TopicPartition("t", 0), 4),)
-    world.append(timestamp_ms=-1)
-    assert world.retain().advanced == ()
-    world.check_starts_at(4)
-
-
-def test_nothing_is_committed_where_nothing_moves() -> None:
-    world = World({"retention.ms": "-1"})
-    world.append()
-    seq = world.logs.metadata.state().seq
-    world.clock.advance(1000 * HOUR_MS)
-    assert world.retain().advanced == ()
-    assert world.logs.metadata.state().seq == seq
-
-
 def test_the_high_watermark_is_not_passed() -> None:
     world = World({"retention.ms": "0", "min.durability": "disk"})
     world.logs.append(world.log, [Record(0, world.clock.now_ms(), b"k", b"v")])
@@ -298,37 +306,6 @@ def test_the_high_watermark_is_not_passed() -> None:
     world.clock.advance(10)
     assert world.log.high_watermark == 0
     assert world.retain().advanced == ()
-
-
-def test_a_clock_that_is_wrong_expires_nothing() -> None:
-    world = World({"retention.ms": str(HOUR_MS)}, skew_ms=6 * 60_000)
-    world.append(age_ms=2 * HOUR_MS)
-    report = world.retain()
-    assert (report.advanced, report.clock_skew_ms) == ((), 6 * 60_000)
-    world.check_starts_at(0)
-
-
-def test_a_configuration_older_than_one_that_was_used_deletes_nothing() -> None:
-    world = World({"retention.ms": "0"})
-    world.append()
-    world.clock.advance(10)
-    world.logs.catalog.create("another", 1, {})
-    world.retain()
-    world.append()
-    world.clock.advance(10)
-    with pytest.raises(PreconditionFailedError):
-        world.retain(catalog_seq=1)
-    world.check_starts_at(1)
-
-
-def test_a_former_owner_deletes_nothing() -> None:
-    world = World({"retention.ms": "0"})
-    world.append()
-    world.clock.advance(10)
-    world.logs.metadata.claim("somebody else", SequentialIds(9).uuid())
-    with pytest.raises(FencedError):
-        world.retain()
-    assert world.log.log_start_offset == 0
 
 
 def test_a_topic_that_was_cut_before_it_was_tiered_starts_where_it_was_cut() -> None:

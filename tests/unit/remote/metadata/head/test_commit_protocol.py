@@ -119,27 +119,23 @@ def test_a_refusal_is_not_believed_on_an_old_view(harness: MetadataHarness) -> N
 def test_a_commit_that_landed_is_found_under_later_ones(harness: MetadataHarness) -> None:
     """It landed, its answer was lost, and others committed and folded before its writer looked."""
     _, epoch = harness.owned()
-    plan = FailsWhileOn("GET")
     folder = harness.log()
     landed: list[int] = []
 
-    class Slow(FaultyObjectStore):
-        def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
-            etag = super().put(key, data, if_match=if_match, if_absent=if_absent)
-            if key == HEAD and not landed:
-                landed.append(harness.head().seq)
-                folder.refresh()
-                folder.claim("owner-2", harness.ids.uuid())
-                folder.fold()
-                folder.claim("owner-3", harness.ids.uuid())
-                folder.fold()
-                raise StoreUnavailableError("the answer is lost")
-            return etag
+    def before(operation: Operation) -> None:
+        if (operation.verb, operation.key) == ("GET", HEAD) and harness.head().seq == 2:
+            landed.append(harness.head().seq)
+            folder.refresh()
+            folder.claim("owner-2", harness.ids.uuid())
+            folder.fold()
+            folder.claim("owner-3", harness.ids.uuid())
+            folder.fold()
 
-    log = harness.log(store=Slow(harness.store, Random(1), plan))
+    store = FaultyObjectStore(harness.store, Random(1), on_head(Fault.LANDS_UNKNOWN), before=before)
+    log = harness.log(store=store)
     made = harness.put(log, (A0, 0, 5))
     outcome = log.add([(made.ref, made.entries())], epoch)
-    assert outcome.seq == landed[0] == 2
+    assert [outcome.seq] == landed == [2]
     assert outcome.refused == ()
     assert log.state().epoch == 3
     assert ranges_of(log, A0) == [(made.ref.name, 0, 5)]
@@ -197,11 +193,11 @@ def test_a_put_that_comes_too_late_changes_nothing(harness: MetadataHarness) -> 
 def test_credentials_that_expire_are_reported_at_once(harness: MetadataHarness) -> None:
     harness.owned()
 
-    class Denied(FaultyObjectStore):
-        def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
-            raise StoreAccessDeniedError("no", key=key)
+    def before(operation: Operation) -> None:
+        if operation.verb == "PUT":
+            raise StoreAccessDeniedError("no", key=operation.key)
 
-    log = harness.log(store=Denied(harness.store, Random(1)))
+    log = harness.log(store=FaultyObjectStore(harness.store, Random(1), before=before))
     before = harness.clock.elapsed_ms
     with pytest.raises(StoreAccessDeniedError):
         log.claim("owner-2", harness.ids.uuid())

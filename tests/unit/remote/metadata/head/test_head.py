@@ -147,7 +147,7 @@ def test_a_lost_head_is_not_replaced_by_a_new_one(harness: MetadataHarness) -> N
 
 def test_scratch_keys_are_no_lost_head(harness: MetadataHarness) -> None:
     """A probe that broke off before the first head must not lock the shard for ever."""
-    harness.store.put(harness.layout.scratch_key(harness.ids.uuid()), b"probe")
+    harness.store.put(f"{harness.layout.prefix}scratch/{harness.ids.uuid()}", b"probe")
     assert harness.log().state().seq == 0
 
 

@@ -4,8 +4,6 @@ with the store.
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
@@ -16,9 +14,7 @@ from stratalog.record.batch import decode_all
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
-from stratalog.remote.metadata.ownership.claims import Claims, ClaimsFile
 from stratalog.remote.metadata.ownership.ownership import ReconciledLog
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
@@ -79,7 +75,7 @@ def test_the_same_directory_goes_on_with_its_tail() -> None:
     world = World()
     topic, _, _ = first_run(world)
     logs = world.start()
-    assert logs.claimed.is_continued
+    assert logs.claimed.trusted_epoch < logs.claimed.epoch
     found = reopened(logs, topic)
     assert (found.reason, found.set_aside_path, found.log.log_end_offset) == ("", None, 5)
 
@@ -88,7 +84,7 @@ def test_another_directory_begins_empty_at_the_tiered_end() -> None:
     world = World()
     topic, tiered, _ = first_run(world)
     logs = world.start(world.other_disk)
-    assert not logs.claimed.is_continued
+    assert logs.claimed.trusted_epoch == logs.claimed.epoch
     found = reopened(logs, topic)
     assert (found.set_aside_path, found.log.local_log_start_offset, found.log.log_end_offset) == (None, 3, 3)
     assert logs.tiered_records(found.log) == tiered
@@ -103,7 +99,7 @@ def test_a_former_owner_sets_its_logs_aside_and_keeps_them() -> None:
     append(other, 4)
     other.close()
     logs = world.start()
-    assert not logs.claimed.is_continued
+    assert logs.claimed.trusted_epoch == logs.claimed.epoch
     found = reopened(logs, topic)
     assert "another data directory" in found.reason
     assert found.set_aside_path is not None
@@ -143,7 +139,7 @@ def test_a_copied_directory_is_told_from_the_one_that_went_on() -> None:
     reopened(logs, topic)
     logs.close()
     found = world.start(copy)
-    assert not found.claimed.is_continued
+    assert found.claimed.trusted_epoch == found.claimed.epoch
 
 
 def test_a_log_that_ends_before_the_tiered_end_is_set_aside() -> None:
@@ -185,7 +181,7 @@ def test_a_log_of_this_owner_that_contradicts_the_store_is_a_matter_for_a_human(
     logs.close()
     before = contents(world.disk)
     logs = world.start()
-    with pytest.raises(DataDirectoryError, match="not the one that was tiered") as failure:
+    with pytest.raises(DataDirectoryError) as failure:
         logs.open_topic(topic)
     assert failure.value.fields["path"] == DIRECTORY
     assert contents(world.disk) == before
@@ -285,49 +281,3 @@ def logs_config(topic: TopicEntry) -> LogConfig:
 
 def one_batch(value: bytes = b"v", count: int = 1) -> bytes:
     return encode_batch([Record(0, 5, b"k", value)] * count)
-
-
-def test_claims_come_back_and_accumulate() -> None:
-    filesystem = MemoryFileSystem()
-    filesystem.make_directories("/data")
-    claims = Claims(filesystem, ("/data",), 3)
-    assert claims.read() == frozenset()
-    for number in (5, 3, 3):
-        claims.add(UUID(int=number))
-    assert claims.read() == {UUID(int=3), UUID(int=5)}
-    assert filesystem.list_directory("/data") == ["claims-0003"]
-
-
-@pytest.mark.parametrize("garbage", [b"\xff", b"no uuid\n", b"0123\n"])
-def test_a_damaged_file_of_claims_is_reported(garbage: bytes) -> None:
-    filesystem = MemoryFileSystem()
-    filesystem.make_directories("/data")
-    filesystem.open_append("/data/claims-0000").append([garbage])
-    with pytest.raises(DataDirectoryError, match="claims"):
-        ClaimsFile(filesystem, "/data", 0).read()
-
-
-@pytest.mark.parametrize("kept", Kept)
-def test_a_claim_survives_a_crash_at_any_operation_whole_or_not_at_all(kept: Kept) -> None:
-    names = kept if kept in (Kept.NONE, Kept.HALF, Kept.ALL) else Kept.ALL
-    before, after = frozenset({UUID(int=1)}), frozenset({UUID(int=1), UUID(int=2)})
-    operation = 0
-    while True:
-        operation += 1
-        disk = MemoryFileSystem()
-        disk.make_directories("/data")
-        disk.sync_directory("/")
-        Claims(disk, ("/data",), 0).add(UUID(int=1))
-        faulty = FaultyFileSystem(disk)
-        faulty.crash_at(operation, part=0.5)
-        try:
-            Claims(faulty, ("/data",), 0).add(UUID(int=2))
-        except SimulatedCrash:
-            assert ClaimsFile(disk.after_crash(Survival(kept, names)), "/data", 0).read() in (before, after)
-            # The next process adds its own, whatever the last one left.
-            Claims(disk, ("/data",), 0).add(UUID(int=2))
-            assert ClaimsFile(disk, "/data", 0).read() == after
-        else:
-            break
-    assert operation > 5
-    assert ClaimsFile(disk.after_crash(Survival(Kept.NONE, Kept.NONE)), "/data", 0).read() == after

@@ -223,7 +223,7 @@ def test_plans_that_contradict_themselves(harness: MetadataHarness) -> None:
     for inputs, outputs in plans:
         with pytest.raises(InvalidRequestError):
             swap(log, inputs, outputs)
-    with pytest.raises(InvalidRequestError, match="names"):
+    with pytest.raises(InvalidRequestError):
         log.replace(
             {A0: slices[:2]}, [], [(whole.ref, whole.entries())], covers={}, catalog_seq=0, drops_records=True
         )
@@ -237,5 +237,6 @@ def test_inputs_of_a_job_are_bounded(harness: MetadataHarness) -> None:
         for n in range(MAX_INPUTS + 1)
     ]
     made = harness.put(log, (A0, 0, MAX_INPUTS + 1))
-    with pytest.raises(InvalidRequestError, match="fewer"):
+    with pytest.raises(InvalidRequestError) as caught:
         swap(log, {A0: many}, [made])
+    assert caught.value.fields == {"inputs": MAX_INPUTS + 1, "max_inputs": MAX_INPUTS}

@@ -153,9 +153,9 @@ def test_objects_from_before_the_horizon_are_refused(harness: MetadataHarness) -
 
 def test_requests_that_make_no_sense(harness: MetadataHarness) -> None:
     log, epoch = harness.owned()
-    with pytest.raises(InvalidRequestError, match="at most one slice"):
+    with pytest.raises(InvalidRequestError):
         add(log, epoch, harness.put(log, (A0, 0, 5), (A0, 5, 6)))
-    with pytest.raises(InvalidRequestError, match="range"):
+    with pytest.raises(InvalidRequestError):
         add(log, epoch, harness.put(log, (A0, 0, 0)))
 
 

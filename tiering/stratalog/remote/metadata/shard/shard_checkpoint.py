@@ -2,10 +2,10 @@
 
     partitions   by (topic id, partition): offsets and end mark
     slices       by (topic id, partition, base offset): see `slice_row`
-    objects      by name: the reference, what is live of it, and the commit that brought it
+    objects      by name: the reference, its live slices and bytes, and the commit that added it
     dropped      by name: files that wait to be deleted
 
-The root also holds `claims` (where each epoch began) and `dropped_topics`.
+The root also holds `claims` (the beginning of each epoch) and `dropped_topics`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ def shard_from_parts(parts: CheckpointParts) -> ShardState:
         slices[tip].append(live)
     partitions = dict(_parse_partition(row, slices) for row in parts.rows.get(PARTITIONS, ()))
     if slices:
-        raise StoreCorruptError("a checkpoint has slices of a partition that it does not list; investigate")
+        raise StoreCorruptError(
+            "a checkpoint has slices of a partition that it does not list; keep it and investigate"
+        )
     state = ShardState(
         **common_from_parts(parts, _KINDS, _ROOT_FIELDS),
         partitions=PersistentMap(partitions.items()),
@@ -124,7 +126,9 @@ def shard_from_parts(parts: CheckpointParts) -> ShardState:
     try:
         state.check()
     except AssertionError as error:
-        raise StoreCorruptError(f"a checkpoint contradicts itself: {error}; investigate") from error
+        raise StoreCorruptError(
+            f"a checkpoint contradicts itself: {error}; keep it and investigate"
+        ) from error
     return state
 
 

@@ -1,7 +1,7 @@
-"""What a shard knows of one partition.
+"""The tiered part of one partition: its live slices and offsets.
 
-Slices tile: each begins where the one before it ends. The first may begin below log start (a reader skips
-what lies below), never above it; the last ends at the tiered end, unless log start has passed it.
+Slices tile: each begins where the one before it ends. The first may begin below log start (a reader skips the
+records below), never above it. The last ends at the tiered end, unless log start has passed that.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ class LiveSlice(NamedTuple):
 
     object_name: str
     base_offset: int
-    """Where it counts from: `entry.base_offset`, or above it where a replace was clipped."""
+    """Its first valid offset: `entry.base_offset`, or a higher one where a replacement was clipped."""
     end_offset: int
     entry: SliceEntry
 
 
 class TieredPartition(NamedTuple):
-    """One partition's place in the object store. Immutable: a commit makes a new one."""
+    """Offsets and live slices of one partition in the object store. Immutable: a commit makes a new one."""
 
     log_start_offset: int = 0
     tiered_end_offset: int = 0
-    """Exclusive end of what is committed: the next slice begins here."""
+    """Exclusive end of the committed slices: the next slice begins here."""
     stable_end_offset: int = 0
-    """Exclusive end of what no transaction is open in, as far as the slices tell."""
+    """Exclusive end of the offsets below every open transaction, as far as the slices tell."""
     end_mark: LastBatch | None = None
-    """The last batch before the tiered end, as it was added: what a local log is compared with."""
+    """The last batch before the tiered end as it was uploaded, for comparison with a local log."""
     compacted_upto: int = 0
-    """Below it at most one record of a key is left."""
+    """Below this offset at most one record of each key is left."""
     slices: tuple[LiveSlice, ...] = ()
 
     @property
     def tiered_bytes(self) -> int:
-        """Bytes of the live slices, whole slices counted even where they are clipped."""
+        """Bytes of the live slices; clipped slices count whole."""
         return sum(live.entry.data_bytes for live in self.slices)
 
     def slices_from(self, offset: int) -> tuple[LiveSlice, ...]:
@@ -51,14 +51,12 @@ class TieredPartition(NamedTuple):
         """The partition with one more slice at its tiered end."""
         assert live.base_offset == self.tiered_end_offset, "slices tile"
         entry = live.entry
-        return TieredPartition(
-            self.log_start_offset,
-            live.end_offset,
+        return self._replace(
+            tiered_end_offset=live.end_offset,
             # An open transaction that began below log start can be below every slice.
-            max(self.stable_end_offset, entry.stable_end_offset),
-            entry.last_batch or self.end_mark,
-            self.compacted_upto,
-            (*self.slices, live),
+            stable_end_offset=max(self.stable_end_offset, entry.stable_end_offset),
+            end_mark=entry.last_batch or self.end_mark,
+            slices=(*self.slices, live),
         )
 
     def with_log_start(self, offset: int) -> TieredPartition:
@@ -74,7 +72,7 @@ class TieredPartition(NamedTuple):
         )
 
     def check(self) -> None:
-        """Raise AssertionError where a promise of this module does not hold."""
+        """Raise AssertionError where an invariant does not hold."""
         for earlier, later in itertools.pairwise(self.slices):
             assert earlier.end_offset == later.base_offset, "slices tile"
         for live in self.slices:
@@ -92,8 +90,8 @@ class TieredPartition(NamedTuple):
             assert self.tiered_end_offset == self.log_start_offset, (
                 "without slices the tiered end is log start"
             )
-        assert 0 <= self.stable_end_offset <= self.tiered_end_offset, "what is stable is tiered"
-        assert 0 <= self.compacted_upto <= self.tiered_end_offset, "what is compacted is tiered"
+        assert 0 <= self.stable_end_offset <= self.tiered_end_offset, "the stable end is tiered"
+        assert 0 <= self.compacted_upto <= self.tiered_end_offset, "compacted offsets are tiered"
 
 
 EMPTY_PARTITION = TieredPartition()
