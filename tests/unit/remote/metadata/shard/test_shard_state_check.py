@@ -69,10 +69,10 @@ def test_partitions_that_contradict_themselves(state: ShardState) -> None:
 def test_objects_that_contradict_the_slices(state: ShardState) -> None:
     name = state.partition(A0).slices[0].object_name
     live = state.objects[name]
-    expect(with_object(state, name, None), "has a live slice")
+    expect(with_object(state, name, None), "with a live slice")
     expect(with_object(state, name, live._replace(live_slices=2)), "live slices are counted")
     expect(with_object(state, name, live._replace(live_bytes=1)), "live bytes are counted")
-    expect(with_object(state, name, live._replace(seq=99)), "brought by a commit")
+    expect(with_object(state, name, live._replace(seq=99)), "a commit added")
     expect(with_object(state, name, live._replace(ref=live.ref._replace(name="x"))), "under its name")
     dropped = PersistentMap([(name, DroppedObject(name, 1, 3, 0, brought_seq=2))])
     expect(replace(state, dropped_objects=dropped), "is not live")
@@ -90,4 +90,4 @@ def test_bookkeeping(state: ShardState) -> None:
     expect(replace(state, claims=state.claims * 2), "epochs grow")
     expect(replace(state, dropped_topics=PersistentMap([(TOPIC_A, DroppedTopic(1, 0))])), "dropped topic")
     wrong = PersistentMap([("x", DroppedObject("x", 1, 2, 0, brought_seq=2))])
-    expect(replace(state, dropped_objects=wrong), "after it was brought")
+    expect(replace(state, dropped_objects=wrong), "after it was added")
