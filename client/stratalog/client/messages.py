@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from stratalog.base.types import Durability, TopicPartition
-from stratalog.client.aborted_batches import AbortedBatches
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.record.header import BatchHeader
@@ -110,8 +109,29 @@ def fetched_parts(
     yield empty
 
 
+class _AbortedBatches:
+    """Finds the batches of aborted transactions in a response. Belongs to one walk over them, in order.
+
+    A response names every aborted transaction of its batches, each with its producer, its first offset and
+    the offset of its marker. A producer has one transaction at a time, so all of its transactional batches
+    between the two offsets belong to it.
+    """
+
+    def __init__(self, transactions: Iterable[log_pb2.AbortedTransaction]) -> None:
+        self._upcoming = sorted(transactions, key=lambda aborted: aborted.first_offset, reverse=True)
+        self._last_offset_by_producer: dict[int, int] = {}
+
+    def has_next(self, header: BatchHeader) -> bool:
+        """Whether the next batch of the walk belongs to an aborted transaction."""
+        while self._upcoming and self._upcoming[-1].first_offset <= header.last_offset:
+            aborted = self._upcoming.pop()
+            self._last_offset_by_producer[aborted.producer_id] = aborted.last_offset
+        last_offset = self._last_offset_by_producer.get(header.producer_id, -1)
+        return header.is_transactional and header.base_offset <= last_offset
+
+
 def _wanted(answer: log_pb2.FetchedPartition) -> Callable[[BatchHeader], bool]:
     if not answer.aborted_transactions:
         return lambda header: not header.is_control
-    aborted = AbortedBatches(answer.aborted_transactions)
+    aborted = _AbortedBatches(answer.aborted_transactions)
     return lambda header: not (aborted.has_next(header) or header.is_control)

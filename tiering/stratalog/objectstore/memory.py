@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreCorruptError
-from stratalog.objectstore.buffer_stream import BufferStream
 from stratalog.objectstore.content_etag import content_etag
 from stratalog.objectstore.object_key import check_key, check_prefix
 from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectInfo, ReadStream, StoredObject
@@ -23,6 +22,24 @@ class _Content(NamedTuple):
     data: bytes
     etag: str
     modified_ms: int
+
+
+class _BufferStream:
+    """A read stream over bytes in memory. One user at a time, as every `ReadStream`."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def read(self, size: int) -> bytes:
+        assert size >= 0, "a read has a size"
+        chunk = self._data[self._position : self._position + size]
+        self._position += len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        self._data = b""
+        self._position = 0
 
 
 class MemoryObjectStore:
@@ -74,7 +91,7 @@ class MemoryObjectStore:
         return data[position : position + size]
 
     def open_range(self, key: str, position: int, size: int) -> ReadStream:
-        return BufferStream(self.get_range(key, position, size))
+        return _BufferStream(self.get_range(key, position, size))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)

@@ -18,7 +18,7 @@ multiples of 8. docs/formats/object_file.md has the tables of fields and a worke
 with this code.
 
 **Order.** A compaction reads an input with two requests: one over the data, one from the directory to the end
-of the key streams. A reader needs the directory (the commit has its position) and one index. An object is
+of the indexes. A reader needs the directory (the commit has its position) and one index. An object is
 written as a stream, because the parts that describe the data follow it; no reader has to seek backwards.
 
 **Versions.** `format-version` is the version of the writer, `reader-version` the lowest version that can read

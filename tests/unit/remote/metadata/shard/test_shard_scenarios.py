@@ -56,6 +56,8 @@ an object is added once
     fold / again X -> a1 not_at_tiered_end nothing-committed
 an object of another owner is not added again
     claim -> 1 / add X a0:0-5 / claim -> 2 / again X -> a0 known_already nothing-committed
+a dropped object is not added again
+    claim -> 1 / add X a0:0-5 / start a0:5 / claim -> 2 / again X -> a0 known_already nothing-committed
 log start drops slices wholly below
     claim -> 1 / add X a0:0-5 b0:0-1 / add Y a0:5-10
     start a0:7 @4 / a0 -> 7-10 Y:5-10 / live X -> 1 / catalog -> 4 / dropped ->
@@ -87,6 +89,7 @@ only a covering job moves compacted_upto
 a covering job begins at the first slice
     claim -> 1 / add X a0:0-5 / add Y a0:5-8 / plan P a0[1:]
     replace P N a0:5-8 +a0 @0 -> a0 not_from_first_slice nothing-committed
+    replace P N a0:5-8 @0 / a0 -> 0-8 X:0-5 N:5-8
 replaced partitions are judged one by one
     claim -> 1 / add X a0:0-5 a1:0-5 b0:0-5 / add Y a0:5-8 a1:5-8
     plan P a0[:] a1[:] b0[:] / plan Q a0[:] / replace Q M a0:0-8 +a0 @0 / drop b @0
