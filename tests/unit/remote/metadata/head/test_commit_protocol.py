@@ -193,11 +193,11 @@ def test_a_put_that_comes_too_late_changes_nothing(harness: MetadataHarness) -> 
 def test_credentials_that_expire_are_reported_at_once(harness: MetadataHarness) -> None:
     harness.owned()
 
-    def before(operation: Operation) -> None:
+    def refuse(operation: Operation) -> None:
         if operation.verb == "PUT":
             raise StoreAccessDeniedError("no", key=operation.key)
 
-    log = harness.log(store=FaultyObjectStore(harness.store, Random(1), before=before))
+    log = harness.log(store=FaultyObjectStore(harness.store, Random(1), before=refuse))
     before = harness.clock.elapsed_ms
     with pytest.raises(StoreAccessDeniedError):
         log.claim("owner-2", harness.ids.uuid())

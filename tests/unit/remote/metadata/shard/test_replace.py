@@ -13,7 +13,7 @@ from stratalog.remote.metadata.shard.replace_judge import MAX_INPUTS
 from stratalog.remote.metadata.shard.shard_actions import PartitionOffset
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.slice_entry import LastBatch
-from tests.support.simulation.mock_objects import MockObject
+from tests.support.simulation.mock_objects import MockObject, MockSlice
 from tests.support.tiered.metadata_harness import (
     A0,
     A1,
@@ -80,7 +80,14 @@ def test_an_output_may_be_without_records(harness: MetadataHarness) -> None:
     harness.store.put(log.layout.data_key(name), empty.data)
     swap(log, {A0: slices_of(log, A0)}, [empty], {A0: True})
     assert ranges_of(log, A0) == [(name, 0, 9)]
+    end_mark = log.state().partition(A0).end_mark
     harness.added(log, epoch, (A0, 9, 10))
+    upload = MockObject.build(log.next_object_name(), [MockSlice(A0, 10, 12, ())])
+    harness.store.put(log.layout.data_key(upload.ref.name), upload.data)
+    log.add([(upload.ref, upload.entries())], epoch)
+    partition = log.state().partition(A0)
+    assert (partition.tiered_end_offset, partition.end_mark) == (12, LastBatch(9, 0, 9))
+    assert end_mark == LastBatch(8, 0, 8)
     log.check()
 
 

@@ -123,7 +123,7 @@ def reconcile_log(
         reason = _reason_to_stop(log, partition, claimed, -1 if import_epoch is None else import_epoch)
     except CorruptRecordError as damage:
         raise DataDirectoryError(
-            "the local log is damaged, or is not the one that was tiered; restore it, or remove its segments"
+            "the local log is damaged, or is not the one that was tiered; restore it, or remove the segments"
             " that end at or below the tiered end, or, to continue from the tiered end, move its directory"
             " away and make an empty one",
             path=log.directory,
