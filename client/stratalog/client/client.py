@@ -148,7 +148,7 @@ class Client:
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[log_pb2.OffsetAnswer]:
-        """As `list_offsets`, but a query's failure is in its own answer (`error`)."""
+        """Offsets by name or by time; a query's failure is in its own answer (`error`)."""
         request = log_pb2.ListOffsetsRequest(isolation=wire_isolation(isolation))
         with refusing_misfits():
             for topic_partition, spec, timestamp_ms in queries:

@@ -131,7 +131,7 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> asyncio.Future[Acknowledged]:
-        """As `post`, with a future for the record's offset or failure."""
+        """Queue a record as `post` does; the future has its offset or failure."""
         topic_partition = await self._admit(topic, key, partition, timestamp_ms)
         future: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
         self._add(topic_partition, key, value, timestamp_ms, headers, 0, future)

@@ -64,18 +64,18 @@ class TieredStore:
     def store_id(self) -> UUID:
         return self._identity.store_id
 
-    def open_metadata(self, store: ObjectStore, kind: str) -> MetadataLog:
-        """Another actor's view of the shard."""
+    def open_metadata(self, store: ObjectStore, kind: str, clock: Clock | None = None) -> MetadataLog:
+        """Another actor's view of the shard, by its own clock if it has one."""
         load_directory = partial(read_directory, store, self.layout)
-        return MetadataLog.open(self._actor(store, kind), 0, load_directory)
+        return MetadataLog.open(self._actor(store, kind, clock), 0, load_directory)
 
     def open_catalog(self, store: ObjectStore, kind: str) -> Catalog:
         """Another actor's view of the topics."""
         return Catalog.open(self._actor(store, kind))
 
-    def _actor(self, store: ObjectStore, kind: str) -> StoreActor:
+    def _actor(self, store: ObjectStore, kind: str, clock: Clock | None = None) -> StoreActor:
         writer = Writer(kind, kind)
-        return StoreActor(store, self._clock, random.Random(0), self._ids, self._identity, writer)
+        return StoreActor(store, clock or self._clock, random.Random(0), self._ids, self._identity, writer)
 
     def compactor(
         self,

@@ -177,7 +177,7 @@ def test_a_clock_that_is_off_removes_no_tombstone() -> None:
         world.store,
         wrong,
         SequentialIds(2),
-        tiered.open_metadata(world.store, "compactor"),
+        tiered.open_metadata(world.store, "compactor", wrong),
         tiered.open_catalog(world.store, "compactor"),
         tiered.store_id,
         CompactionSettings(spool_directory="/tiered/compaction"),

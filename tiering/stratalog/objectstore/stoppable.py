@@ -39,7 +39,7 @@ class _StoppableStream:
 
 
 class StoppableObjectStore:
-    """As thread-safe as the inner store. Every method except `url` and `close` raises StoppingError once the
+    """Thread-safe if the inner store is. Every method except `url` and `close` raises StoppingError once the
     signal is set.
     """
 

@@ -56,7 +56,7 @@ class StoreIdentity:
 
     @staticmethod
     def find(store: ObjectStore) -> StoreIdentity | None:
-        """As `open`; None where there is no store."""
+        """Read the identity; None where there is no store. Raises as `open`."""
         try:
             return _parse(store.get(IDENTITY_KEY).data)
         except ObjectNotFoundError:

@@ -205,7 +205,9 @@ def verify_key_stream(read: Callable[[int], Buffer], stream: KeyStreamRef, recor
 
 
 def key_blocks(data: Buffer, stream: KeyStreamRef, record_count: int) -> Iterator[KeyBlock]:
-    """As `read_key_stream`, from a buffer that holds exactly the stream; the blocks refer into it."""
+    """Read the blocks from a buffer that holds exactly the stream; they refer into it. Raises as
+    `read_key_stream`.
+    """
     if len(data) != stream.size_bytes:
         raise _corrupt("does not have the size in the directory")
     view = memoryview(data)

@@ -225,8 +225,8 @@ def read_root(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -> Chec
 
 
 def read_root_to_replace(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -> CheckpointRoot:
-    """As `read_root`, for a fold to build on: raises StoreNotUsableError where only newer software may
-    write.
+    """Read a root for a fold to build on. Raises as `read_root`, and StoreNotUsableError where only newer
+    software may write.
     """
     root = read_root(store, layout, ref)
     require_writable(root.fields.integer("write_version", minimum=1), root.fields.what)

@@ -6,7 +6,7 @@ landed is harmless.
 
 The claims in the shard's state tell since when the server has been the only owner: `trusted_epoch` is the
 epoch of its first claim behind the last foreign one, 0 if there was no foreign one. A copied directory knows
-only the claims before the copy, so it is told apart from the original.
+only the claims before the copy, so it differs from the original.
 
 A local log continues only if both hold:
 

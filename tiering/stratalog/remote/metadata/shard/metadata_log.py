@@ -302,7 +302,7 @@ class MetadataLog:
             self._fold_lock.release()
 
     def _judge_add(self, state: ShardState, objects: Objects, epoch: int) -> Judgement[tuple[Refusal, ...]]:
-        """As `judge_add`; objects that an earlier call has committed count as committed now."""
+        """Judge as `judge_add`; objects that an earlier call has committed count as committed now."""
         known: list[Refusal] = []
         fresh: list[tuple[ObjectRef, Sequence[SliceEntry]]] = []
         for ref, entries in objects:
