@@ -31,11 +31,11 @@ after it claimed the shard, before it compared all logs, leaves old logs; their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.base.errors import CorruptRecordError, DataDirectoryError, PreconditionFailedError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
@@ -43,7 +43,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.remote.metadata.ownership.claims import Claims
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.metadata.shard.shard_state import ShardClaim, ShardState
+from stratalog.remote.metadata.shard.shard_state import ShardClaim
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 
 FENCED_SUFFIX = "fenced"
@@ -67,13 +67,6 @@ class ReconciledLog(NamedTuple):
     """Why that log was set aside; empty if it was not."""
 
 
-def is_last_owner(
-    filesystem: FileSystem, state: ShardState, directories: Sequence[str], *, shard: int
-) -> bool:
-    """Whether the last claim on the shard was made from these directories. Raises DataDirectoryError."""
-    return not state.claims or state.claims[-1].uuid in Claims(filesystem, directories, shard).read()
-
-
 def claim_shard(
     filesystem: FileSystem,
     ids: IdGenerator,
@@ -83,25 +76,16 @@ def claim_shard(
     shard: int,
     owner: str,
     at_least: int = 0,
-    behind: int | None = None,
-    before_other: Callable[[], None] = lambda: None,
 ) -> ClaimedShard:
     """Become the owner of the shard; the previous owner finds out at its next commit.
 
-    `directories`: the working log directories of the server. `behind`: the newest epoch that the caller has
-    seen; if another server has claimed the shard since, `before_other` is called before the claim.
-    `at_least` keeps the leader epochs of local logs growing if they know higher ones than the store: those of
-    a broker, or of a head that was lost and restored. Raises StoreError, DataDirectoryError.
+    `directories`: the working log directories of the server. `at_least` keeps the leader epochs of local logs
+    growing if they know higher ones than the store: those of a broker, or of a head that was lost and
+    restored. Raises StoreError, DataDirectoryError.
     """
     claim = ids.uuid()
     own_claims = Claims(filesystem, directories, shard).add(claim)
-    while True:
-        try:
-            epoch = metadata.claim(owner, claim, at_least, behind=behind)
-            break
-        except PreconditionFailedError:
-            before_other()
-            behind = metadata.state().epoch
+    epoch = metadata.claim(owner, claim, at_least)
     earlier = [other for other in metadata.state().claims if other.epoch < epoch]
     return ClaimedShard(epoch, _trusted_epoch(epoch, earlier, own_claims))
 

@@ -189,15 +189,9 @@ class MetadataLog:
         """A fresh name for one object that is about to be written."""
         return format_object_name(self.state().seq, self._log.ids.uuid())
 
-    def claim(self, owner: str, claim_uuid: UUID, at_least: int = 0, *, behind: int | None = None) -> int:
-        """Become the owner; returns the new epoch. The caller has made `claim_uuid` durable on its disk.
-
-        `behind`: the epoch that must be current. Raises PreconditionFailedError where another one is; nothing
-        is claimed, and `state()` has that epoch.
-        """
-        return self._commit(
-            lambda state: shard_judge.judge_claim(state, owner, claim_uuid, at_least, behind)
-        ).outcome
+    def claim(self, owner: str, claim_uuid: UUID, at_least: int = 0) -> int:
+        """Become the owner; returns the new epoch. The caller has made `claim_uuid` durable on its disk."""
+        return self._commit(lambda state: shard_judge.judge_claim(state, owner, claim_uuid, at_least)).outcome
 
     def add(self, objects: Objects, epoch: int) -> AddOutcome:
         """Make uploaded objects live, slice by slice. Raises FencedError where `epoch` has ended."""
