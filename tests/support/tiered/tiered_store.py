@@ -17,6 +17,7 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.job_execution import CompactedShard
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import decode_all
@@ -89,15 +90,18 @@ class TieredStore:
         settings = change(CompactionSettings(spool_directory=f"{self._directory}/compaction"))
         return Compactor(
             self._filesystem,
-            store,
             self._clock,
             self._ids,
-            self.open_metadata(store, "compactor"),
-            self.open_catalog(store, "compactor"),
-            self.store_id,
+            self.shard(store),
             settings,
             defaults,
         )
+
+    def shard(self, store: ObjectStore, clock: Clock | None = None) -> CompactedShard:
+        """The shard as a compactor sees it through `store`, by its own clock if it has one."""
+        metadata = self.open_metadata(store, "compactor", clock)
+        catalog = self.open_catalog(store, "compactor")
+        return CompactedShard(store, self.store_id, metadata, catalog)
 
     def upload(
         self,
