@@ -25,6 +25,7 @@ from stratalog.record.batch import batches, stamp
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
@@ -91,10 +92,8 @@ class Machine:
         except StoreNotUsableError:
             return set()
         writer = Writer("test", "test")
-        catalog = Catalog.open(
-            self.store, self.clock, random.Random(0), self.ids, identity, writer, read_only=True
-        )
-        return set(catalog.topics())
+        actor = StoreActor(self.store, self.clock, random.Random(0), self.ids, identity, writer)
+        return set(Catalog.open(actor, read_only=True).topics())
 
 
 def broker_disk() -> MemoryFileSystem:

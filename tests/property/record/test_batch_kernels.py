@@ -49,10 +49,10 @@ from stratalog.record.native.batch_row import MAX_ROW_COUNT
 from stratalog.record.native.key_entries import KeyEntries
 from stratalog.record.native.pure_key_kernels import hash_keys, sort_key_entries
 from stratalog.record.record import Record
-from stratalog.remote.metadata.shard.partition_state import LiveSlice
+from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects import key_stream, slice_builder
 from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream
-from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd
+from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd, SliceStart
 from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
 from tests.support.logs.damaged_batches import damaged, sound_headers, sum_again
 
@@ -247,12 +247,8 @@ def both_outcomes(work: Callable[[], object]) -> tuple[object, object]:
 
 def built_slice(data: bytes, interval_bytes: int) -> object:
     builder = SliceBuilder(
-        UUID(int=1),
-        "topic",
-        0,
-        0,
+        SliceStart(UUID(int=1), "topic", 0, 0, KeyHashing(HASH_KEY)),
         data_position=0,
-        key_hashing=KeyHashing(HASH_KEY),
         index_interval_bytes=interval_bytes,
         max_record_count=100,
     )
