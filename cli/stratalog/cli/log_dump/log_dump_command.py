@@ -56,8 +56,8 @@ def dump(
     max_count: int | None,
     as_json: bool,
 ) -> None:
-    """Print what FILE holds: a segment (.log), an index (.index, .timeindex, .txnindex), the checksum of a
-    transaction index (.txnchecksum), a producer snapshot (.snapshot), a snapshot of Kafka's metadata log
+    """Print what FILE holds: a segment (.log), an index (.index, .timeindex, .txnindex), the seal of these
+    indexes (.seal), a producer snapshot (.snapshot), a snapshot of Kafka's metadata log
     (OFFSET-EPOCH.checkpoint, bootstrap.checkpoint), leader-epoch-checkpoint, partition.metadata,
     import.metadata, quorum-state, a checkpoint of a data directory, its meta.properties or its claims of a
     shard (claims-0000); or all of these in a directory. Names tell what a file is; nothing is changed.

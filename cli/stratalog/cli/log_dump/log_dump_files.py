@@ -25,8 +25,8 @@ from stratalog.remote.metadata.ownership.claims import is_claims_name
 from stratalog.segment.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
+    SEAL_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TRANSACTION_CHECKSUM_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     parse_name_offset,
     parse_segment_name,
@@ -49,7 +49,7 @@ class FileKind(enum.Enum):
     OFFSET_INDEX = "offset index"
     TIME_INDEX = "time index"
     TRANSACTION_INDEX = "transaction index"
-    TRANSACTION_CHECKSUM = "checksum of a transaction index"
+    SEAL = "seal of a segment"
     PRODUCER_SNAPSHOT = "producer snapshot"
     METADATA_SNAPSHOT = "metadata snapshot"
     LEADER_EPOCHS = "leader epochs"
@@ -78,7 +78,7 @@ _KINDS_BY_SUFFIX = {
     OFFSET_INDEX_SUFFIX: FileKind.OFFSET_INDEX,
     TIME_INDEX_SUFFIX: FileKind.TIME_INDEX,
     TRANSACTION_INDEX_SUFFIX: FileKind.TRANSACTION_INDEX,
-    TRANSACTION_CHECKSUM_SUFFIX: FileKind.TRANSACTION_CHECKSUM,
+    SEAL_SUFFIX: FileKind.SEAL,
     SNAPSHOT_SUFFIX: FileKind.PRODUCER_SNAPSHOT,
 }
 _KINDS_BY_NAME = {

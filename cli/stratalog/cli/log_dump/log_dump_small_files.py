@@ -11,8 +11,6 @@ import os
 from collections.abc import Callable, Iterator
 from typing import cast
 
-from crc32c import crc32c
-
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import FileSystem
 from stratalog.cli.log_dump.log_dump_entries import CorruptPlace, DumpEntry, DumpItem, DumpOptions
@@ -28,8 +26,17 @@ from stratalog.manager.partitions.import_mark import parse_import_mark
 from stratalog.manager.partitions.partition_metadata import parse_partition_metadata
 from stratalog.migration.kafka_log_directory import is_of_server
 from stratalog.remote.metadata.ownership.claims import parse_claims
-from stratalog.segment.file_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX
-from stratalog.segment.indexes.transaction_checksum import matches, parse_line, says_nothing
+from stratalog.segment.file_names import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+)
+from stratalog.segment.indexes.index_file import IndexSeal
+from stratalog.segment.indexes.offset_index import OffsetIndex
+from stratalog.segment.indexes.time_index import TimeIndex
+from stratalog.segment.indexes.transaction_index import TransactionIndex
+from stratalog.segment.segment_seal import SegmentSeal
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """A snapshot of five million producers."""
@@ -55,10 +62,8 @@ def dump_small_file(filesystem: FileSystem, log: LogFile, options: DumpOptions) 
         yield CorruptPlace(None, str(failure), size_bytes)
         return
     yield from (DumpEntry(entry_type, fields) for fields in found)
-    if log.kind is FileKind.TRANSACTION_CHECKSUM and options.compares_indexes:
-        difference = _difference(filesystem, log)
-        if difference is not None:
-            yield CorruptPlace(None, difference)
+    if log.kind is FileKind.SEAL and options.compares_indexes:
+        yield from (CorruptPlace(None, difference) for difference in _differences(filesystem, log))
 
 
 def _is_of_server(filesystem: FileSystem, log: LogFile) -> bool:
@@ -68,21 +73,46 @@ def _is_of_server(filesystem: FileSystem, log: LogFile) -> bool:
     )
 
 
-def _transaction_checksum(_log: LogFile, data: bytes) -> list[_Fields]:
-    return [] if says_nothing(data) else [{"crc": parse_line(data)}]
+def _seal(_log: LogFile, data: bytes) -> list[_Fields]:
+    if not data.strip(b"\0"):
+        # A power loss may leave no more than the size of a seal that was not synced.
+        return []
+    seal = SegmentSeal.from_bytes(data)
+    return [
+        {
+            "log_size_bytes": seal.log_size_bytes,
+            "end_offset": seal.end_offset,
+            "offset_index_bytes": seal.offset_index.size_bytes,
+            "time_index_bytes": seal.time_index.size_bytes,
+            "aborted_bytes": seal.transaction_index.size_bytes,
+        }
+    ]
 
 
-def _difference(filesystem: FileSystem, log: LogFile) -> str | None:
-    """What the files beside the checksum of a transaction index say against it. Raises OSError."""
+def _differences(filesystem: FileSystem, log: LogFile) -> Iterator[str]:
+    """The files beside a seal that are not the sealed ones. Raises OSError."""
+    data = filesystem.read_file(log.path)
+    if not data.strip(b"\0"):
+        return
+    seal = SegmentSeal.from_bytes(data)
     try:
-        index = filesystem.read_file(log.beside(TRANSACTION_INDEX_SUFFIX))
         log_size_bytes = filesystem.file_size(log.beside(LOG_SUFFIX))
     except FileNotFoundError as failure:
-        return f"there is no {os.path.basename(failure.filename)} beside it"
-    found = filesystem.read_file(log.path)
-    if matches(found, crc32c(index), log_size_bytes) is False:
-        return f"the transaction index and the size of the segment, {log_size_bytes} bytes, have another one"
-    return None
+        yield f"there is no {os.path.basename(failure.filename)} beside it"
+        return
+    if log_size_bytes != seal.log_size_bytes:
+        yield f"the segment has {log_size_bytes} bytes, and was sealed with {seal.log_size_bytes}"
+    for suffix, page_bytes, sealed in (
+        (OFFSET_INDEX_SUFFIX, OffsetIndex.page_bytes, seal.offset_index),
+        (TIME_INDEX_SUFFIX, TimeIndex.page_bytes, seal.time_index),
+        (TRANSACTION_INDEX_SUFFIX, TransactionIndex.page_bytes, seal.transaction_index),
+    ):
+        path = log.beside(suffix)
+        if not filesystem.exists(path):
+            if suffix != TRANSACTION_INDEX_SUFFIX or seal.has_aborted:
+                yield f"there is no {os.path.basename(path)} beside it"
+        elif IndexSeal.of(filesystem.read_file(path), page_bytes) != sealed:
+            yield f"{os.path.basename(path)} is not the file that was sealed"
 
 
 def _producers(log: LogFile, data: bytes) -> list[_Fields]:
@@ -173,7 +203,7 @@ def _meta_properties(_log: LogFile, data: bytes) -> list[_Fields]:
 
 
 _DECODERS: dict[FileKind, tuple[str, Callable[[LogFile, bytes], list[_Fields]]]] = {
-    FileKind.TRANSACTION_CHECKSUM: ("transaction_checksum", _transaction_checksum),
+    FileKind.SEAL: ("seal", _seal),
     FileKind.PRODUCER_SNAPSHOT: ("producer", _producers),
     FileKind.LEADER_EPOCHS: ("leader_epoch", _leader_epochs),
     FileKind.CHECKPOINT: ("checkpoint_offset", _checkpoint_offsets),

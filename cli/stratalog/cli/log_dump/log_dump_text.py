@@ -221,7 +221,9 @@ _TABLES: dict[str, tuple[_Column, ...]] = {
         *_numbers("partition"),
         _Column("DUE", _time("due_ms"), is_number=False),
     ),
-    "transaction_checksum": _numbers("crc"),
+    "seal": _numbers(
+        "log_size_bytes", "end_offset", "offset_index_bytes", "time_index_bytes", "aborted_bytes"
+    ),
     "partition_metadata": _words("topic_id"),
     "import_mark": _numbers("epoch"),
     "quorum_state": _words("name", "value"),

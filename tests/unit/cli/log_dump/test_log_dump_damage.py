@@ -48,6 +48,7 @@ from stratalog.record.header import (
 )
 from stratalog.record.record import Record
 from stratalog.remote.metadata.ownership.claims import ClaimsFile
+from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.log_machine import PARTITION_DIR
 from tests.support.logs.varied_log import VariedLog
@@ -141,29 +142,28 @@ def test_a_transaction_index_is_held_against_the_markers() -> None:
     assert "does not abort" in place.reason
 
 
-def test_the_checksum_of_a_transaction_index_is_held_against_what_it_is_of() -> None:
+def test_a_seal_is_held_against_the_files_beside_it() -> None:
     varied = VariedLog()
     filesystem = varied.disk({})
-    files = [
-        file for file in log_files_in(filesystem, PARTITION_DIR) if file.kind is FileKind.TRANSACTION_CHECKSUM
-    ]
-    assert len(files) > 1
+    files = [file for file in log_files_in(filesystem, PARTITION_DIR) if file.kind is FileKind.SEAL]
+    with_aborted = [file for file in files if filesystem.exists(file.beside(".txnindex"))]
+    assert len(with_aborted) > 1
     for file in files:
+        seal = SegmentSeal.from_bytes(varied.file(file.path))
         [item] = dump_small_file(filesystem, file, EVERYTHING)
-        assert item == DumpEntry("transaction_checksum", {"crc": int(varied.file(file.path), 16)})
-        for suffix in (".txnchecksum", ".txnindex"):
-            path = file.beside(suffix)
+        assert isinstance(item, DumpEntry)
+        assert (item.type, item.fields["log_size_bytes"]) == ("seal", seal.log_size_bytes)
+        beside = [file.beside(suffix) for suffix in (".index", ".timeindex", ".txnindex", ".log")]
+        present = [path for path in beside if filesystem.exists(path)]
+        for path in (file.path, *present[:-1]):
             for _, changed in flipped(varied.file(path)):
                 assert corrupt(list(dump_small_file(varied.disk({path: changed}), file, EVERYTHING)))
-        for suffix in (".txnindex", ".log"):
-            path = file.beside(suffix)
+        for path in present:
             [place] = corrupt(list(dump_small_file(varied.disk({path: None}), file, EVERYTHING)))
             assert place.reason == f"there is no {path.rpartition('/')[2]} beside it"
-        log_path = file.beside(".log")
-        longer = varied.disk({log_path: varied.file(log_path) + b"\0"})
+        longer = varied.disk({present[-1]: varied.file(present[-1]) + b"\0"})
         [place] = corrupt(list(dump_small_file(longer, file, EVERYTHING)))
-        assert f"{len(varied.file(log_path)) + 1} bytes" in place.reason
-        assert not corrupt(list(dump_small_file(longer, file, DumpOptions())))
+        assert f"{seal.log_size_bytes + 1} bytes" in place.reason
 
 
 def test_our_own_checkpoints_are_shown(tmp_path: Path) -> None:
@@ -379,9 +379,9 @@ def test_records_before_a_broken_one_are_shown() -> None:
     assert len(corrupt(items)) == 1
 
 
-SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".txnchecksum", ".snapshot")
+SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".seal", ".snapshot")
 OF_OURS = {
-    *(f"{FIRST}.txnchecksum", "log-start-offset-checkpoint.copy", "cleaner-horizon-checkpoint"),
+    *(f"{FIRST}.seal", "log-start-offset-checkpoint.copy", "cleaner-horizon-checkpoint"),
     *("import.metadata", "claims-0000"),
 }
 NEVER_EMPTY = {f"{FIRST}.snapshot", "partition.metadata", "meta.properties", "quorum-state", *OF_OURS}
