@@ -6,12 +6,15 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench simulate torture minio proto clean
+.PHONY: help install demo test check format bench simulate torture minio proto clean
 
 ROOTS := cli client migration pipeline proto service storage testing tiering
 CODE := $(ROOTS) tests benchmarks hatch_build.py
 BIN := .venv/bin
 ARGS ?=
+# One worker a core. A worker takes tests that lie side by side, so most files, and with them the servers that their tests
+# share, stay with one worker. ARGS come last: make test ARGS="-n0 tests/unit/log" runs in one process, as --pdb does.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses=8 --dist=worksteal
 
 # Spark needs Java 17 or later; the spark extra is installed where it is found.
 SPARK := $(shell scripts/has_java.sh && echo ,spark)
@@ -27,8 +30,10 @@ help:  ## Say what can be made
 demo: $(DEMO)  ## Replay real data through append, tiering, compaction, restore and Spark, and check it
 	@$(BIN)/stratalog demo $(ARGS)
 
-test: $(DEV)  ## Run all tests
-	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python -m pytest $(ARGS)
+install: $(DEV)  ## Install all that checks and tests need into .venv
+
+test: $(DEV)  ## Run all tests on all cores, or some: make test ARGS=tests/unit
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) $(ARGS)
 
 check: $(DEV)  ## Run all static checks, to the last one whichever fails
 	@failed=; \
@@ -49,10 +54,12 @@ bench: $(DEV)  ## Run the benchmarks, each beside its reference: make bench ARGS
 	@for benchmark in $$(grep -l '__main__' benchmarks/*.py); do \
 		echo "== $$benchmark"; PYTHONPATH=. $(BIN)/python $$benchmark $(ARGS); done
 
-simulate: $(DEV)  ## Run the simulations for longer, with new seeds
+# MinIO, a second S3 server that is not a mock, takes minutes to build: tests use it where it is, and this builds it.
+simulate: $(DEV)  ## Run the simulations and every sampled sweep whole, with new seeds, and S3 tests on MinIO
+	@if command -v go >/dev/null; then scripts/minio.sh build || echo "MinIO could not be built: its tests skip"; fi
 	@export HYPOTHESIS_PROFILE=simulate STRATALOG_SIMULATION_SEEDS=$${STRATALOG_SIMULATION_SEEDS:-500}; \
 	export STRATALOG_SIMULATION_FIRST_SEED=$${STRATALOG_SIMULATION_FIRST_SEED:-$$(date +%s)}; \
-	$(BIN)/python -m pytest --timeout=0 tests/simulation tests/property tests/model tests/crash \
+	$(PYTEST) --timeout=0 tests/simulation tests/property tests/model tests/crash tests/integration/tier \
 		tests/unit/log/recovery/test_bit_flips.py $(ARGS)
 
 torture: $(DEV)  ## Local logs under everything at once, for ten minutes, with a new seed

@@ -8,6 +8,6 @@ trap 'rm -rf "$fresh"' EXIT
 scripts/generate_stubs.sh "$fresh"
 if ! diff --recursive --brief --exclude='*.proto' --exclude=__init__.py --exclude=__pycache__ \
         "$fresh/stratalog/v1" proto/stratalog/v1; then
-    echo "The stubs are not what the .proto files give: run make proto, and commit." >&2
+    echo "The committed stubs differ from those of the .proto files: run make proto, and commit." >&2
     exit 1
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Creates .venv with the newest Python that will do; PYTHON=/path/to/python3 chooses another.
+# Creates .venv with the first suitable Python; PYTHON=/path/to/python3 chooses another.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,7 @@ for python in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14}; do
     python=""
 done
 if [ -z "$python" ]; then
-    echo "stratalog needs Python 3.11 or later: install it, or name it: make PYTHON=/path/to/python3 ..." >&2
+    echo "stratalog needs Python 3.11 or later: install it, or name one: make PYTHON=/path/to/python3 ..." >&2
     exit 1
 fi
 if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
@@ -20,6 +20,6 @@ if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
     exit 1
 fi
 echo "Creating .venv with $("$python" --version)"
-# Stamps of an environment that was deleted by hand must not outlive it.
+# Deletes the stamps of an environment that was deleted by hand.
 rm -f .venv/.installed-*
 "$python" -m venv .venv

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Succeeds where the Java that Spark would start is version 17 or later.
+# Succeeds if the Java that Spark would start is version 17 or later.
 set -euo pipefail
 
 java="${JAVA_HOME:+$JAVA_HOME/bin/}java"

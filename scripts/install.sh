@@ -4,11 +4,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 echo "Installing stratalog[$1] into .venv (the first time this takes a minute or two)"
-# pyspark comes as sources, and most of what packages hold is never imported: no time is spent on compressing the jars of
-# a wheel that is unpacked at once, nor on compiling modules before somebody needs them.
+# pyspark comes as sources, and most modules of the packages are never imported. So the jars of a wheel that is unpacked
+# at once are not compressed, and modules are not compiled before their first import.
 DIST_EXTRA_CONFIG="${DIST_EXTRA_CONFIG:-$PWD/scripts/wheels.cfg}" .venv/bin/python -m pip install \
     --quiet --disable-pip-version-check --no-compile --editable ".[$1]"
-# pip shows a build's warnings only where it fails, so the one that matters is said here.
+# pip shows the warnings of a build only if it fails, so the one that matters is printed here.
 .venv/bin/python - <<'PYTHON'
 from stratalog.record.native.kernels import NATIVE
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# MinIO for trying out and for tests: `scripts/minio.sh` builds it where needed and serves S3 on this machine until it is
-# interrupted; `scripts/minio.sh build` only builds. It lives in .cache/ and is no part of Stratalog: MinIO is AGPL.
+# MinIO for trials and tests. `scripts/minio.sh` builds it if needed and serves S3 on this machine until it is
+# interrupted; `scripts/minio.sh build` only builds. It is in .cache/ and not a part of Stratalog: MinIO is AGPL.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ data=$PWD/.cache/minio
 
 if [ ! -x "$binary" ]; then
     if ! command -v go >/dev/null; then
-        echo "minio.sh: there is no Go to build MinIO with: install it from https://go.dev/dl, or put a minio at $binary" >&2
+        echo "minio.sh: building MinIO needs Go: install it from https://go.dev/dl, or put a minio at $binary" >&2
         exit 1
     fi
     echo "building MinIO ($version) into .cache/bin: a few minutes the first time" >&2

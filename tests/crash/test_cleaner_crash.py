@@ -8,9 +8,8 @@ lost data.
 
 from __future__ import annotations
 
-import errno
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -20,34 +19,20 @@ from stratalog.cleaner.clean.cleaner import Cleaner
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.memory_filesystem import Kept, Survival
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from tests.support.cleaner.cleaning_history import CONFIG, CleaningHistory, limits
+from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, LogMachine
-from tests.support.logs.sampling import Sampling
-
-SURVIVALS = (
-    *(Survival(contents, names) for contents in (Kept.NONE, Kept.ALL) for names in (Kept.NONE, Kept.ALL)),
-    Survival(Kept.ALL, Kept.HALF),
-    Survival(Kept.HALF, Kept.ALL),
-    Survival(Kept.NOISE, Kept.ALL),
-)
-NOTHING_KEPT = Survival(Kept.NONE, Kept.NONE)
-ONLY_LOOKING = frozenset(
-    {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
-    | {"read_into", "open_read", "close", "free_bytes", "link_count", "real_path"}
-)
-ENTRY_COUNT = 5
 
 
 class CutOffClean:
     """A log that was cleaned once, written to again, and is about to be cleaned; always the same."""
 
-    def __init__(self, disk: FaultyFileSystem) -> None:
-        history = CleaningHistory(random.Random(11), disk)
-        self.disk = disk
-        self.history = history
+    def __init__(self) -> None:
+        self.disk = disk = FaultyFileSystem()
+        self.history = history = CleaningHistory(random.Random(11), disk)
         for _ in range(3):
             for _ in range(4):
                 history.write()
@@ -77,7 +62,6 @@ class CutOffClean:
         history.machine.clock.advance(60_000)
         self.stop_offset = history.stop_offsets()[-1]
         self.now_ms = history.machine.clock.now_ms()
-        self.first_operation = disk.operation_count + 1
 
     def run(self, on_step: Callable[[], None] = lambda: None) -> None:
         """The clean."""
@@ -97,17 +81,12 @@ class CutOffClean:
 
 
 class Witness:
-    """What a clean does when nothing happens: its operations, and the states of the log on the way."""
+    """The states of the log on the way of a clean to which nothing happens."""
 
     def __init__(self) -> None:
-        clean = CutOffClean(FaultyFileSystem())
-        clean.run()
-        self.first_operation = clean.first_operation
-        self.trace = list(clean.disk.trace)
-        # Again, because looking at the log is an operation, too.
-        clean = CutOffClean(FaultyFileSystem())
+        clean = CutOffClean()
         self.states: list[list[Record]] = [read_local(clean.history.log)]
-        self.entries = clean.history.log.producers()
+        self.producers = known_producers(clean.history.log)
 
         def note_state() -> None:
             records = read_local(clean.history.log)
@@ -118,13 +97,30 @@ class Witness:
         note_state()
         assert len(self.states) > 3
 
-    def deaths(self) -> Iterator[tuple[int, float]]:
-        for operation, name in enumerate(self.trace, start=1):
-            kind = name.split(" ")[0]
-            if operation >= self.first_operation and kind not in ONLY_LOOKING:
-                yield operation, 0.0
-                if kind == "append":
-                    yield operation, 0.5
+    def verify_found(self, clean: CutOffClean, disk: FaultyFileSystem) -> int:
+        """Open the disk, prove the log, open it again after a power loss, and clean it to the end. Returns
+        the number of its state."""
+        log = clean.found_on(disk)
+        records = clean.history.oracle.verify(log, self.states[0], is_finished=False)
+        assert records in self.states
+        assert not [
+            name for name in disk.list_directory(log.directory) if name.endswith((".cleaned", ".swap"))
+        ]
+        assert log.recovery_report.remains == ()
+        assert known_producers(log) == self.producers
+        again = clean.found_on(disk.reopened(NOTHING_KEPT))
+        assert read_local(again) == records
+        to_clean = clean.history.to_clean(clean.stop_offset)._replace(log=again)
+        history = clean.history
+        result = Cleaner(history.machine.clock, history.machine_ids).clean(to_clean, limits())
+        assert result.end_offset == clean.stop_offset
+        again.check()
+        assert [one.offset for one in read_local(again)] == [one.offset for one in self.states[-1]]
+        return self.states.index(records)
+
+
+def known_producers(log: UnifiedLog) -> list[tuple[int, int, int]]:
+    return [(entry.producer_id, entry.epoch, entry.last_sequence) for entry in log.producers()]
 
 
 @pytest.fixture(scope="module")
@@ -133,77 +129,36 @@ def witness() -> Witness:
 
 
 def test_dying_at_every_operation_of_a_clean_leaves_one_of_its_states(witness: Witness) -> None:
-    sampling = Sampling()
     met: set[int] = set()
-    for operation, part in sampling.some(witness.deaths(), 4):
-        disk = FaultyFileSystem()
-        clean = CutOffClean(disk)
-        disk.crash_at(operation, part=part)
-        with pytest.raises(SimulatedCrash):
-            clean.run()
+
+    def verify(death: Death[CutOffClean]) -> None:
+        clean = death.subject
         clean.note_broken_off()
-        verified: list[dict[str, bytes | None]] = []
-        of_each = (Survival(Kept.EACH, names, seed=operation) for names in (Kept.ALL, Kept.EACH))
-        for survival in (*SURVIVALS, *of_each):
-            found = disk.reopened(survival)
-            if (contents := found.inner.contents()) not in verified:
-                verified.append(contents)
-                met.add(verify_found(witness, clean, found))
-                verify_found(witness, clean, without_checkpoint(disk.reopened(survival)))
-        met.add(verify_found(witness, clean, disk.killed()))
+        for disk in death.disks():
+            without_checkpoint = disk.reopened(EVERYTHING_KEPT)
+            without_checkpoint.unlink(f"{DATA_DIR}/{RECOVERY_POINT_FILE}")
+            met.add(witness.verify_found(clean, disk))
+            witness.verify_found(clean, without_checkpoint)
+
+    CrashSweep(CutOffClean, CutOffClean.run, count=30).at_deaths(verify)
     assert len(met) > 2, "the machine never died in the midst of a clean"
 
 
-def without_checkpoint(disk: FaultyFileSystem) -> FaultyFileSystem:
-    """The same disk, on which nobody finds what was known to be durable."""
-    disk.unlink(f"{DATA_DIR}/{RECOVERY_POINT_FILE}")
-    return disk
+def test_a_disk_that_fails_once_leaves_one_of_the_states(witness: Witness) -> None:
+    outcomes: set[tuple[type, bool]] = set()
 
-
-def verify_found(witness: Witness, clean: CutOffClean, disk: FaultyFileSystem) -> int:
-    """Open what is left, prove it, open it again after a power loss, and clean it to the end. Returns which
-    state it is."""
-    log = clean.found_on(disk)
-    records = clean.history.oracle.verify(log, witness.states[0], is_finished=False)
-    assert records in witness.states
-    assert not [name for name in disk.list_directory(log.directory) if name.endswith((".cleaned", ".swap"))]
-    assert log.recovery_report.remains == ()
-    known = [(entry.producer_id, entry.epoch, entry.last_sequence) for entry in log.producers()]
-    assert known == [(entry.producer_id, entry.epoch, entry.last_sequence) for entry in witness.entries]
-    again = clean.found_on(disk.reopened(NOTHING_KEPT))
-    assert read_local(again) == records
-    to_clean = clean.history.to_clean(clean.stop_offset)._replace(log=again)
-    history = clean.history
-    result = Cleaner(history.machine.clock, history.machine_ids).clean(to_clean, limits())
-    assert result.end_offset == clean.stop_offset
-    again.check()
-    assert [one.offset for one in read_local(again)] == [one.offset for one in witness.states[-1]]
-    return witness.states.index(records)
-
-
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_a_disk_that_fails_once_leaves_one_of_the_states(witness: Witness, number: int) -> None:
-    sampling = Sampling()
-    outcomes: set[str] = set()
-    for operation in range(witness.first_operation, len(witness.trace) + 1):
-        kind = witness.trace[operation - 1].split(" ")[0]
-        if not sampling.one_in(12 if kind in ONLY_LOOKING else 4):
-            continue
-        disk = FaultyFileSystem()
-        clean = CutOffClean(disk)
-        disk.fail_at(operation, number=number, part=0.5)
-        outcome = "done"
-        try:
-            clean.run()
-        except (OSError, LogStoreError) as failure:
-            outcome = type(failure).__name__
+    def verify(failure: Failure[CutOffClean]) -> None:
+        clean = failure.subject
         clean.note_broken_off()
         log = clean.history.log
         if not log.is_offline:
             with suppress(LogStoreError):
                 assert read_local(log) in witness.states
                 clean.history.oracle.verify(log, witness.states[0], is_finished=False)
-        outcomes.add(f"{outcome} {log.is_offline}")
-        verify_found(witness, clean, disk.reopened(NOTHING_KEPT))
-        verify_found(witness, clean, disk.killed())
+        outcomes.add((type(failure.error), log.is_offline))
+        witness.verify_found(clean, clean.disk.reopened(NOTHING_KEPT))
+        witness.verify_found(clean, clean.disk.killed())
+
+    sweep = CrashSweep(CutOffClean, CutOffClean.run, count=30)
+    sweep.at_failures(verify, expected=(OSError, LogStoreError))
     assert len(outcomes) > 1

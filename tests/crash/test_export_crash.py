@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from uuid import UUID
 
 import pytest
@@ -15,18 +14,15 @@ from stratalog.record.batch import batches
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
-from stratalog.testing.memory_filesystem import Kept, Survival
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 
 NAME = TopicPartition("orders", 0)
 TOPIC_ID = UUID(int=5)
 CONFIG = LogConfig(segment_bytes=1024)
-SURVIVALS = [
-    Survival(contents, names) for contents in (Kept.NONE, Kept.ALL) for names in (Kept.NONE, Kept.ALL)
-]
 
 
 def batch(base_offset: int, count: int, leader_epoch: int = 3) -> bytes:
@@ -125,48 +121,46 @@ def test_a_failure_leaves_nothing() -> None:
     assert set(disk.inner.contents()) == {"/out"}
 
 
-@pytest.mark.parametrize("survival", SURVIVALS, ids=lambda survival: f"{survival[0].name}-{survival[1].name}")
-def test_a_crash_at_any_operation(survival: Survival) -> None:
-    disk = FaultyFileSystem()
-    export(disk, LOG)
-    expected = whole()
-    for number in range(1, disk.operation_count + 1):
-        dying = FaultyFileSystem()
-        dying.crash_at(number, part=0.5)
-        with contextlib.suppress(SimulatedCrash):
-            export(dying, LOG)
-        found = dying.reopened(survival).inner.contents()
-        published = {path: data for path, data in found.items() if path.startswith("/out/kafka/")}
-        assert (
-            not published
-            or published.items()
-            == {path: expected[path] for path in expected if path.startswith("/out/kafka/")}.items()
-        ), disk.trace[number - 1]
+class Export:
+    """An empty disk that gets the export."""
+
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+
+    def run(self) -> None:
+        export(self.disk, LOG)
+
+
+def published(disk: FaultyFileSystem) -> dict[str, bytes | None]:
+    return {path: data for path, data in disk.inner.contents().items() if path.startswith("/out/kafka/")}
+
+
+def test_a_crash_at_any_operation() -> None:
+    sweep = CrashSweep(Export, Export.run)
+    expected = published(sweep.whole.disk)
+
+    def verify(death: Death[Export]) -> None:
+        for disk in death.disks():
+            assert published(disk) in ({}, expected)
+
+    sweep.at_deaths(verify)
 
 
 def test_a_disk_that_fails_leaves_nothing_of_the_target() -> None:
-    disk = FaultyFileSystem()
-    export(disk, LOG)
-    for number in range(1, disk.operation_count + 1):
-        failing = FaultyFileSystem()
-        failing.fail_at(number)
-        operation = disk.trace[number - 1]
-        told: Exception | None = None
-        try:
-            export(failing, LOG)
-        except (LogStoreError, OSError) as failure:
-            told = failure
-        if told is None:
-            continue
+    sweep = CrashSweep(Export, Export.run)
+
+    def verify(failure: Failure[Export]) -> None:
+        if failure.error is None:
+            return
         # It says where the directory was to be, not where it was until then.
-        assert number <= 2 or (
-            isinstance(told, ExportTargetError)
-            and told.fields["path"] == "/out/kafka"
-            and "export again" in told.message
-        ), f"{operation}: {told!r}"
-        directories = {path for path in failing.inner.contents() if path.startswith("/out/kafka/")}
+        assert failure.operation <= 2 or (
+            isinstance(failure.error, ExportTargetError) and failure.error.fields["path"] == "/out/kafka"
+        )
         # Only the very last sync fails after the directory has got its name.
-        assert not directories or "sync_directory /out" in operation
+        is_published = "sync_directory /out" in sweep.trace[failure.operation - 1]
+        assert is_published or not published(failure.subject.disk)
+
+    sweep.at_failures(verify, expected=(LogStoreError, OSError))
 
 
 def test_the_log_of_these_tests_is_valid() -> None:

@@ -18,13 +18,12 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
-from stratalog.testing.memory_filesystem import MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.logs.crash_moments import SURVIVALS, deaths
+from tests.support.logs.crash_moments import SURVIVALS
+from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_machine import DATA_DIR, PARTITION, TOPIC_ID, LogMachine
-from tests.support.logs.sampling import Sampling
 
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, segment_bytes=1024)
 OTHER = TopicPartition("others", 0)
@@ -35,8 +34,8 @@ OLD, NEW = b"old" * 50, b"new" * 50
 class Work:
     """What is done, and what of it was acknowledged."""
 
-    def __init__(self, disk: FullFileSystem, *, names_are_full: bool) -> None:
-        self.disk = disk
+    def __init__(self, *, names_are_full: bool) -> None:
+        self.disk = FullFileSystem()
         self._names_are_full = names_are_full
         self.topic_id: UUID | None = TOPIC_ID
         """Of the topic that has the name, as the catalog says; None while it is about to be another one."""
@@ -84,9 +83,9 @@ class Work:
         log.increment_log_start_offset(offset)
         self.start_offset = offset
 
-    def verify(self, survival: Survival) -> None:
+    def verify(self, disk: FaultyFileSystem) -> None:
         """On the disk that another process finds, with room again."""
-        disk = self.disk.reopened(survival)
+        assert isinstance(disk, FullFileSystem)
         disk.fill(None)
         manager = LogMachine(disk, ids=SequentialIds(1000)).open()
         topic_id = self.topic_id or NEW_ID
@@ -104,25 +103,15 @@ class Work:
 
 @pytest.mark.parametrize("names_are_full", [False, True])
 def test_whenever_the_machine_dies_no_topic_is_taken_for_the_other(names_are_full: bool) -> None:
-    disk = FullFileSystem()
-    work = Work(disk, names_are_full=names_are_full)
-    work.run()
-    unlinked = [operation for operation in disk.trace if operation.startswith("unlink")]
+    sweep = CrashSweep(lambda: Work(names_are_full=names_are_full), Work.run, count=120)
+    unlinked = [operation for operation in sweep.trace if operation.startswith("unlink")]
     for suffix in (".log", ".timeindex", "leader-epoch-checkpoint"):
         assert any(operation.endswith(suffix) for operation in unlinked) == names_are_full, suffix
     for survival in SURVIVALS:
-        work.verify(survival)
-    moments = [*deaths(disk.trace)]
-    assert len(moments) > 150
-    for operation, part in Sampling().some(moments, 3):
-        disk = FullFileSystem(MemoryFileSystem())
-        disk.crash_at(operation, part=part)
-        work = Work(disk, names_are_full=names_are_full)
-        try:
-            work.run()
-        except SimulatedCrash:
-            pass
-        else:
-            raise AssertionError("it died")
-        for survival in SURVIVALS:
-            work.verify(survival)
+        sweep.whole.verify(sweep.whole.disk.reopened(survival))
+
+    def verify(death: Death[Work]) -> None:
+        for disk in death.disks():
+            death.subject.verify(disk)
+
+    sweep.at_deaths(verify)

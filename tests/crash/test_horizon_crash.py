@@ -3,7 +3,6 @@ drops what was due: the next process drops it in time, be the note there or not.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -16,12 +15,12 @@ from stratalog.log.checkpoint import OffsetCheckpoint
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
+from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR
-from tests.support.logs.sampling import Sampling
 
 RETENTION_MS = 60_000
 NOTES = (f" {DATA_DIR}", "-checkpoint", "-checkpoint.tmp")
@@ -32,9 +31,10 @@ CONFIG = replace(COMPACTED, delete_retention_ms=RETENTION_MS, min_cleanable_dirt
 class CutOff:
     """A log with a tombstone. Used by one thread."""
 
-    def __init__(self, disk: FaultyFileSystem, former: str) -> None:
+    def __init__(self, former: str) -> None:
         """`former`: what the clean before has noted, the one that dies has to write down anew."""
-        self.machine = CleanerMachine(disk)
+        self.disk = FaultyFileSystem()
+        self.machine = CleanerMachine(self.disk)
         log = self.machine.open(0, CONFIG)
         if former == "never":
             self.machine.fill(log, 3)
@@ -46,7 +46,6 @@ class CutOff:
         if former == "a time":
             assert self.run()
             self.machine.clock.advance(RETENTION_MS)
-        self.first_operation = disk.operation_count + 1
 
     def run(self) -> bool:
         return worker_of(self.machine).clean_filthiest()
@@ -65,24 +64,16 @@ def noted(disk: FaultyFileSystem) -> str:
 
 @pytest.mark.parametrize("former", ["nothing", "never", "a time"])
 def test_what_was_due_goes_in_time_wherever_the_machine_dies(former: str) -> None:
-    whole = FaultyFileSystem()
-    cut_off = CutOff(whole, former)
-    assert cut_off.run()
-    sampling, met = Sampling(), set[str]()
-    for operation in range(cut_off.first_operation, whole.operation_count + 1):
-        is_note = whole.trace[operation - 1].endswith(NOTES)
-        if not is_note and not sampling.one_in(6):
-            continue
-        disk = FaultyFileSystem()
-        cut_off = CutOff(disk, former)
-        disk.crash_at(operation)
-        with suppress(SimulatedCrash):
-            cut_off.run()
-        for survival in ALL_SURVIVALS:
-            found = disk.reopened(survival)
-            met.add(noted(found))
-            left = CleanerMachine(found)
+    met: set[str] = set()
+
+    def verify(death: Death[CutOff]) -> None:
+        for disk in death.disks():
+            met.add(noted(disk))
+            left = CleanerMachine(disk)
             require_settled(left, left.open(0, CONFIG))
+
+    sweep = CrashSweep(lambda: CutOff(former), CutOff.run, count=10)
+    sweep.at_deaths(verify, always=lambda name: name.endswith(NOTES))
     assert met == {former, "never" if former == "a time" else "a time"}
 
 

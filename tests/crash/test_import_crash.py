@@ -28,13 +28,16 @@ from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.store_identity import StoreIdentity
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Fault, FaultsAt
+from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
+from tests.support.logs.sampling import Sampling
 from tests.support.places import GOLDEN
 from tests.support.tiered.tiered_logs import TieredLogs
 
@@ -42,16 +45,7 @@ DATA = GOLDEN / "data"
 OTHER = TopicPartition("other", 0)
 TOPICS = {"g1-recompressed", "g1-txn"}
 RECOMPRESSED, TXN = TopicPartition("g1-recompressed", 0), TopicPartition("g1-txn", 0)
-SURVIVALS = (
-    Survival(Kept.NONE, Kept.NONE),
-    Survival(Kept.NONE, Kept.ALL),
-    Survival(Kept.NOISE, Kept.HALF),
-    Survival(Kept.ALL, Kept.ALL),
-)
-ONLY_LOOKING = frozenset(
-    {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
-    | {"open_read", "close", "free_bytes", "try_lock", "try_lock_shared", "link_count", "real_path"}
-)
+SURVIVALS = (NOTHING_KEPT, Survival(Kept.NONE, Kept.ALL), Survival(Kept.NOISE, Kept.HALF), EVERYTHING_KEPT)
 
 
 class Machine:
@@ -160,7 +154,7 @@ def used_machine() -> Machine:
     logs.create_topic(OTHER.topic, 1)
     logs.append(logs.logs[OTHER], [Record(0, 0, None, b"v")])
     logs.logs[OTHER].flush()
-    machine.disk = machine.disk.reopened(Survival(Kept.NONE, Kept.NONE))
+    machine.disk = machine.disk.reopened(NOTHING_KEPT)
     return machine
 
 
@@ -224,39 +218,20 @@ def test_what_an_import_has_brought_survives_that_the_power_goes(*, shares_files
     copied = [what for what in machine.disk.trace if what.startswith("copy_file ") and ".log " in what]
     assert len(copied) == (2 if shares_files else len(BROKER_LOGS))
     assert len(BROKER_LOGS) > 4
-    machine.disk = machine.disk.reopened(Survival(Kept.NONE, Kept.NONE))
+    machine.disk = machine.disk.reopened(NOTHING_KEPT)
     assert machine.topics == TOPICS
     assert machine.serve() == EXPECTED
 
 
-def changes(*, shares_files: bool = True) -> list[tuple[int, str]]:
-    machine = Machine(shares_files=shares_files)
-    machine.run()
-    return [
-        (number, what)
-        for number, what in enumerate(machine.disk.trace, 1)
-        if what.partition(" ")[0] not in ONLY_LOOKING
-    ]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("shares_files", [True, False], ids=["linked", "copied"])
 @pytest.mark.parametrize("survival", SURVIVALS, ids=lambda survival: f"{survival[0].name}-{survival[1].name}")
 def test_a_crash_at_any_operation_on_the_disk(survival: Survival, *, shares_files: bool) -> None:
-    operations = changes(shares_files=shares_files)
-    assert len(operations) > 100
-    for number, what in operations:
-        for part in (0.0, 0.5) if what.startswith("append") else (0.0,):
-            machine = Machine(shares_files=shares_files)
-            machine.disk.crash_at(number, part=part)
-            with contextlib.suppress(SimulatedCrash):
-                machine.run()
-            assert machine.disk.operation_count == number, "the same operations in every run"
-            machine.disk = machine.disk.reopened(survival)
-            try:
-                require_whole_or_not_at_all(machine)
-            except Exception as failure:
-                raise AssertionError(f"died at {number}, {what}, part {part}, {survival}") from failure
+    def verify(death: Death[Machine]) -> None:
+        machine = death.subject
+        machine.disk = machine.disk.reopened(survival)
+        require_whole_or_not_at_all(machine)
+
+    CrashSweep(lambda: Machine(shares_files=shares_files), Machine.run, count=20).at_deaths(verify)
 
 
 def test_a_crash_before_or_after_any_request_to_the_store() -> None:
@@ -265,15 +240,17 @@ def test_a_crash_before_or_after_any_request_to_the_store() -> None:
     machine.run(store=FaultyObjectStore(machine.store, random.Random(0), trace=trace))
     count = len(trace.entries)
     assert count > 10
-    for number in range(count):
-        for fault in (Fault.STOPS_BEFORE, Fault.STOPS_AFTER):
-            machine = used_machine()
-            store = FaultyObjectStore(machine.store, random.Random(0), FaultsAt({number: fault}))
-            # A listing that nobody reads to its end has no end to stop after.
-            with contextlib.suppress(ActorStopped):
-                machine.run(store=store)
-            machine.disk = machine.disk.reopened(Survival(Kept.NONE, Kept.NONE))
-            require_whole_or_not_at_all(machine)
+    moments = [
+        (number, fault) for number in range(count) for fault in (Fault.STOPS_BEFORE, Fault.STOPS_AFTER)
+    ]
+    for number, fault in Sampling().at_most(moments, 30):
+        machine = used_machine()
+        store = FaultyObjectStore(machine.store, random.Random(0), FaultsAt({number: fault}))
+        # A listing that nobody reads to its end has no end to stop after.
+        with contextlib.suppress(ActorStopped):
+            machine.run(store=store)
+        machine.disk = machine.disk.reopened(NOTHING_KEPT)
+        require_whole_or_not_at_all(machine)
 
 
 def test_repetitions_that_die_as_well_until_one_ends() -> None:
@@ -285,13 +262,13 @@ def test_repetitions_that_die_as_well_until_one_ends() -> None:
         with contextlib.suppress(ActorStopped):
             report = machine.run(store=store)
         if report is None:
-            machine.disk = machine.disk.reopened(Survival(Kept.NONE, Kept.NONE))
+            machine.disk = machine.disk.reopened(NOTHING_KEPT)
             known.append(machine.topics & TOPICS)
         number += 1
     sizes = [len(names) for names in known]
     assert sizes == sorted(sizes)
     assert 1 in sizes, "one was cut off between the topics"
-    machine.disk = machine.disk.reopened(Survival(Kept.NONE, Kept.NONE))
+    machine.disk = machine.disk.reopened(NOTHING_KEPT)
     require_whole_or_not_at_all(machine)
 
 
@@ -311,17 +288,11 @@ def test_a_store_that_fails_at_any_write(fault: Fault) -> None:
 
 
 def test_a_disk_that_fails_at_any_operation_leaves_a_topic_whole_or_out() -> None:
-    for number, what in changes():
-        machine = Machine()
-        machine.disk.fail_at(number)
-        try:
-            machine.run()
-        except LogStoreError as failure:
-            told = str(failure)
-            # Nobody is to look for a fault in the broker's files.
-            assert "of the broker cannot be opened" not in told, f"failed at {number}, {what}: {told}"
+    def verify(failure: Failure[Machine]) -> None:
+        # Nobody is to look for a fault in the broker's files.
+        assert "of the broker cannot be opened" not in str(failure.error)
+        machine = failure.subject
         machine.disk = machine.disk.killed()
-        try:
-            require_whole_or_not_at_all(machine)
-        except Exception as failure:
-            raise AssertionError(f"failed at {number}, {what}") from failure
+        require_whole_or_not_at_all(machine)
+
+    CrashSweep(Machine, Machine.run, count=40).at_failures(verify)

@@ -1,51 +1,29 @@
 """A machine that dies at every single operation on its disk, and the log that it finds afterwards.
 
-Each work load runs once to count its operations; then it runs again and again, dying at the first, the
-second, and so on, half-way through where the operation is an append. From each of these moments every mixture
-of surviving contents and names is built, opened as a new process would, and compared with what had been
-acknowledged.
-
-The work loads that differ by their configuration only die at some of the operations, and of the mixtures
-between everything and nothing some are built, unless it is a long run: see `Sampling`.
+Every disk that it may find is opened as a new process would, and compared with what had been acknowledged.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
-from stratalog.base.errors import DataDirectoryError, LogStoreError
+from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import Durability
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE, OffsetCheckpoint
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.data_directory import CLEAN_SHUTDOWN_FILE
 from stratalog.record.header import HEADER_SIZE
 from stratalog.segment.file_names import LOG_SUFFIX
-from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_ledger import LogLedger, read_local
 from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, PARTITION, PARTITION_DIR, LogMachine
-from tests.support.logs.sampling import Sampling
-
-# Where names are lost, files are lost, and their contents hardly matter: not every mixture is worth a run.
-SURVIVALS = (
-    *(
-        Survival(contents, names)
-        for contents in (Kept.NONE, Kept.ALL)
-        for names in (Kept.NONE, Kept.HALF, Kept.ALL)
-    ),
-    *(Survival(contents, Kept.ALL) for contents in (Kept.HALF, Kept.ZEROS, Kept.NOISE)),
-)
-EVERYTHING_KEPT = Survival(Kept.ALL, Kept.ALL)
-NOTHING_KEPT = Survival(Kept.NONE, Kept.NONE)
-
-ONLY_LOOKING = frozenset(
-    {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
-    | {"read_into", "open_read", "close", "free_bytes", "link_count", "real_path"}
-)
 
 TIERED = LogConfig(segment_bytes=1024, index_interval_bytes=100, min_durability=Durability.DISK)
 PLAIN = LogConfig(
@@ -181,17 +159,25 @@ def transactional_work(machine: LogMachine, ledger: LogLedger) -> None:
     ledger.append(log, [ledger.batch(3)])
 
 
+class Cut(NamedTuple):
+    """A work load with all that it needs; `sample_count` of its moments are in a sample."""
+
+    work: Work
+    config: LogConfig
+    sample_count: int
+
+
 WORKS = pytest.mark.parametrize(
-    ("work", "config", "one_in"),
+    "cut",
     [
-        (tiered_work, TIERED, 1),
-        (plain_work, PLAIN, 1),
-        (truncating_work, PLAIN, 1),
-        (truncating_work, TIERED, 3),
-        (transactional_work, TRANSACTIONAL, 1),
-        (tiered_work, FLUSHING_TIERED, 3),
-        (plain_work, FLUSHING, 3),
-        (truncating_work, FLUSHING, 3),
+        Cut(tiered_work, TIERED, 60),
+        Cut(plain_work, PLAIN, 60),
+        Cut(truncating_work, PLAIN, 60),
+        Cut(truncating_work, TIERED, 20),
+        Cut(transactional_work, TRANSACTIONAL, 60),
+        Cut(tiered_work, FLUSHING_TIERED, 20),
+        Cut(plain_work, FLUSHING, 20),
+        Cut(truncating_work, FLUSHING, 20),
     ],
     ids=[
         "tiered",
@@ -206,103 +192,74 @@ WORKS = pytest.mark.parametrize(
 )
 
 
-def new_machine(disk: FaultyFileSystem, config: LogConfig) -> LogMachine:
-    return LogMachine(disk, config, producer_id_expiration_ms=NEVER_MS)
+class Worker:
+    """A machine, and the ledger of the log on it."""
 
+    def __init__(self, cut: Cut) -> None:
+        self.disk = FaultyFileSystem()
+        self.machine = new_machine(self.disk, cut.config)
+        self.ledger = LogLedger()
+        self._cut = cut
 
-def count_operations(work: Work, config: LogConfig) -> list[str]:
-    disk = FaultyFileSystem()
-    machine = new_machine(disk, config)
-    ledger = LogLedger()
-    work(machine, ledger)
-    assert machine.manager is not None
-    trace = list(disk.trace)
-    ledger.verify(machine.manager.log(PARTITION), after_crash=False)
-    assert not machine.scheduler.failures
-    return trace
+    def run(self) -> None:
+        self._cut.work(self.machine, self.ledger)
 
+    @classmethod
+    def sweep(cls, cut: Cut) -> CrashSweep[Worker]:
+        sweep = CrashSweep(lambda: cls(cut), cls.run, count=cut.sample_count)
+        machine = sweep.whole.machine
+        assert machine.manager is not None
+        sweep.whole.ledger.verify(machine.manager.log(PARTITION), after_crash=False)
+        assert not machine.scheduler.failures
+        return sweep
 
-def deaths(trace: list[str]) -> Iterator[tuple[int, float]]:
-    """Every moment to die at that differs from the others.
-
-    Behind an operation is the same moment as before the next one, and an operation that only looks leaves the
-    disk as the next one finds it, when more has been acknowledged.
-    """
-    for operation, name in enumerate(trace, start=1):
-        kind = name.split(" ")[0]
-        if kind not in ONLY_LOOKING:
-            yield operation, 0.0
-        if kind == "append":
-            yield operation, 0.5
-            yield operation, 1.0
-
-
-@WORKS
-def test_dying_at_every_operation_loses_nothing_that_was_flushed(
-    work: Work, config: LogConfig, one_in: int
-) -> None:
-    trace = count_operations(work, config)
-    assert len(trace) > 100
-    sampling = Sampling()
-    for operation, part in sampling.some(deaths(trace), one_in):
-        disk = FaultyFileSystem()
-        disk.crash_at(operation, part=part)
-        ledger = LogLedger()
-        with pytest.raises(SimulatedCrash):
-            work(new_machine(disk, config), ledger)
-        verified: list[dict[str, bytes | None]] = []
-        of_each = (Survival(Kept.EACH, names, seed=operation) for names in (Kept.ALL, Kept.EACH))
-        for survival in (*SURVIVALS, *of_each):
-            if survival not in (NOTHING_KEPT, EVERYTHING_KEPT) and not sampling.one_in(2):
-                continue
-            found = disk.reopened(survival)
-            # Many mixtures are the same disk, as soon as little was unsynced.
-            if (contents := found.inner.contents()) not in verified:
-                verified.append(contents)
-                verify_found(found, config, ledger, goes_on=survival == NOTHING_KEPT)
-        # The process alone dies, and the machine later: what the next process found is on the disk by then.
-        verify_found(disk.killed(), config, ledger, goes_on=True)
-
-
-def verify_found(disk: FaultyFileSystem, config: LogConfig, ledger: LogLedger, *, goes_on: bool) -> None:
-    """Open what is left, twice: what is served once must be there again if the machine dies at once.
-
-    `goes_on`: and append to it, too.
-    """
-    found = ledger.copy()
-    log = new_machine(disk, config).start()
-    assert log.high_watermark == log.log_end_offset
-    found.verify(log, after_crash=True)
-    again = disk.reopened(NOTHING_KEPT)
-    log = new_machine(again, config).start()
-    assert read_local(log) == list(found.acknowledged.values())
-    if goes_on:
+    def verify_found(self, disk: FaultyFileSystem) -> None:
+        """Open what is left, twice, because what was served once must be there again if the machine dies at
+        once; then append to it."""
+        config = self._cut.config
+        found = self.ledger.copy()
+        log = new_machine(disk, config).start()
+        assert log.high_watermark == log.log_end_offset
+        found.verify(log, after_crash=True)
+        again = disk.reopened(NOTHING_KEPT)
+        log = new_machine(again, config).start()
+        assert read_local(log) == list(found.acknowledged.values())
         found.append(log, [found.batch(3)])
         found.flush(log)
         found.verify(new_machine(again.reopened(NOTHING_KEPT), config).start(), after_crash=True)
 
 
+def new_machine(disk: FaultyFileSystem, config: LogConfig) -> LogMachine:
+    return LogMachine(disk, config, producer_id_expiration_ms=NEVER_MS)
+
+
 @WORKS
-def test_a_log_that_is_refused_is_left_as_it_was_at_every_operation(
-    work: Work, config: LogConfig, one_in: int
-) -> None:
+def test_dying_at_every_operation_loses_nothing_that_was_flushed(cut: Cut) -> None:
+    def verify(death: Death[Worker]) -> None:
+        for disk in death.disks():
+            death.subject.verify_found(disk)
+
+    Worker.sweep(cut).at_deaths(verify)
+
+
+@WORKS
+def test_a_log_that_is_refused_is_left_as_it_was_at_every_operation(cut: Cut) -> None:
     """What a human decides on is what was found, whatever the former process was in the midst of."""
-    trace = count_operations(work, config)
     refused_count = 0
-    for operation, part in Sampling().some(deaths(trace), one_in):
-        disk = FaultyFileSystem()
-        disk.crash_at(operation, part=part)
-        with pytest.raises(SimulatedCrash):
-            work(new_machine(disk, config), LogLedger())
-        found = disk.killed()
-        if not damage_below_recovery_point(found.inner):
-            continue
-        before = log_files(found.inner)
-        with pytest.raises(DataDirectoryError, match="had been fsynced"):
-            new_machine(found, config).start()
-        assert log_files(found.inner) == before, f"dead at {operation}: {trace[operation - 1]}"
+
+    def verify(death: Death[Worker]) -> None:
+        nonlocal refused_count
+        disk = death.subject.disk.killed()
+        if not damage_below_recovery_point(disk.inner):
+            return
+        before = log_files(disk.inner)
+        with pytest.raises(DataDirectoryError):
+            new_machine(disk, cut.config).start()
+        assert log_files(disk.inner) == before
         refused_count += 1
-    assert refused_count > (10 if one_in == 1 else 0)
+
+    Worker.sweep(cut._replace(sample_count=60)).at_deaths(verify)
+    assert refused_count > 0
 
 
 def damage_below_recovery_point(disk: MemoryFileSystem) -> bool:
@@ -336,26 +293,16 @@ def log_files(disk: MemoryFileSystem) -> dict[str, bytes | None]:
 
 
 @WORKS
-def test_a_disk_that_fails_once_leaves_no_half_truths(work: Work, config: LogConfig, one_in: int) -> None:
-    """Every operation in turn fails, once. Steps may fail; what is acknowledged is there, what was refused is
-    not."""
-    sampling = Sampling()
-    for operation, name in enumerate(count_operations(work, config), start=1):
-        # Most operations only look, at what others have looked at.
-        if not sampling.one_in(3 * one_in if name.split(" ")[0] in ONLY_LOOKING else one_in):
-            continue
-        disk = FaultyFileSystem()
-        # Nothing goes on after the last of these: it takes the whole directory away.
-        disk.fail_at(operation, number=(errno.ENOSPC, errno.EPERM, errno.EIO)[operation % 3], part=0.5)
-        machine = new_machine(disk, config)
-        ledger = LogLedger()
-        try:
-            work(machine, ledger)
-        except LogStoreError:
-            pass
-        for log in machine.manager.logs() if machine.manager is not None else ():
+def test_a_disk_that_fails_once_leaves_no_half_truths(cut: Cut) -> None:
+    """Steps may fail; what is acknowledged is there, what was refused is not."""
+
+    def verify(failure: Failure[Worker]) -> None:
+        worker, ledger = failure.subject, failure.subject.ledger
+        for log in worker.machine.manager.logs() if worker.machine.manager is not None else ():
             if not log.is_offline and not log.is_closed:
                 ledger.append(log, [ledger.batch(2)])
                 ledger.verify(log, after_crash=False)
         for survival in (NOTHING_KEPT, EVERYTHING_KEPT):
-            verify_found(disk.reopened(survival), config, ledger, goes_on=False)
+            worker.verify_found(worker.disk.reopened(survival))
+
+    Worker.sweep(cut).at_failures(verify)

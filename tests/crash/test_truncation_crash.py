@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -17,11 +17,11 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem, Survival
+from tests.support.logs.crash_sweep import CrashSweep, Death
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import PARTITION, PARTITION_DIR, LogMachine
-from tests.support.logs.sampling import Sampling
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100, remote_storage_enable=False)
 
@@ -78,24 +78,17 @@ def offsets(log: UnifiedLog) -> list[int]:
 
 @pytest.mark.parametrize("steps", HISTORIES)
 def test_a_death_in_a_truncation_loses_nothing_below_it_and_refuses_no_start(steps: list[Step]) -> None:
-    whole = Follower(steps)
-    before, former_end_offset = offsets(whole.log), whole.log.log_end_offset
-    first = whole.disk.operation_count
-    whole.truncate(whole.target)
-    last = whole.disk.operation_count
-    kept = [offset for offset in before if offset < whole.target]
-    assert offsets(whole.log) == kept
+    former = Follower(steps)
+    before, former_end_offset = offsets(former.log), former.log.log_end_offset
+    sweep = CrashSweep(lambda: Follower(steps), lambda follower: follower.truncate(follower.target), count=8)
+    target = sweep.whole.target
+    kept = [offset for offset in before if offset < target]
+    assert offsets(sweep.whole.log) == kept
     # Each batch is of one record, so nothing lies over the cut: what comes next must not be numbered below.
-    assert whole.log.log_end_offset == whole.target
-    sampling = Sampling()
-    for operation in range(first + 1, last + 1):
-        dying = Follower(steps)
-        assert offsets(dying.log) == before
-        dying.disk.crash_at(operation)
-        with pytest.raises(SimulatedCrash):
-            dying.truncate(dying.target)
-        survivals = sampling.some(ALL_SURVIVALS, 4)
-        for disk in (dying.disk.killed(), *map(dying.disk.reopened, survivals)):
+    assert sweep.whole.log.log_end_offset == target
+
+    def verify(death: Death[Follower]) -> None:
+        for disk in death.disks():
             log = LogMachine(disk, CONFIG).start()
             log.check()
             assert offsets(log)[: len(kept)] == kept
@@ -103,6 +96,8 @@ def test_a_death_in_a_truncation_loses_nothing_below_it_and_refuses_no_start(ste
             assert log.log_end_offset <= former_end_offset
             log.append_as_leader(encode_batch([Record(0, 1, b"k", b"v")]), 2)
             log.check()
+
+    sweep.at_deaths(verify)
 
 
 @pytest.mark.parametrize("survival", ALL_SURVIVALS)
@@ -135,43 +130,42 @@ def append_one(log: UnifiedLog, offset: int, text: bytes) -> None:
     log.append_as_follower(encode_batch([record], base_offset=offset, leader_epoch=1))
 
 
-@pytest.mark.parametrize("is_cut_fully", [False, True])
-def test_a_death_in_a_cut_brings_no_deleted_record_back(is_cut_fully: bool) -> None:
-    """The log starts inside the batch that goes, or above where it begins anew."""
+class Deleting:
+    """A log whose records below 5, inside its last batch, are deleted."""
 
-    def deleting() -> tuple[FaultyFileSystem, LogMachine]:
-        disk = FaultyFileSystem()
-        machine = LogMachine(disk, CONFIG)
-        log = machine.start()
+    def __init__(self) -> None:
+        self.disk = FaultyFileSystem()
+        self.machine = LogMachine(self.disk, CONFIG)
+        log = self.machine.start()
         for base_offset in (0, 1):
-            records = [Record(0, machine.clock.now_ms(), b"k", b"v")] * (1 + 11 * base_offset)
+            records = [Record(0, self.machine.clock.now_ms(), b"k", b"v")] * (1 + 11 * base_offset)
             log.append_as_follower(encode_batch(records, base_offset=base_offset, leader_epoch=1))
         log.flush()
         log.increment_log_start_offset(5)
-        machine.checkpoint()
-        return disk, machine
+        self.machine.checkpoint()
 
-    def cut(machine: LogMachine) -> None:
-        assert machine.manager is not None
-        if is_cut_fully:
-            machine.manager.truncate_fully_and_start_at(PARTITION, 3)
-        else:
-            machine.manager.truncate_to(PARTITION, 7)
+    def cut(self) -> None:
+        assert self.machine.manager is not None
+        self.machine.manager.truncate_to(PARTITION, 7)
 
-    disk, machine = deleting()
-    first = disk.operation_count
-    cut(machine)
-    machine.stop()
-    end_offset = LogMachine(disk, CONFIG).start().log_end_offset
-    assert end_offset == (3 if is_cut_fully else 1)
-    for operation in range(first + 1, disk.operation_count + 1):
-        disk, machine = deleting()
-        disk.crash_at(operation)
-        try:
-            cut(machine)
-        except SimulatedCrash:
-            pass
-        for found in (disk.killed(), *map(disk.reopened, ALL_SURVIVALS)):
-            log = LogMachine(found, CONFIG).start()
+    def cut_fully(self) -> None:
+        assert self.machine.manager is not None
+        self.machine.manager.truncate_fully_and_start_at(PARTITION, 3)
+
+
+@pytest.mark.parametrize(("cut", "end_offset"), [(Deleting.cut, 1), (Deleting.cut_fully, 3)])
+def test_a_death_in_a_cut_brings_no_deleted_record_back(
+    cut: Callable[[Deleting], None], end_offset: int
+) -> None:
+    """The log starts inside the batch that goes, or above where it begins anew."""
+    sweep = CrashSweep(Deleting, cut)
+    sweep.whole.machine.stop()
+    assert LogMachine(sweep.whole.disk, CONFIG).start().log_end_offset == end_offset
+
+    def verify(death: Death[Deleting]) -> None:
+        for disk in death.disks():
+            log = LogMachine(disk, CONFIG).start()
             log.check()
-            assert all(offset >= 5 for offset in offsets(log)), operation
+            assert all(offset >= 5 for offset in offsets(log))
+
+    sweep.at_deaths(verify)

@@ -7,8 +7,6 @@ retention has taken its segment.
 
 from __future__ import annotations
 
-import errno
-
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
@@ -17,12 +15,11 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem, SimulatedCrash
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.full_filesystem import FullFileSystem
-from tests.support.logs.crash_moments import deaths
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, LogMachine
-from tests.support.logs.sampling import Sampling
 
 FAR = 2**31
 CONFIG = LogConfig(remote_storage_enable=False, retention_ms=-1, index_interval_bytes=0)
@@ -74,54 +71,41 @@ def in_transactions(log: UnifiedLog) -> list[tuple[int, int | None]]:
     return [(entry.producer_id, entry.current_txn_first_offset) for entry in log.producers()]
 
 
+def begun() -> Follower:
+    follower = Follower()
+    follower.begin()
+    return follower
+
+
 def test_a_death_at_any_moment_loses_nothing_that_was_flushed() -> None:
-    whole = Follower()
-    whole.begin()
-    first = whole.disk.operation_count + 1
-    whole.go_on_and_drop()
-    last = whole.disk.operation_count
-    whole.log.check()
-    assert offsets(whole.log) == whole.acknowledged
-    every = {*range(11), 2000, *whole.acknowledged}
-    assert len(whole.log.segments()) > 2
-    sampling = Sampling()
-    for operation, part in sampling.some(deaths(whole.disk.trace[:last], first), 3):
-        dying = Follower()
-        dying.begin()
-        dying.disk.crash_at(operation, part=part)
-        with pytest.raises(SimulatedCrash):
-            dying.go_on_and_drop()
-        survivals = sampling.some(ALL_SURVIVALS, 4)
-        for disk in (dying.disk.killed(), *map(dying.disk.reopened, survivals)):
+    sweep = CrashSweep(begun, Follower.go_on_and_drop)
+    sweep.whole.log.check()
+    assert offsets(sweep.whole.log) == sweep.whole.acknowledged
+    assert len(sweep.whole.log.segments()) > 2
+    every = {*range(11), 2000, *sweep.whole.acknowledged}
+
+    def verify(death: Death[Follower]) -> None:
+        for disk in death.disks():
             log = Follower(disk).log
             log.check()
             found = offsets(log)
-            assert set(dying.acknowledged) <= set(found) <= every, (operation, part)
-            assert in_transactions(log) == [(7, 10)], (operation, part)
+            assert set(death.subject.acknowledged) <= set(found) <= every
+            assert in_transactions(log) == [(7, 10)]
             assert log.last_stable_offset == max(10, log.log_start_offset)
             log.append_as_follower(batch(20 * FAR))
             log.append_as_leader(batch(0), 2)
             log.check()
             assert offsets(log) == [*found, 20 * FAR, 20 * FAR + 1]
 
+    sweep.at_deaths(verify)
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_an_error_at_any_moment_leaves_a_log_that_goes_on_or_is_offline(number: int) -> None:
-    whole = Follower()
-    whole.begin()
-    first = whole.disk.operation_count + 1
-    whole.go_on()
-    every = set(whole.acknowledged)
-    sampling = Sampling()
-    moments = (operation for operation, part in deaths(whole.disk.trace, first) if part == 0)
-    for operation in sampling.some(moments, 3):
-        failing = Follower()
-        failing.begin()
-        failing.disk.fail_at(operation, number=number)
-        try:
-            failing.go_on()
-        except DataDirectoryError:
-            pass
+
+def test_an_error_at_any_moment_leaves_a_log_that_goes_on_or_is_offline() -> None:
+    sweep = CrashSweep(begun, Follower.go_on)
+    every = set(sweep.whole.acknowledged)
+
+    def verify(failure: Failure[Follower]) -> None:
+        failing = failure.subject
         if not failing.log.is_offline:
             failing.log.check()
             failing.log.append_as_leader(batch(0), 2)
@@ -133,6 +117,8 @@ def test_an_error_at_any_moment_leaves_a_log_that_goes_on_or_is_offline(number: 
         # And what went on from where it could.
         assert len(found - every) <= 1
         assert in_transactions(log) == [(7, 10)]
+
+    sweep.at_failures(verify, expected=(DataDirectoryError,))
 
 
 def test_a_full_disk_refuses_the_hole_and_nothing_has_changed() -> None:

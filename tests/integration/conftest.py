@@ -1,4 +1,4 @@
-"""S3 servers and Kafka's jars for integration tests: had once a session, and only if a test asks for them."""
+"""S3 servers and Kafka's jars for integration tests: each worker has one of each that its tests ask for."""
 
 from __future__ import annotations
 

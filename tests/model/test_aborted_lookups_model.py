@@ -37,12 +37,14 @@ from stratalog.segment.file_names import (
 from stratalog.segment.indexes.offset_index import MAX_RELATIVE_OFFSET
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.testing.manual_scheduler import ManualScheduler
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.memory_filesystem import MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.stepped_throttler import SteppedThrottler
+from tests.support.logs.crash_moments import ANY_SURVIVAL
 from tests.support.logs.log_consumer import read_as_consumer
 from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, PARTITION, TOPIC_ID
 from tests.support.logs.moving_machine import DATA_DIRS, OTHER_DIR, moving_machine
+from tests.support.logs.sampling import examples_of
 
 PRODUCERS = st.integers(1, 3)
 FRACTIONS = st.floats(0, 1)
@@ -76,11 +78,6 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
         for producer_id, committed, plain_count in transactions:
             self.run_transaction(producer_id, committed=committed)
             self.append_plain([producer_id], plain_count)
-
-    @property
-    def disk(self) -> MemoryFileSystem:
-        assert isinstance(self.machine.disk, MemoryFileSystem)
-        return self.machine.disk
 
     def records(self, keys: list[int]) -> list[Record]:
         records: list[Record] = []
@@ -209,29 +206,19 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
     def unlink(self, directory: str, base_offset: int, suffixes: Collection[str]) -> None:
         for suffix in suffixes:
             path = segment_path(directory, base_offset, suffix)
-            if self.disk.exists(path):
-                self.disk.unlink(path)
+            if self.machine.memory.exists(path):
+                self.machine.memory.unlink(path)
 
     @rule()
     def kill(self) -> None:
         self.machine.kill()
         self.log = self.machine.start()
 
-    @rule(
-        flushes=st.sampled_from([True, True, False]),
-        survival=st.builds(
-            Survival,
-            st.sampled_from(Kept),
-            st.sampled_from([Kept.NONE, Kept.HALF, Kept.ALL, Kept.EACH]),
-            st.integers(0, 2**32),
-        ),
-    )
+    @rule(flushes=st.sampled_from([True, True, False]), survival=ANY_SURVIVAL)
     def crash(self, flushes: bool, survival: Survival) -> None:
         if flushes:
             self.log.flush()
-        disk = self.disk.after_crash(survival)
-        self.machine.kill()
-        self.machine.disk = disk
+        self.machine.crash(survival)
         self.log = self.machine.start()
 
     @rule(loses_transaction_indexes=st.booleans(), was_closed=st.booleans())
@@ -243,14 +230,14 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
         else:
             self.machine.kill()
         if loses_transaction_indexes:
-            for path in self.disk.contents():
+            for path in self.machine.memory.contents():
                 if path.startswith(directory + "/") and path.endswith(TRANSACTION_INDEX_SUFFIX):
-                    self.disk.unlink(path)
+                    self.machine.memory.unlink(path)
         self.open_as_brokers()
 
     def open_as_brokers(self) -> None:
         manager = LogManager.open(
-            self.disk,
+            self.machine.memory,
             self.machine.clock,
             ManualScheduler(self.machine.clock),
             self.ids,
@@ -287,9 +274,9 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
         self.machine.stop()
         for suffix in (LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX):
             paths = [segment_path(directory, base_offset, suffix) for base_offset in bases]
-            data = [self.disk.read_file(path) for path in paths if self.disk.exists(path)]
+            data = [self.machine.memory.read_file(path) for path in paths if self.machine.memory.exists(path)]
             if data:
-                file = self.disk.open_append(paths[0])
+                file = self.machine.memory.open_append(paths[0])
                 file.truncate(0)
                 file.append(data)
                 file.close()
@@ -326,7 +313,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
         directory, segments = self.log.directory, self.log.local_segments
         entries: list[AbortedTransaction] = []
         for segment in segments.sealed:
-            entries += TransactionIndex.load(self.disk, directory, segment.base_offset)
+            entries += TransactionIndex.load(self.machine.memory, directory, segment.base_offset)
         return entries + list(segments.active.indexes().transaction_index)
 
     def verify_readers(self, entries: list[AbortedTransaction]) -> None:
@@ -366,6 +353,6 @@ def unthrottled(size_bytes: int) -> None:
     assert size_bytes > 0
 
 
-AbortedLookupsMachine.TestCase.settings = settings(stateful_step_count=20)
+AbortedLookupsMachine.TestCase.settings = settings(stateful_step_count=20, max_examples=examples_of(2))
 # With thousands of examples this takes longer than a test should.
 TestAbortedLookups = pytest.mark.timeout(1800)(AbortedLookupsMachine.TestCase)

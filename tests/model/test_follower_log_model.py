@@ -3,7 +3,7 @@ holes between them. Any mixture with cuts, rolls, deletions, restarts and crashe
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -18,7 +18,8 @@ from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.memory_filesystem import Survival
+from tests.support.logs.crash_moments import ANY_SURVIVAL
 from tests.support.logs.log_consumer import decode_with_markers
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import PARTITION, LogMachine
@@ -62,13 +63,9 @@ class Batch(NamedTuple):
 class FollowerLogMachine(RuleBasedStateMachine):
     """`batches` is the list: everything that was acknowledged and not cut, in order, dropped or not."""
 
-    hole_unit: ClassVar[int] = 1
-
     @initialize(config=CONFIGS)
     def begin(self, config: LogConfig) -> None:
-        self.disk = MemoryFileSystem()
-        self.config = config
-        self.machine = LogMachine(self.disk, config)
+        self.machine = LogMachine(config=config)
         self.log: UnifiedLog = self.machine.start()
         # The empty log is kept as a fact; without a record in it, a crash may take the fact away.
         self.log.flush()
@@ -95,7 +92,7 @@ class FollowerLogMachine(RuleBasedStateMachine):
         offset = self.end_offset
         for count, hole, step in sizes:
             self.epoch += step
-            batches.append(self.batch(offset + hole * self.hole_unit, count))
+            batches.append(self.batch(offset + hole, count))
             offset = batches[-1].last_offset + 1
         request = b"".join(batch.data for batch in batches)
         info = self.log.append_as_follower(request)
@@ -213,17 +210,9 @@ class FollowerLogMachine(RuleBasedStateMachine):
         assert self.log.log_end_offset == self.end_offset
         self.durable_end_offset = self.end_offset
 
-    @rule(
-        survival=st.builds(
-            Survival,
-            st.sampled_from(Kept),
-            st.sampled_from([Kept.NONE, Kept.HALF, Kept.ALL, Kept.EACH]),
-            st.integers(0, 2**32),
-        )
-    )
+    @rule(survival=ANY_SURVIVAL)
     def crash(self, survival: Survival) -> None:
-        self.disk = self.disk.after_crash(survival)
-        self.machine = LogMachine(self.disk, self.config)
+        self.machine.crash(survival)
         self.start_after_crash()
 
     @rule()

@@ -14,12 +14,13 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.record.record import Record
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.memory_filesystem import MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.stepped_throttler import SteppedThrottler
+from tests.support.logs.crash_moments import ANY_SURVIVAL
 from tests.support.logs.log_consumer import decode_with_markers
 from tests.support.logs.log_ledger import LogLedger, read_local
-from tests.support.logs.log_machine import DATA_DIR, PARTITION, LogMachine
+from tests.support.logs.log_machine import DATA_DIR, PARTITION
 from tests.support.logs.moving_machine import OTHER_DIR, moving_machine
 
 COUNTS = st.integers(1, 6)
@@ -47,19 +48,13 @@ class UnifiedLogMachine(RuleBasedStateMachine):
 
     @initialize(config=CONFIGS, start_offset=st.sampled_from([0, 5, 2**40]))
     def begin(self, config: LogConfig, start_offset: int) -> None:
-        self.disk = MemoryFileSystem()
-        self.config = config
-        self.ids = SequentialIds()
-        self.machine = self.new_machine()
+        self.machine = moving_machine(MemoryFileSystem(), config, SequentialIds())
         self.ledger = LogLedger()
         self.log: UnifiedLog = self.machine.start(start_offset=start_offset)
         # The empty log is kept as a fact; without a record in it, a crash may take the fact away.
         self.log.flush()
         self.ledger.durable_end_offset = self.ledger.local_start_offset = start_offset
         self.ledger.log_start_offset = self.log.log_start_offset
-
-    def new_machine(self) -> LogMachine:
-        return moving_machine(self.disk, self.config, self.ids)
 
     @property
     def records(self) -> list[Record]:
@@ -142,7 +137,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         """What the server's task does."""
         assert self.machine.manager is not None
         self.machine.manager.tasks.flush_old()
-        if self.config.flush_ms == 0:
+        if self.machine.config.flush_ms == 0:
             assert self.log.recovery_point == self.log.log_end_offset
         self.ledger.durable_end_offset = max(self.ledger.durable_end_offset, self.log.recovery_point)
 
@@ -200,7 +195,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
             data = self.log.read_segment(source, source.first_position, source.size_bytes)
             copied = [record for record in decode_with_markers(data) if record.offset >= source.base_offset]
             assert copied == [r for r in self.records if source.base_offset <= r.offset < source.end_offset]
-        if self.config.remote_storage_enable and candidates:
+        if self.machine.config.remote_storage_enable and candidates:
             self.log.update_tiered_end_offset(offset)
             self.log.delete_local_segments(ignore_retention=True)
             assert self.log.local_log_start_offset >= offset
@@ -242,16 +237,9 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         self.ledger.durable_end_offset = end_offset
         self._tell_what_the_store_knows(tiered_end_offset)
 
-    @rule(
-        survival=st.builds(
-            Survival,
-            st.sampled_from(Kept),
-            st.sampled_from([Kept.NONE, Kept.HALF, Kept.ALL, Kept.EACH]),
-            st.integers(0, 2**32),
-        )
-    )
+    @rule(survival=ANY_SURVIVAL)
     def crash(self, survival: Survival) -> None:
-        self.disk = self.disk.after_crash(survival)
+        self.machine.crash(survival)
         self._start_after_crash()
 
     @rule()
@@ -261,7 +249,6 @@ class UnifiedLogMachine(RuleBasedStateMachine):
 
     def _start_after_crash(self) -> None:
         tiered_end_offset = self.log.tiered_end_offset
-        self.machine = self.new_machine()
         self.log = self.machine.start()
         self._tell_what_the_store_knows(tiered_end_offset)
         self.ledger.verify(self.log, after_crash=True)
@@ -269,7 +256,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
     def _tell_what_the_store_knows(self, tiered_end_offset: int) -> None:
         """Uploads never run ahead of fsync, so no crash takes back what was tiered; nor what was deleted."""
         self.log.update_tiered_end_offset(tiered_end_offset)
-        if self.config.remote_storage_enable:
+        if self.machine.config.remote_storage_enable:
             self.log.increment_log_start_offset(self.ledger.log_start_offset)
 
     @rule(position=FRACTIONS)
@@ -278,7 +265,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         tiered_end_offset = self.log.tiered_end_offset
         live = {info.base_offset for info in self.log.segments() if not info.is_active}
         self.machine.stop()
-        for path, data in self.disk.contents().items():
+        for path, data in self.machine.memory.contents().items():
             if (
                 data
                 and path.endswith((".index", ".timeindex"))
@@ -286,7 +273,7 @@ class UnifiedLogMachine(RuleBasedStateMachine):
             ):
                 changed = bytearray(data)
                 changed[round(position * (len(data) - 1))] ^= 0x55
-                file = self.disk.open_append(path)
+                file = self.machine.memory.open_append(path)
                 file.truncate(0)
                 file.append([changed])
                 file.close()
@@ -301,14 +288,16 @@ class UnifiedLogMachine(RuleBasedStateMachine):
         self.ledger.verify_producers(self.log)
         assert self.machine.manager is not None
         self.machine.manager.check()
-        assert self.log.log_end_offset - self.log.recovery_point < self.config.flush_messages
+        assert self.log.log_end_offset - self.log.recovery_point < self.machine.config.flush_messages
         self.check_reserved_space()
 
     def check_reserved_space(self) -> None:
         """Only the active segment has any, and only where the topic asks for it."""
         for info in self.log.segments():
-            spare_bytes = self.disk.spare_bytes(f"{self.log.directory}/{info.base_offset:020d}.log")
-            limit_bytes = self.config.segment_bytes if info.is_active and self.config.preallocate else 0
+            spare_bytes = self.machine.memory.spare_bytes(f"{self.log.directory}/{info.base_offset:020d}.log")
+            limit_bytes = (
+                self.machine.config.segment_bytes if info.is_active and self.machine.config.preallocate else 0
+            )
             assert spare_bytes <= limit_bytes
 
 

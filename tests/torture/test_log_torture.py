@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.torture.log_torture import THREAD_COUNT, LogTorture
 
-DURATION_S = float(os.environ.get("STRATALOG_TORTURE_S", "10"))
+DURATION_S = float(os.environ.get("STRATALOG_TORTURE_S", "5"))
 SEED = int(os.environ.get("STRATALOG_TORTURE_SEED", "1"))
 
 
@@ -23,5 +23,4 @@ def test_every_reader_ends_with_the_last_value_of_each_key(
         report = LogTorture(threads, str(tmp_path), SEED).run(DURATION_S)
     with capsys.disabled():
         sys.stdout.write(f"\nseed {SEED}, {DURATION_S:g} s: {report}\n")
-    # Whether a clean meets a move or a pause is left to chance.
-    assert min(report._replace(aborted_cleans=1)) > 0, "a run in which something never happened shows little"
+    assert report.has_everything, "a run in which something never happened shows little"

@@ -6,6 +6,7 @@ directory that is kept: the second run asks nobody. `KafkaMissingError` tells wh
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -21,7 +22,8 @@ _ARTIFACTS: Final = (
     # So that a broker says on its standard error what is wrong.
     ("org.slf4j", "slf4j-simple", "1.7.36"),
 )
-_FETCH_TIMEOUT_S: Final = 240.0
+# If the fetch hangs, the next worker tries it again: twice this is less than the time of a test.
+_FETCH_TIMEOUT_S: Final = 140.0
 _RUN_TIMEOUT_S: Final = 120.0
 
 
@@ -38,14 +40,17 @@ class KafkaDistribution:
 
     @staticmethod
     def fetched(cache: Path) -> KafkaDistribution:
-        """The jars that are in `cache`; fetched where they are not. Raises KafkaMissingError."""
+        """The jars in `cache`; one process at a time fetches them if they are not there. Raises
+        KafkaMissingError."""
         for program in ("java", "mvn"):
             if shutil.which(program) is None:
                 raise KafkaMissingError(f"there is no `{program}` on this machine")
         jars = cache / f"kafka-{KAFKA_VERSION}"
-        if not jars.exists():
-            cache.mkdir(parents=True, exist_ok=True)
-            _fetch(jars)
+        cache.mkdir(parents=True, exist_ok=True)
+        with open(cache / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not jars.exists():
+                _fetch(jars)
         return KafkaDistribution(jars)
 
     @property
@@ -78,7 +83,7 @@ class KafkaDistribution:
 
 
 def _fetch(jars: Path) -> None:
-    """Into a directory beside it first: one that is there is whole."""
+    """Fetch the jars into a directory beside it, then rename that: a directory that is there is whole."""
     with tempfile.TemporaryDirectory(dir=jars.parent) as scratch:
         dependencies = "".join(
             f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
@@ -105,12 +110,7 @@ def _fetch(jars: Path) -> None:
             raise KafkaMissingError("fetching Kafka by Maven took too long") from None
         if ended.returncode != 0:
             raise KafkaMissingError(f"fetching Kafka by Maven failed: {_first_error(ended.stdout)}")
-        try:
-            os.rename(f"{scratch}/jars", jars)
-        except OSError:
-            # Another run was first, and has the same.
-            if not jars.exists():
-                raise
+        os.rename(f"{scratch}/jars", jars)
 
 
 def _first_error(output: str) -> str:

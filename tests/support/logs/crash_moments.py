@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hypothesis import strategies as st
+
 from stratalog.testing.memory_filesystem import Kept, Survival
 
 EVERYTHING_KEPT = Survival(Kept.ALL, Kept.ALL)
@@ -19,9 +21,18 @@ SURVIVALS = (
 """Where names are lost, files are lost, and their contents hardly matter: not every mixture is worth a
 run."""
 
+ANY_SURVIVAL = st.builds(
+    Survival,
+    st.sampled_from(Kept),
+    st.sampled_from([Kept.NONE, Kept.HALF, Kept.ALL, Kept.EACH]),
+    st.integers(0, 2**32),
+)
+"""For state machines."""
+
 ONLY_LOOKING = frozenset(
     {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
     | {"read_into", "open_read", "close", "free_bytes", "link_count", "real_path"}
+    | {"try_lock", "try_lock_shared"}
 )
 """Operations that leave the disk as it was."""
 

@@ -13,7 +13,7 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
-from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.memory_filesystem import MemoryFileSystem, Survival
 from stratalog.testing.sequential_ids import SequentialIds
 
 PARTITION = TopicPartition("orders", 0)
@@ -94,10 +94,20 @@ class LogMachine:
         assert self.manager is not None
         self.manager.checkpoint()
 
+    @property
+    def memory(self) -> MemoryFileSystem:
+        """The disk, of a machine that has it in memory."""
+        assert isinstance(self.disk, MemoryFileSystem)
+        return self.disk
+
+    def crash(self, survival: Survival) -> None:
+        """End the process, and lose the power: the disk keeps as much as `survival` says."""
+        self.kill()
+        self.disk = self.memory.after_crash(survival)
+
     def kill(self) -> None:
         """End the process without a word: the disk is as it is, and what was scheduled never runs."""
-        assert isinstance(self.disk, MemoryFileSystem)
-        self.disk.release_locks()
+        self.memory.release_locks()
         self.scheduler.close()
         self.scheduler = ManualScheduler(self.clock, collect_failures=True)
         self.manager = None

@@ -1,4 +1,4 @@
-"""How much of an exhaustive test is played: all by `make simulate`, by `make test` a part, always the same.
+"""How much of an exhaustive test runs: all of it by `make simulate`, the same part each time by `make test`.
 
 `STRATALOG_SIMULATION_FIRST_SEED` chooses another part; each run shows the seed in its first lines.
 """
@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
+
+from hypothesis import settings
 
 Item = TypeVar("Item")
 
 IS_WHOLE = os.environ.get("HYPOTHESIS_PROFILE") == "simulate"
 SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", "0"))
+
+
+def examples_of(one_in: int) -> int:
+    """How many examples a heavy test of Hypothesis tries: of those of the profile one in so many."""
+    count = settings().max_examples
+    return count if IS_WHOLE else max(1, count // one_in)
 
 
 class Sampling:
@@ -29,3 +37,10 @@ class Sampling:
     def some(self, items: Iterable[Item], count: int) -> Iterator[Item]:
         """About one in `count` of them, in order."""
         return (item for item in items if self.one_in(count))
+
+    def at_most(self, items: Sequence[Item], count: int) -> list[Item]:
+        """So many of them, in order, however many there are: the time of the test stays as it is when they
+        become more."""
+        if IS_WHOLE or len(items) <= count:
+            return list(items)
+        return [items[at] for at in sorted(self._random.sample(range(len(items)), count))]

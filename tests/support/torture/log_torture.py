@@ -69,6 +69,7 @@ _SLOW_READERS_OF = ("state", "packed")
 _WHOLE = ("state",)
 _IDLE_NOW_AND_THEN = "brief"
 _PHASE_S = 1.0
+_PATIENCE_S = 120.0
 
 
 class TortureReport(NamedTuple):
@@ -88,6 +89,11 @@ class TortureReport(NamedTuple):
     segments_deleted: int
     moves_done: int
     moves_ended: int
+
+    @property
+    def has_everything(self) -> bool:
+        """All of it has happened; whether a clean meets a move or a pause is left to chance."""
+        return min(self._replace(aborted_cleans=1)) > 0
 
 
 @dataclass(slots=True)
@@ -119,7 +125,8 @@ class LogTorture:
         self._guard = threading.Lock()
 
     def run(self, duration_s: float) -> TortureReport:
-        """Raises AssertionError, or the first error that a thread met."""
+        """Run for this time at least, and on a slow machine until everything has happened, or no longer than
+        `_PATIENCE_S`. Raises AssertionError, or the first error that a thread met."""
         try:
             return self._run(duration_s)
         except BaseException as failure:
@@ -154,7 +161,13 @@ class LogTorture:
             for number in range(_PRODUCER_COUNT)
         ]
         cleaner.start()
-        self._live(manager, producers, duration_s)
+        deadline_s = self._clock.monotonic_s() + max(duration_s, _PATIENCE_S)
+
+        def is_enough() -> bool:
+            report = self._report(producers, cleaner.stats())
+            return report.has_everything or self._clock.monotonic_s() > deadline_s
+
+        self._live(manager, producers, duration_s, is_enough)
         while cleaner.clean_filthiest():
             pass
         stats = cleaner.stats()
@@ -168,7 +181,13 @@ class LogTorture:
         self._reopen()
         return self._report(producers, stats)
 
-    def _live(self, manager: LogManager, producers: Sequence[TortureProducer], duration_s: float) -> None:
+    def _live(
+        self,
+        manager: LogManager,
+        producers: Sequence[TortureProducer],
+        duration_s: float,
+        is_enough: Callable[[], bool],
+    ) -> None:
         """Everything at once, until time is up or a thread fails, whose error is raised."""
         writing = [self._thread(self._until_stopped(self._writing(producer))) for producer in producers]
         followed = [log for log in manager.logs() if log.topic_partition.topic in _SLOW_READERS_OF]
@@ -179,6 +198,8 @@ class LogTorture:
             *(self._thread(self._follower(log)) for log in followed),
         ]
         self._stop.wait(duration_s)
+        while not is_enough() and not self._stop.wait(_PHASE_S):
+            pass
         self._stop.set()
         wait(writing)
         self._are_producers_done.set()

@@ -1,0 +1,82 @@
+"""Plain English where a pattern can tell, and no pinned prose in tests. The numbers may only shrink.
+
+A number that is too high by now is lowered by the change that notices it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.style.sources import PRODUCTION, Rule, Source, complaints_about
+
+HARD_WORDS = re.compile(
+    r"\b(?:(?:is|are|was|were|be) told|who(?:m)?ever|(?:some|any|every|no)body)\b", re.IGNORECASE
+)
+HARD_OPENINGS = re.compile(r"(?:What|Who|Whose|Whom|Of|See|Nobody|Somebody|As)\b")
+
+
+def words_are_plain(source: Source) -> Iterator[str]:
+    """The noun instead of "whoever", "somebody", "is told"."""
+    for number, line in enumerate(source.text.splitlines(), 1):
+        for found in HARD_WORDS.finditer(line):
+            yield f"{number}: {found[0]}"
+
+
+def docstrings_begin_with_a_subject_or_a_verb(source: Source) -> Iterator[str]:
+    """The first line of a docstring says what the thing does or is."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = (ast.get_docstring(node) or "").split("\n")[0]
+            if HARD_OPENINGS.match(first):
+                yield f"{getattr(node, 'lineno', 1)}: {first}"
+
+
+def prose_is_not_pinned(source: Source) -> Iterator[str]:
+    """A test pins an error's class, code and fields: `match=` pins its prose."""
+    if "match=" not in source.text:
+        return
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="raises" | "warns"), keywords=keywords):
+                if "match" in {keyword.arg for keyword in keywords}:
+                    yield f"{node.lineno}: match="
+            case _:
+                pass
+
+
+# A rule, the files that it looks at, and how many violations are left.
+BUDGETS: list[tuple[Rule, tuple[str, ...], tuple[str, ...], int]] = [
+    (words_are_plain, PRODUCTION, (".py", ".pyx", ".pxi", ".c", ".h", ".proto", ".md"), 570),
+    (words_are_plain, ("docs", "scripts"), (".md", ".sh", ".py"), 80),
+    (docstrings_begin_with_a_subject_or_a_verb, PRODUCTION, (".py",), 442),
+    (prose_is_not_pinned, ("tests",), (".py",), 373),
+]
+
+
+@pytest.mark.parametrize(("rule", "folders", "suffixes", "budget"), BUDGETS)
+def test_violations_become_fewer(
+    rule: Rule, folders: tuple[str, ...], suffixes: tuple[str, ...], budget: int
+) -> None:
+    complaints = complaints_about(rule, folders, *suffixes)
+
+    assert len(complaints) <= budget, "\n".join(complaints)
+
+
+PLANTED: list[tuple[Rule, str, int]] = [
+    (words_are_plain, "# Nobody is told, but somebody knows.", 3),
+    (words_are_plain, "# The caller of the bodyguard.", 0),
+    (docstrings_begin_with_a_subject_or_a_verb, "def f():\n    '''What a log holds.'''", 1),
+    (docstrings_begin_with_a_subject_or_a_verb, "class Log:\n    '''Of a log, its end.'''", 1),
+    (docstrings_begin_with_a_subject_or_a_verb, "'''Offsets of a log. What follows is fine.'''", 0),
+    (prose_is_not_pinned, "with pytest.raises(ValueError, match='no'): ...", 1),
+    (prose_is_not_pinned, "with pytest.raises(ValueError): ...", 0),
+]
+
+
+@pytest.mark.parametrize(("rule", "text", "expected"), PLANTED)
+def test_planted_violation_is_counted(rule: Rule, text: str, expected: int) -> None:
+    assert len(list(rule(Source("x.py", text)))) == expected
