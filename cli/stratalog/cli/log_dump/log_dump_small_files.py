@@ -74,9 +74,6 @@ def _is_of_server(filesystem: FileSystem, log: LogFile) -> bool:
 
 
 def _seal(_log: LogFile, data: bytes) -> list[_Fields]:
-    if not data.strip(b"\0"):
-        # A power loss may leave no more than the size of a seal that was not synced.
-        return []
     seal = SegmentSeal.from_bytes(data)
     return [
         {
@@ -91,10 +88,7 @@ def _seal(_log: LogFile, data: bytes) -> list[_Fields]:
 
 def _differences(filesystem: FileSystem, log: LogFile) -> Iterator[str]:
     """The files beside a seal that are not the sealed ones. Raises OSError."""
-    data = filesystem.read_file(log.path)
-    if not data.strip(b"\0"):
-        return
-    seal = SegmentSeal.from_bytes(data)
+    seal = SegmentSeal.from_bytes(filesystem.read_file(log.path))
     try:
         log_size_bytes = filesystem.file_size(log.beside(LOG_SUFFIX))
     except FileNotFoundError as failure:
