@@ -6,7 +6,7 @@ No server may run on the data directory: its lock is taken. In this order:
    nothing changed: a data directory that was made for it goes again.
 2. Stage the logs and open them, see `import_staging`. Then open the store, which is made where it is missing.
 3. Claim the shards concerned, with epochs above all that the broker gave. As with the start of a server, a
-   former owner is fenced from here on, and that others were it is noted, see `outdated_config`.
+   former owner is fenced from here on.
 4. Place the logs, marked with the epoch.
 5. Move log starts in the shards to where the logs begin: a partition that a shard does not know begins at
    0.
@@ -56,13 +56,12 @@ from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.catalog_state import CatalogState
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness, catalog_as_witness
-from stratalog.remote.metadata.ownership.ownership import claim_shard, is_last_owner
+from stratalog.remote.metadata.ownership.ownership import claim_shard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import IDENTITY_KEY, StoreLayout, shard_of
-from stratalog.remote.tier.outdated_config import mark_config_outdated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,21 +286,15 @@ class TopicImporter:
             self._create(catalog, topic, plan.config)
 
     def _claim(self, metadata: MetadataLog, shard: int, *, at_least: int) -> int:
-        """The epoch. Whether others have owned the shard since is noted before nobody can tell any more."""
-        path, state = self._settings.data_dir, metadata.state()
-        note = partial(mark_config_outdated, self._filesystem, path)
-        if not is_last_owner(self._filesystem, state, (path,), shard=shard):
-            note()
+        """Claim a shard for the data directory; returns the epoch."""
         return claim_shard(
             self._filesystem,
             self._ids,
             metadata,
-            (path,),
+            (self._settings.data_dir,),
             shard=shard,
             owner=self._settings.owner,
             at_least=at_least,
-            behind=state.epoch,
-            before_other=note,
         ).epoch
 
     def _create(self, catalog: Catalog, topic: SourceTopic, config: Mapping[str, str]) -> None:

@@ -33,7 +33,6 @@ from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.configuration.config_manager import ConfigManager
-from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings, listen_address
 from stratalog.server.interpreter_lock import share_interpreter_lock
 from stratalog.server.memory_tuning import keep_freed_memory
@@ -111,12 +110,6 @@ class Server:
         nothing is left running then.
         """
         loop = asyncio.get_running_loop()
-        runtime = RuntimeConfig.open(
-            self._filesystem,
-            self.settings.all_log_dirs,
-            self.settings.config,
-            self.settings.max_request_bytes,
-        )
         self._grpc = grpc.aio.server(
             options=_server_options(self.settings), maximum_concurrent_rpcs=self.settings.max_call_count
         )
@@ -127,7 +120,7 @@ class Server:
         except InvalidConfigError:
             await self._grpc.stop(None)
             raise
-        self._pools = WorkerPools(self.settings, runtime.current.number("num.recovery.threads.per.data.dir"))
+        self._pools = WorkerPools(self.settings)
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
         self._metrics.schedulers = (self._scheduler, self._long_scheduler)
@@ -135,22 +128,22 @@ class Server:
         self._closing = Closing(loop)
         self._health = health.aio.HealthServicer()
         try:
-            engine = await self._open_engine(loop, runtime)
+            engine = await self._open_engine(loop)
         except BaseException:
             await self._grpc.stop(None)
             await asyncio.to_thread(self._close_threads)
             raise
         self._engine = engine
         self._metrics.cleaning, self._metrics.tiers = engine.cleaning, engine.tiers
-        self._metrics.registry, self._metrics.runtime = engine.registry, engine.runtime
+        self._metrics.registry = engine.registry
         self._register(engine)
-        start_background_tasks(self._scheduler, engine, self.settings, runtime.current)
+        start_background_tasks(self._scheduler, engine, self.settings)
         engine.cleaning.workers.start()
         await self._pools.task(engine.directories.resume_moves)
         await self._grpc.start()
         await self._report(is_serving=True)
 
-    async def _open_engine(self, loop: asyncio.AbstractEventLoop, runtime: RuntimeConfig) -> StorageEngine:
+    async def _open_engine(self, loop: asyncio.AbstractEventLoop) -> StorageEngine:
         builder = StorageEngineBuilder(
             self._filesystem,
             self._store,
@@ -160,7 +153,6 @@ class Server:
             self._ids,
             self._closing.stop,
             self.settings,
-            runtime,
         )
         hosts = PartitionHost(loop, self._pools.append)
         return await self._pools.task(
@@ -222,7 +214,7 @@ class Server:
             engine.topics,
             engine.tiers,
             engine.status,
-            ConfigManager(engine.registry, engine.topics, engine.runtime),
+            ConfigManager(engine.shards, engine.registry, engine.topics, engine.runtime),
             engine.directories,
             engine.cleaning.workers,
             self._pools,
@@ -310,7 +302,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
 
 
 def _close_engine(engine: StorageEngine) -> None:
-    count = engine.runtime.current.number("num.recovery.threads.per.data.dir")
+    count = engine.runtime.current.recovery_thread_count
     with closing_threads(count * len(engine.logs.data_dirs)) as executor:
         engine.close(executor)
 

@@ -8,14 +8,11 @@ from collections.abc import Callable
 
 from stratalog.base.errors import FencedError, StoppingError
 from stratalog.base.scheduler import Scheduler
-from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.storage_engine import StorageEngine
 
 
-def start_background_tasks(
-    scheduler: Scheduler, engine: StorageEngine, settings: ServerSettings, config: BrokerConfig
-) -> None:
+def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings: ServerSettings) -> None:
     """Schedule everything; closing the scheduler ends it. Each task first waits for one of its periods, those
     that work on local logs for `log.initial.task.delay.ms`.
     """
@@ -32,28 +29,15 @@ def start_background_tasks(
         tasks.append(("compaction", lambda: _compact(engine), settings.compaction_ms))
     for name, task, period_ms in tasks:
         scheduler.every(name, _unless_fenced(engine, task), period_ms, delay_ms=period_ms)
-    local_tasks: list[tuple[str, Callable[[], None], str]] = [
-        ("local-retention", tiers.local_retention_pass, "log.retention.check.interval.ms"),
-        ("flush", engine.logs.tasks.flush_old, "log.flush.scheduler.interval.ms"),
-        (
-            "recovery-point-checkpoint",
-            engine.logs.tasks.checkpoint_recovery_points,
-            "log.flush.offset.checkpoint.interval.ms",
-        ),
-        (
-            "log-start-checkpoint",
-            engine.logs.tasks.checkpoint_starts,
-            "log.flush.start.offset.checkpoint.interval.ms",
-        ),
-        (
-            "configuration-checkpoint",
-            engine.runtime.write_rest,
-            "log.flush.start.offset.checkpoint.interval.ms",
-        ),
+    config, local = engine.runtime.current, engine.logs.tasks
+    local_tasks: list[tuple[str, Callable[[], None], int]] = [
+        ("local-retention", tiers.local_retention_pass, config.retention_check_ms),
+        ("flush", local.flush_old, config.flush_check_ms),
+        ("recovery-point-checkpoint", local.checkpoint_recovery_points, config.recovery_point_checkpoint_ms),
+        ("log-start-checkpoint", local.checkpoint_starts, config.log_start_checkpoint_ms),
     ]
-    delay_ms = config.number("log.initial.task.delay.ms")
-    for name, task, key in local_tasks:
-        scheduler.every(name, _unless_fenced(engine, task), config.number(key), delay_ms=delay_ms)
+    for name, task, period_ms in local_tasks:
+        scheduler.every(name, _unless_fenced(engine, task), period_ms, delay_ms=config.initial_task_delay_ms)
 
 
 def _compact(engine: StorageEngine) -> None:

@@ -18,7 +18,6 @@ from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.record.native.cleaned_batches import NO_HORIZON
-from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.thread_scheduler import ThreadScheduler
 from stratalog.server.topics.local_cleaning import LocalCleaning
@@ -36,7 +35,6 @@ class ServerMetrics(Collector):
         self.cleaning: LocalCleaning | None = None
         self.tiers: TierManager | None = None
         self.registry: PartitionRegistry | None = None
-        self.runtime: RuntimeConfig | None = None
         self.schedulers: tuple[ThreadScheduler, ...] = ()
 
     def collect(self) -> Iterator[Metric]:
@@ -52,12 +50,6 @@ class ServerMetrics(Collector):
                 "server_offline_partition_count",
                 "Partitions that are not served, since a start, or their disk, has failed.",
                 sum(len(topic.unserved_partitions) for topic in self.registry.topics()),
-            )
-        if self.runtime is not None:
-            yield _gauge(
-                "server_held_config_key_count",
-                "Keys that are held because nobody knows what was altered at run time.",
-                len(self.runtime.held),
             )
         if self.logs is not None:
             yield from _of_directories(self.logs)

@@ -5,12 +5,10 @@ Opening, in this order, because each step protects the next:
 1. Lock the data directory. Nobody else writes the local logs from here on.
 2. Read the store's identity, and create it where the data directory belongs to no store yet. A directory that
    belongs to another store stops here, before anything is written to either. Probe that the store keeps its
-   promise on conditional writes. Read the catalog and the shards' metadata. Write what was altered at run
-   time to the log directories that do not have it; where they are new, and others have had the store, or
-   others have had it since, nobody knows what that is, and nothing may be deleted by it, see `held_config`.
-   Bind the data directory to this store, from which time on it is not new.
-3. Claim every shard. A former owner is fenced from here on, and nobody can tell any more that there was one:
-   where another one comes between, nothing is claimed before what holds then is written.
+   promise on conditional writes. Read the catalog, with the server's configuration in it, and the shards'
+   metadata: nothing is deleted or compacted by a configuration that was not read. Bind the data directory to
+   this store.
+3. Claim every shard. A former owner is fenced from here on.
 4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, leave
    offline what cannot be opened, and publish the topics.
 
@@ -40,7 +38,6 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
-from stratalog.log.disk_error import disk_error
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
@@ -50,23 +47,23 @@ from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness
-from stratalog.remote.metadata.ownership.ownership import claim_shard, is_last_owner
+from stratalog.remote.metadata.ownership.ownership import claim_shard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.collector import Collector
-from stratalog.remote.tier.outdated_config import is_config_outdated, unmark_config
 from stratalog.remote.tier.remote_log_manager import RemoteLogManager, RemoteLogManagerSettings
 from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.remote.tier.retention import RemoteRetention
 from stratalog.segment.open_files import max_open_below
-from stratalog.server.configuration.held_config import tell_of_held
+from stratalog.server.configuration.broker_config import BrokerConfig
+from stratalog.server.configuration.cordon_file import CordonFile
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.partitions.hosted_shard import HostedShard
-from stratalog.server.partitions.log_directory_manager import LogDirectoryManager, cordoned_of
+from stratalog.server.partitions.log_directory_manager import LogDirectoryManager
 from stratalog.server.partitions.partition_host import PartitionHost
 from stratalog.server.partitions.partition_opener import PartitionOpener
 from stratalog.server.partitions.partition_registry import PartitionRegistry
@@ -144,7 +141,6 @@ class StorageEngineBuilder:
         ids: IdGenerator,
         stop: StopSignal,
         settings: ServerSettings,
-        runtime: RuntimeConfig,
     ) -> None:
         """`stop` ends what takes long and can be made up for: uploads, compactions, the collector.
         `long_scheduler` has a thread for each clean and each move of local logs, however many run."""
@@ -157,7 +153,6 @@ class StorageEngineBuilder:
         self._ids = ids
         self._random = system_random()
         self._settings = settings
-        self._runtime = runtime
         self._data_dir = os.path.abspath(settings.data_dir)
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._registry = PartitionRegistry()
@@ -165,27 +160,26 @@ class StorageEngineBuilder:
     def open(
         self,
         host: PartitionHost,
-        opening: Callable[[str], Executor],
+        opening: Callable[[str, int], Executor],
         on_fenced: Callable[[], None],
         on_all_failed: Callable[[], None] = lambda: None,
         on_logs: Callable[[LogManager], None] = lambda _: None,
     ) -> StorageEngine:
-        """Open everything, logs on the threads of `opening`, which are asked for by log directory; takes disk
-        and network for as long as recovery needs. `on_all_failed`: the last log directory has gone offline;
-        called under any lock. `on_logs` gets the log manager before a log is opened. Raises
-        DataDirectoryError (in use, bound to another store, or not readable), StoreError.
+        """Open everything, logs on the executor that `opening` returns for a log directory and a number of
+        threads; takes disk and network for as long as recovery needs. `on_all_failed`: the last log
+        directory has gone offline; called under any lock. `on_logs` gets the log manager before a log is
+        opened. Raises DataDirectoryError (in use, bound to another store, or not readable), StoreError, and
+        InvalidConfigError if this version refuses the configuration in the catalog.
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
-            config = self._runtime.current
+            # What was altered at run time is applied before a log is opened, see `LogDirectoryManager`.
+            config = BrokerConfig.from_overrides(self._settings.config)
             settings = LogManagerSettings(
                 data_dirs=self._settings.all_log_dirs,
-                cordoned_dirs=cordoned_of(config, self._settings.all_log_dirs),
                 max_open_files=max_open_below(open_file_limit()),
-                producer_id_expiration_ms=config.number("producer.id.expiration.ms"),
-                producer_id_expiration_check_interval_ms=config.number(
-                    "producer.id.expiration.check.interval.ms"
-                ),
+                producer_id_expiration_ms=config.producer_expiration_ms,
+                producer_id_expiration_check_interval_ms=config.producer_expiration_check_ms,
                 file_delete_delay_ms=config.topic_defaults.file_delete_delay_ms,
             )
             logs = LogManager.open(
@@ -197,11 +191,15 @@ class StorageEngineBuilder:
                 identity = self._open_identity(logs)
                 require_conditional_writes(self._store, self._ids)
                 catalog, shards = self._open_metadata(logs, identity)
-                self._settle_config(logs, catalog, shards)
+                runtime = RuntimeConfig(
+                    catalog,
+                    CordonFile(logs.filesystem, self._data_dir),
+                    self._settings.config,
+                    self._settings.max_request_bytes,
+                )
                 logs.bind_store(str(identity.store_id))
-                tiers = self._claim_shards(logs, identity, catalog, shards, on_fenced)
-                tell_of_held(self._runtime.held, _online(logs), self._store.url)
-                engine = self._assemble(logs, identity, catalog, tiers, host, opening)
+                tiers = self._claim_shards(logs, identity, catalog, shards, runtime, on_fenced)
+                engine = self._assemble(logs, identity, catalog, runtime, tiers, host, opening)
             engine.topics.open_all()
             logs.end_start(engine.topics.claim_of)
             _require_a_disk(logs)
@@ -262,32 +260,15 @@ class StorageEngineBuilder:
         ]
         return catalog, shards
 
-    def _settle_config(self, logs: LogManager, catalog: Catalog, shards: Sequence[MetadataLog]) -> None:
-        """Durable before a directory is bound, so that a crash leaves them new, or with it, and before a
-        shard is claimed. Raises DataDirectoryError, StoreError."""
-        is_new = logs.bound_store_id is None
-        was_served = catalog.seq > 0 or any(shard.state().claims for shard in shards)
-        online = _online(logs)
-        self._runtime.settle(
-            logs.filesystem,
-            lambda: _online(logs),
-            is_unknown=is_new and was_served,
-            is_current=lambda path: is_new or _is_current(logs.filesystem, shards, path, online),
-        )
-        for path in online:
-            try:
-                unmark_config(logs.filesystem, path)
-            except OSError as failure:
-                raise disk_error(failure, path) from failure
-
     def _assemble(
         self,
         logs: LogManager,
         identity: StoreIdentity,
         catalog: Catalog,
+        runtime: RuntimeConfig,
         tiers: Sequence[ShardTier],
         host: PartitionHost,
-        opening: Callable[[str], Executor],
+        opening: Callable[[str, int], Executor],
     ) -> StorageEngine:
         readers = {tier.shard: RemoteReader(self._store, tier.shard.metadata) for tier in tiers}
         shards = ShardSet([tier.shard for tier in tiers])
@@ -302,18 +283,18 @@ class StorageEngineBuilder:
                 shards,
                 logs,
                 lambda log, shard: host.host(log, shard, readers[shard]),
-                opening,
+                lambda directory: opening(directory, runtime.current.recovery_thread_count),
             ),
             self._settings,
-            self._runtime,
+            runtime,
         )
         confirmed = ConfirmedTopics(self._clock, topics)
         cleaning = LocalCleaning(
-            self._clock, self._long_scheduler, self._ids, logs, shards, confirmed, self._runtime.current
+            self._clock, self._long_scheduler, self._ids, logs, shards, confirmed, runtime.current
         )
-        directories = LogDirectoryManager(self._long_scheduler, logs, self._registry, self._runtime)
-        for reconfigurable in (directories, cleaning, topics):
-            self._runtime.add(reconfigurable)
+        directories = LogDirectoryManager(self._long_scheduler, logs, self._registry, runtime)
+        for reconfigurable in (directories, cleaning):
+            runtime.add(reconfigurable)
         manager = TierManager(
             self._clock, catalog, tiers, self._registry, topics, logs, cleaning.workers, confirmed
         )
@@ -327,7 +308,7 @@ class StorageEngineBuilder:
             topics,
             manager,
             status,
-            self._runtime,
+            runtime,
             cleaning,
             directories,
         )
@@ -338,9 +319,9 @@ class StorageEngineBuilder:
         identity: StoreIdentity,
         catalog: Catalog,
         shards: Sequence[MetadataLog],
+        runtime: RuntimeConfig,
         on_fenced: Callable[[], None],
     ) -> list[ShardTier]:
-        """All of them were read before the configuration was settled by what they say."""
         local_epochs = _highest_epochs(logs, identity.shard_count)
         tiers: list[ShardTier] = []
         for number, metadata in enumerate(shards):
@@ -352,15 +333,18 @@ class StorageEngineBuilder:
                 shard=number,
                 owner=self._owner,
                 at_least=local_epochs.get(number, -1) + 1,
-                behind=metadata.state().epoch,
-                before_other=self._runtime.hold,
             )
             shard = HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
-            tiers.append(self._tier(logs, shard, identity, catalog))
+            tiers.append(self._tier(logs, shard, identity, catalog, runtime))
         return tiers
 
     def _tier(
-        self, logs: LogManager, shard: HostedShard, identity: StoreIdentity, catalog: Catalog
+        self,
+        logs: LogManager,
+        shard: HostedShard,
+        identity: StoreIdentity,
+        catalog: Catalog,
+        runtime: RuntimeConfig,
     ) -> ShardTier:
         number = f"{shard.metadata.layout.shard:04d}"
         scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
@@ -386,7 +370,7 @@ class StorageEngineBuilder:
             catalog,
             identity.store_id,
             CompactionSettings(spool_directory=f"{in_data_dir}/compaction"),
-            lambda: self._runtime.topic_defaults,
+            runtime.topic_defaults_under,
             lambda: scratch.place(f"{number}/compaction"),
         )
         return ShardTier(
@@ -407,22 +391,6 @@ class StorageEngineBuilder:
 def _online(logs: LogManager) -> list[str]:
     """Paths of the log directories that work."""
     return [one.path for one in logs.directories() if one.state is not DirectoryState.OFFLINE]
-
-
-def _is_current(
-    filesystem: FileSystem, shards: Sequence[MetadataLog], path: str, online: Sequence[str]
-) -> bool:
-    """Nobody else has owned the store since a server had the log directory. Raises DataDirectoryError."""
-    directories = [path, *(other for other in online if other != path)]
-    try:
-        if any(is_config_outdated(filesystem, directory) for directory in directories):
-            return False
-    except OSError as failure:
-        raise disk_error(failure, path) from failure
-    return all(
-        is_last_owner(filesystem, shard.state(), directories, shard=number)
-        for number, shard in enumerate(shards)
-    )
 
 
 def _require_a_disk(logs: LogManager) -> None:

@@ -26,12 +26,10 @@ class WorkerPools:
     for `PartitionOpener`.
     """
 
-    def __init__(self, settings: ServerSettings, directory_thread_count: int) -> None:
-        """`directory_thread_count`: threads that open the logs of one log directory."""
+    def __init__(self, settings: ServerSettings) -> None:
         self.append: Executor = ThreadPoolExecutor(
             settings.append_thread_count, thread_name_prefix="stratalog-append"
         )
-        self._directory_thread_count = directory_thread_count
         self._opening: dict[str, ThreadPoolExecutor] = {}
         self._opening_lock = threading.Lock()
         self._read = ThreadPoolExecutor(settings.read_thread_count, thread_name_prefix="stratalog-read")
@@ -40,14 +38,14 @@ class WorkerPools:
         self._cold_limit = settings.cold_read_thread_count + settings.cold_read_queue_count
         self._cold_count = 0
 
-    def opening(self, directory: str) -> Executor:
-        """The threads that open the logs of this log directory, so that no disk waits for another. Any
-        thread may ask."""
+    def opening(self, directory: str, thread_count: int) -> Executor:
+        """The threads that open the logs of this log directory, so that no disk waits for another; the first
+        call sets their number. Any thread may call."""
         with self._opening_lock:
             pool = self._opening.get(directory)
             if pool is None:
                 name = f"stratalog-open-{len(self._opening)}"
-                pool = ThreadPoolExecutor(self._directory_thread_count, thread_name_prefix=name)
+                pool = ThreadPoolExecutor(thread_count, thread_name_prefix=name)
                 self._opening[directory] = pool
             return pool
 

@@ -162,9 +162,9 @@ async def test_the_last_uncordon_leaves_nothing_behind_but_against_the_start(tmp
 
     async with service_bench(tmp_path, log_dirs=(other,)) as bench:
         await bench.client.admin.cordon_log_dir(other)
-        assert dict(bench.server.engine.runtime.current.dynamic) == given
+        assert dict(bench.server.engine.runtime.layers.dynamic) == given
         await bench.client.admin.cordon_log_dir(other, is_cordoned=False)
-        assert not bench.server.engine.runtime.current.dynamic
+        assert not bench.server.engine.runtime.layers.dynamic
     async with service_bench(tmp_path, log_dirs=(other,), config=given) as bench:
         assert await states(bench) == ["live", "cordoned"], "nothing beats what this start was given"
         await bench.client.admin.cordon_log_dir(other, is_cordoned=False)

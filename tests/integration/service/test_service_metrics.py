@@ -16,7 +16,6 @@ from prometheus_client.samples import Sample
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import InvalidConfigError
 from stratalog.record.record import Record
-from stratalog.server.configuration.held_config import HELD_CONFIG
 from tests.support.places import DOCS
 from tests.support.service.service_bench import HOUR_MS, ServiceBench, service_bench
 
@@ -134,18 +133,14 @@ async def test_an_address_that_cannot_be_had_is_no_start(tmp_path: Path) -> None
             pass
 
 
-async def test_partitions_that_are_offline_and_keys_that_are_held_are_counted(tmp_path: Path) -> None:
+async def test_partitions_that_are_offline_are_counted(tmp_path: Path) -> None:
     async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
         await bench.client.admin.create_topic("t", 2)
         await bench.append("t", [b"x"])
         assert await value(bench, "server_offline_partition_count") == 0
-        assert await value(bench, "server_held_config_key_count") == 0
     (tmp_path / "data" / "t-0").rename(tmp_path / "lost")
     async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
         assert await value(bench, "server_offline_partition_count") == 1
     (tmp_path / "data").rename(tmp_path / "unmounted")
     async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
         assert await value(bench, "server_offline_partition_count") == 0
-        assert await value(bench, "server_held_config_key_count") == len(HELD_CONFIG)
-        await bench.client.admin.alter_configs(dict.fromkeys(HELD_CONFIG))
-        assert await value(bench, "server_held_config_key_count") == 0

@@ -16,6 +16,7 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
+from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import decode_all
 from stratalog.record.record import Record
@@ -90,8 +91,9 @@ class TieredStore:
         self,
         store: ObjectStore | None = None,
         change: Callable[[CompactionSettings], CompactionSettings] = lambda settings: settings,
+        defaults: Callable[[Mapping[str, str]], LogConfig] = lambda _: LogConfig(),
     ) -> Compactor:
-        """A compactor that works through `store` (this one's where None is given)."""
+        """A compactor that works through `store`, by default this one's."""
         store = store or self.store
         settings = change(CompactionSettings(spool_directory=f"{self._directory}/compaction"))
         return Compactor(
@@ -103,6 +105,7 @@ class TieredStore:
             self.open_catalog(store, "compactor"),
             self.store_id,
             settings,
+            defaults,
         )
 
     def upload(

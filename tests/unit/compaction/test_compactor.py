@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import pytest
@@ -16,6 +16,7 @@ from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import CONFIG_CHANGED, Compactor
 from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
+from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import batches
@@ -241,7 +242,12 @@ def test_leader_epochs_stay_and_offsets_of_batches_too() -> None:
     assert ranges == [(3, 5, 1), (6, 8, 4)]
 
 
-@pytest.mark.parametrize("how", ["altered", "deleted"])
+def lag_of_server(server_config: Mapping[str, str]) -> LogConfig:
+    """The defaults of a server whose only key is the lag of compaction."""
+    return LogConfig(min_compaction_lag_ms=int(server_config.get("lag", 0)))
+
+
+@pytest.mark.parametrize("how", ["altered", "deleted", "default altered"])
 def test_a_topic_that_changed_meanwhile_is_planned_again(how: str) -> None:
     world = World()
     world.upload(("a", "1"))
@@ -251,12 +257,14 @@ def test_a_topic_that_changed_meanwhile_is_planned_again(how: str) -> None:
         if operation.verb == "PUT" and "/data/" in operation.key:
             if how == "altered":
                 world.tiered.catalog.alter(world.topic.topic_id, config={"cleanup.policy": "delete"})
+            elif how == "default altered":
+                world.tiered.catalog.alter_server_config(lambda _: {"lag": "1000"})
             else:
                 world.tiered.catalog.delete(world.topic.topic_id)
 
     store = FaultyObjectStore(world.store, Random(0), before=change)
     before = world.values()
-    (report,) = world.tiered.compactor(store).run_once()
+    (report,) = world.tiered.compactor(store, defaults=lag_of_server).run_once()
     assert report.refused == CONFIG_CHANGED
     assert world.values() == before
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -28,10 +27,6 @@ from stratalog.manager.partitions.partition_metadata import write_partition_meta
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote.metadata.head.judgement import Judgement
-from stratalog.remote.metadata.shard import shard_judge
-from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.tier.outdated_config import is_config_outdated
 from stratalog.segment.file_names import segment_path
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.kafka.import_world import ORDERS, PAYMENTS, SMALL_SEGMENTS, ImportWorld
@@ -371,37 +366,3 @@ def test_a_plain_topic_is_imported_without_the_store(world: ImportWorld) -> None
     assert dict(entry.config) == {"remote.storage.enable": "false", "retention.ms": "60000"}
     assert logs.open_topic(entry)[TopicPartition("payments", 0)].log.log_end_offset == 30
     assert TopicIdPartition(PAYMENTS, 0) not in logs.metadata.state().partitions
-
-
-@pytest.mark.parametrize("shares", ["new", "away", "continued", "alone"])
-def test_it_is_noted_where_others_have_owned_the_store_since(world: ImportWorld, shares: str) -> None:
-    """An import claims shards: the next start cannot tell any more."""
-    if shares in ("away", "continued"):
-        world.server().close()
-    if shares in ("new", "away"):
-        world.server(MemoryFileSystem()).close()
-    world.run("orders")
-    is_outdated = shares in ("new", "away")
-    assert is_config_outdated(world.disk, "/data") is is_outdated
-    world.run("payments")
-    assert is_config_outdated(world.disk, "/data") is is_outdated
-
-
-def test_it_is_noted_before_the_claim_whoever_comes_between(
-    world: ImportWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noted: list[bool] = []
-    judge = shard_judge.judge_claim
-
-    def others_first(state: ShardState, owner: str, *rest: Any) -> Judgement[int]:
-        if owner == "somebody" and not state.claims:
-            world.server(MemoryFileSystem()).close()
-        elif owner == "somebody":
-            noted.append(is_config_outdated(world.disk, "/data"))
-        return judge(state, owner, *rest)
-
-    monkeypatch.setattr(shard_judge, "judge_claim", others_first)
-    world.run()
-    # The first one saw no other and lost the race.
-    assert noted == [False, True]
-    assert [claim.owner for claim in world.server().metadata.state().claims] == ["owner", "somebody", "owner"]

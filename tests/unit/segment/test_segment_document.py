@@ -26,18 +26,13 @@ from stratalog.manager.partitions.partition_metadata import (
 )
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.remote.metadata.ownership.claims import ClaimsFile
-from stratalog.remote.tier.outdated_config import mark_config_outdated
 from stratalog.segment.indexes.index_file import IndexSeal
 from stratalog.segment.indexes.offset_index import OffsetIndex
 from stratalog.segment.indexes.time_index import TimeIndex
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.segment.timestamp_offset import TimestampOffset
-from stratalog.server.configuration.broker_config_file import (
-    StoredConfig,
-    format_broker_config,
-    parse_broker_config,
-)
+from stratalog.server.configuration.cordon_file import CordonFile
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.places import DOCS
 
@@ -139,12 +134,8 @@ def test_the_claims(directory: MemoryFileSystem) -> None:
     assert file.read() == claims
 
 
-def test_what_was_altered_at_run_time() -> None:
-    stored = StoredConfig({"log.retention.ms": "-1", "log.cleaner.threads": "2"}, 5)
-    assert format_broker_config(stored) == example("broker config")
-    assert parse_broker_config(example("broker config")) == stored
-
-
-def test_what_an_import_says_of_it(directory: MemoryFileSystem) -> None:
-    mark_config_outdated(directory, "/d")
-    assert directory.read_file("/d/config-outdated").decode() == example("outdated config")
+def test_the_cordoned_directories(directory: MemoryFileSystem) -> None:
+    file = CordonFile(directory, "/d")
+    file.write("/disk/b,/disk/c")
+    assert directory.read_file(file.path).decode() == example("cordons")
+    assert file.read() == "/disk/b,/disk/c"

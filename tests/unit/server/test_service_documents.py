@@ -50,7 +50,9 @@ class NotedTasks:
 
 
 class AnyEngine:
-    """Has every method."""
+    """Has every method, and a configuration of defaults."""
+
+    current = BrokerConfig()
 
     def __getattr__(self, name: str) -> AnyEngine:
         return self
@@ -67,5 +69,5 @@ def test_the_table_of_tasks_is_what_is_scheduled() -> None:
     documented = {name.replace(" ", "-"): int(number) * units_ms[unit] for name, number, unit in rows}
     scheduler = NotedTasks()
     settings = ServerSettings(data_dir="d")
-    start_background_tasks(scheduler, AnyEngine(), settings, BrokerConfig.of({}))  # type: ignore[arg-type]  # stand-ins
+    start_background_tasks(scheduler, AnyEngine(), settings)  # type: ignore[arg-type]  # stand-ins
     assert scheduler.period_ms_by_name == documented, "compaction is off unless asked for"

@@ -12,7 +12,6 @@ import pytest
 from stratalog.base.errors import StoreUnavailableError
 from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.partitions.partition_host import PartitionHost
 from stratalog.server.storage_engine import StorageEngineBuilder
@@ -61,10 +60,9 @@ def test_a_start_on_a_silent_store_tells_of_it(caplog: pytest.LogCaptureFixture)
         SequentialIds(1),
         StopSignal(),
         ServerSettings(data_dir="/data"),
-        RuntimeConfig.open(MemoryFileSystem(), ("/data",), {}, 1 << 25),
     )
     with ThreadPoolExecutor(1) as executor, pytest.raises(StoreUnavailableError):
         # No partition is opened, so none needs a host.
-        builder.open(cast("PartitionHost", None), lambda _: executor, lambda: None)
+        builder.open(cast("PartitionHost", None), lambda *_: executor, lambda: None)
     assert caplog.messages[0].startswith("still waiting for the store after 5 s")
     assert len(caplog.messages) == 12

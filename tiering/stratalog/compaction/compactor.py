@@ -80,12 +80,12 @@ class Compactor:
         catalog: Catalog,
         store_id: UUID,
         settings: CompactionSettings,
-        defaults: Callable[[], LogConfig] = LogConfig,
+        defaults: Callable[[Mapping[str, str]], LogConfig] = lambda _: LogConfig(),
         spool_directory: Callable[[], str] | None = None,
     ) -> None:
-        """`defaults`: what topics go by, at that time, where they set nothing. `spool_directory`: asked at
-        the beginning of each run, in place of the settings' own one, for a directory that is empty, or not
-        there."""
+        """`defaults`: the defaults of topics under that server configuration of the catalog.
+        `spool_directory`: replaces the settings' directory at the beginning of each run; its directory is
+        empty or missing."""
         self._filesystem = filesystem
         self._store = store
         self._clock = clock
@@ -110,7 +110,8 @@ class Compactor:
 
         `topics` limits the reasons for jobs to these, by name; each of them is then compacted whether it pays
         or not. `left_alone` are not touched, for the reasons given. Jobs that fail are reported, not raised.
-        Raises UnknownTopicOrPartitionError for a name that is not in the catalog, StoreError where metadata
+        Raises UnknownTopicOrPartitionError for a name that is not in the catalog, InvalidConfigError if this
+        version refuses the server's configuration in the catalog, StoreError where metadata
         cannot be read, OSError where the spool directory cannot be used, StoppingError where the store says
         so: jobs that were committed stay, the one that was running has not happened.
         """
@@ -143,12 +144,13 @@ class Compactor:
         reports: list[CompactionReport],
     ) -> bool:
         """Plan once and run the jobs; False where a failure has left something to plan anew."""
-        topics = self._catalog.refresh().topics()
+        catalog = self._catalog.refresh()
+        topics = catalog.topics()
         state = self._metadata.refresh(dated=True)
         job_clock = self._job_clock()
         planned = plan(
             state,
-            topic_policies(topics.values(), self._defaults()),
+            topic_policies(topics.values(), self._defaults(catalog.server_config)),
             job_clock.now_ms,
             self._settings,
             only=None if names is None else _ids_of(names, topics),
@@ -209,16 +211,17 @@ class Compactor:
         result: JobResult,
         counting: CountingObjectStore,
     ) -> CompactionReport:
-        defaults = self._defaults()
-        if any(run.topic != TopicPolicy.of(topics[run.topic.topic_id], defaults) for run in job.runs):
-            return _report(job, counting, refused=CONFIG_CHANGED)
         try:
+            catalog_seq = self._catalog.confirm(topics[topic_id] for topic_id in job.topic_ids)
+            defaults = self._defaults(self._catalog.state().server_config)
+            if any(run.topic != TopicPolicy.of(topics[run.topic.topic_id], defaults) for run in job.runs):
+                return _report(job, counting, refused=CONFIG_CHANGED)
             outcome = self._metadata.replace(
                 {run.topic_id_partition: run.slices for run in job.runs},
                 job.input_names,
                 [(stored.ref, stored.entries) for stored in result.stored],
                 covers={run.topic_id_partition: run.settles_tombstones for run in job.runs},
-                catalog_seq=self._catalog.confirm(topics[topic_id] for topic_id in job.topic_ids),
+                catalog_seq=catalog_seq,
                 drops_records=any(run.mode is RunMode.COMPACT for run in job.runs),
             )
         except PreconditionFailedError:

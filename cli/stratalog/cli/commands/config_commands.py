@@ -63,8 +63,8 @@ def alter(
     as_json: bool,
     server: str,
 ) -> None:
-    """Change keys, all or nothing, at once, and show them as they are then. What a topic sets is kept in the
-    object store, what the server sets in each of its log directories.
+    """Change keys, all or nothing, and show them as they are then. Keys of topics and of the server are kept
+    in the object store; cordoned.log.dirs is kept in the data directory.
     """
     _require_one(topic, broker)
     changes: dict[str, str | None] = {**add, **dict.fromkeys(deleted)}

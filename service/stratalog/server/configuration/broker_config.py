@@ -1,128 +1,319 @@
-"""The server's own configuration, resolved: what was altered at run time, over what the start was given,
-over defaults.
+"""The server's own configuration, under Kafka's names and with Kafka's defaults.
 
-Keys that are defaults of topics' keys come together in `topic_defaults`, from which every topic's own
-configuration starts. A key that has several names (Kafka's hours, minutes and milliseconds of a retention)
-goes by the finest unit that is set.
+Its keys are the defaults of topics, the settings of the cleaner, and those of the log manager. The table
+below has every key that this version honours, with its range and when it may change;
+docs/broker_configuration.md says where and why that differs from Kafka. Any other name is refused: a setting
+that is accepted and does nothing misleads.
+
+Several keys may set one value, in units of their own: of `log.retention.ms`, `.minutes` and `.hours` the
+finest unit that is set counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.cleaner.cleaner_settings import CleanerSettings
+from stratalog.log.config_key import INT_MAX, LONG_MAX, ConfigKey, decimal_key, flag_key, number_key
 from stratalog.log.log_config import LogConfig, topic_key
-from stratalog.server.configuration.broker_key import BrokerKey, UpdateMode
-from stratalog.server.configuration.broker_keys import BROKER_KEY_OF_TOPIC_KEY, BROKER_KEYS, broker_key
-from stratalog.server.configuration.config_entry import ConfigEntry, ConfigSource, ConfigSynonym
+
+HOUR_MS = 60 * 60 * 1000
+MINUTE_MS = 60 * 1000
+MIB = 1 << 20
+CORDONED = "cordoned.log.dirs"
+"""The only key that is altered for one machine, in its data directory. All others lie in the catalog."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Typed values of all keys. Immutable, hence thread-safe."""
+
+    topic_defaults: LogConfig = field(default_factory=LogConfig)
+    """Values of keys that a topic does not set."""
+    cleaner_settings: CleanerSettings = field(default_factory=CleanerSettings)
+    """Settings of the cleaner of local logs, `log.cleaner.*`."""
+    cordoned_log_dirs: tuple[str, ...] = ()
+    """Absolute paths of log directories that take no new partitions."""
+    initial_task_delay_ms: int = 30_000
+    """Time from the start to the first run of tasks on local logs."""
+    flush_check_ms: int = 1_000
+    """Time between looks for logs whose `flush.ms` is over. Kafka looks only if this is set."""
+    recovery_point_checkpoint_ms: int = 60_000
+    """Time between writes of the recovery points. Less shortens a recovery."""
+    log_start_checkpoint_ms: int = 60_000
+    """Time between writes of the log starts."""
+    retention_check_ms: int = 300_000
+    """Time between passes of retention over local logs."""
+    recovery_thread_count: int = 2
+    """Threads for each log directory that open logs at a start and close them at a stop."""
+    producer_expiration_check_ms: int = 600_000
+    """Time between looks for idle producers."""
+    producer_expiration_ms: int = 24 * HOUR_MS
+    """A partition forgets a producer that was idle this long and has no open transaction."""
+    max_moved_bytes_per_s: int = LONG_MAX
+    """Bound for the copying of all moves between log directories together."""
+
+    @staticmethod
+    def from_overrides(overrides: Mapping[str, str]) -> BrokerConfig:
+        """The configuration of a server that sets these keys.
+
+        Raises InvalidConfigError (fields name, value, allowed) for an unknown key, for a value that its key
+        does not take, and for values that contradict each other.
+        """
+        for name, text in overrides.items():
+            broker_key(name, text).key.parse(text)
+        topics: dict[str, str] = {}
+        cleaner: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        for key in BROKER_KEYS.values():
+            value = _value_of(key, overrides)
+            if key.topic_key is not None:
+                topics[key.topic_key] = topic_key(key.topic_key).format(value)
+            elif key.cleaner_field is not None:
+                cleaner[key.cleaner_field] = value
+            elif key.field_name is not None:
+                own[key.field_name] = value
+        config = BrokerConfig(
+            topic_defaults=_topic_defaults(topics), cleaner_settings=CleanerSettings(**cleaner), **own
+        )
+        config.cleaner_settings.require_consistent()
+        return config
+
+
+class UpdateMode(Enum):
+    """When a key may change, in Kafka's words."""
+
+    READ_ONLY = "read-only"
+    """At a start only."""
+    PER_BROKER = "per-broker"
+    """At any time; in a Kafka cluster each broker has its own value."""
+    CLUSTER_WIDE = "cluster-wide"
+    """At any time; in a Kafka cluster all brokers may share the value."""
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig:
-    """Immutable, hence thread-safe."""
+class Fallback:
+    """Another key for the same value, which counts where the finer ones are not set."""
 
-    static: Mapping[str, str]
-    """From the command line, the environment and files."""
-    dynamic: Mapping[str, str]
-    """Altered at run time."""
-    values: Mapping[str, Any]
-    """Of every key, in force; None where it is not set and has no default."""
-    topic_defaults: LogConfig
-    cleaner_settings: CleanerSettings
+    name: str
+    factor: int
+    """Its unit, in units of the finest key."""
 
-    @staticmethod
-    def of(static: Mapping[str, str], dynamic: Mapping[str, str] | None = None) -> BrokerConfig:
-        """Raises InvalidConfigError (fields name, value, allowed) for an unknown key, a value that its key
-        does not take, values that contradict each other, and a dynamic one whose key is read-only."""
-        dynamic = dynamic or {}
-        for layer in (static, dynamic):
-            for name, text in layer.items():
-                broker_key(name, text).key.parse(text)
-        for name, text in dynamic.items():
-            if BROKER_KEYS[name].is_read_only:
-                raise InvalidConfigError(
-                    f"{name} is read-only, as in Kafka; give it to the start of the server",
-                    name=name,
-                    value=text,
-                    allowed="at a start only",
-                )
-        values = {name: _value_of(key, static, dynamic) for name, key in BROKER_KEYS.items()}
-        defaults = {
-            name: topic_key(name).format(values[broker_name])
-            for name, broker_name in BROKER_KEY_OF_TOPIC_KEY.items()
-        }
-        cleaner_settings = _cleaner_settings(values)
-        cleaner_settings.require_consistent()
-        return BrokerConfig(
-            MappingProxyType(dict(static)),
-            MappingProxyType(dict(dynamic)),
-            MappingProxyType(values),
-            _topic_defaults(defaults),
-            cleaner_settings,
-        )
 
-    def number(self, name: str) -> int:
-        """The value of a key that is a whole number."""
-        value = self.values[name]
-        assert isinstance(value, int), name
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerKey:
+    """One key of the server. Immutable, hence thread-safe."""
+
+    key: ConfigKey[Any]
+    default: str | None
+    """As text; None if a fallback has the default, or the key may be unset."""
+    update_mode: UpdateMode
+    topic_key: str | None = None
+    """The topic's key that has this default."""
+    cleaner_field: str | None = None
+    """The field of `CleanerSettings`."""
+    field_name: str | None = None
+    """The field of `BrokerConfig`."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """Finest unit first."""
+
+    @property
+    def name(self) -> str:
+        return self.key.name
+
+    @property
+    def is_read_only(self) -> bool:
+        return self.update_mode is UpdateMode.READ_ONLY
+
+    @property
+    def sources(self) -> tuple[Fallback, ...]:
+        """All keys that may set the value, this one first."""
+        return Fallback(self.name, 1), *self.fallbacks
+
+
+BROKER_KEY_OF_TOPIC_KEY: Mapping[str, str] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
+    "compression.type": "compression.type",
+    "compression.zstd.level": "compression.zstd.level",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.durability": "min.durability",
+    "preallocate": "log.preallocate",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    "segment.ms": "log.roll.ms",
+}
+"""The server's name for the default of each topic key."""
+
+_FALLBACKS = {
+    "log.retention.ms": (
+        Fallback("log.retention.minutes", MINUTE_MS),
+        Fallback("log.retention.hours", HOUR_MS),
+    ),
+    "log.roll.jitter.ms": (Fallback("log.roll.jitter.hours", HOUR_MS),),
+    "log.roll.ms": (Fallback("log.roll.hours", HOUR_MS),),
+}
+
+
+def _retention_key(name: str, maximum: int = LONG_MAX) -> ConfigKey[int]:
+    """Refuses 0, as Kafka does: every segment would be too old at once."""
+    number = number_key(name, -1, maximum)
+
+    def parse(text: str) -> int:
+        try:
+            value = number.parse(text)
+        except InvalidConfigError:
+            raise ValueError(text) from None
+        if value == 0:
+            raise ValueError(text)
         return value
 
-    def decimal(self, name: str) -> float:
-        """The value of a key that is a decimal number."""
-        value = self.values[name]
-        assert isinstance(value, float), name
-        return value
+    return ConfigKey(name, f"-1 (no limit) or a whole number of at least 1 and at most {maximum}", parse)
 
-    def flag(self, name: str) -> bool:
-        """The value of a key that is true or false."""
-        value = self.values[name]
-        assert isinstance(value, bool), name
-        return value
 
-    def entries(self) -> list[ConfigEntry]:
-        """All keys, in order."""
-        return [self.entry(name) for name in BROKER_KEYS]
+def _parse_directories(text: str) -> tuple[str, ...]:
+    """Absolute, normalised paths: `/a//b/` is `/a/b`, as in the options of the command line."""
+    paths = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(path.startswith("/") for path in paths):
+        raise ValueError(text)
+    return tuple(dict.fromkeys(map(posixpath.normpath, paths)))
 
-    def entry(self, name: str) -> ConfigEntry:
-        """Raises InvalidConfigError for an unknown key."""
-        key = broker_key(name)
-        synonyms = tuple(_synonyms(key, self.static, self.dynamic))
-        value = self.values[name]
-        return ConfigEntry(
-            name=name,
-            value=None if value is None else key.key.format(value),
-            source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
-            update_mode=key.update_mode,
-            allowed=key.key.allowed,
-            synonyms=synonyms,
-        )
 
-    def topic_entries(self, overrides: Mapping[str, str], config: LogConfig) -> list[ConfigEntry]:
-        """The keys of a topic that sets `overrides` and goes by `config`, in order."""
-        return [
-            self._topic_entry(name, overrides.get(name), value) for name, value in config.as_mapping().items()
-        ]
+def _topic_default(topic_name: str, name: str) -> BrokerKey:
+    fallbacks = _FALLBACKS.get(name, ())
+    is_retention = name == "log.retention.ms"
+    return BrokerKey(
+        key=_retention_key(name) if is_retention else topic_key(topic_name).renamed(name),
+        default=None if fallbacks else LogConfig().as_mapping()[topic_name],
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        topic_key=topic_name,
+        fallbacks=fallbacks,
+    )
 
-    def _topic_entry(self, name: str, override: str | None, value: str) -> ConfigEntry:
-        synonyms = [] if override is None else [ConfigSynonym(name, override, ConfigSource.TOPIC)]
-        broker_name = BROKER_KEY_OF_TOPIC_KEY.get(name)
-        if broker_name is None:
-            default = LogConfig().as_mapping()[name]
-            synonyms.append(ConfigSynonym(name, default, ConfigSource.DEFAULT))
-        else:
-            synonyms += _synonyms(BROKER_KEYS[broker_name], self.static, self.dynamic)
-        return ConfigEntry(
-            name=name,
-            value=value,
-            source=synonyms[0].source,
-            update_mode=UpdateMode.CLUSTER_WIDE,
-            allowed=topic_key(name).allowed,
-            synonyms=tuple(synonyms),
-        )
+
+def _cleaner(
+    key: ConfigKey[Any], field_name: str, update_mode: UpdateMode = UpdateMode.CLUSTER_WIDE
+) -> BrokerKey:
+    default = key.format(getattr(CleanerSettings(), field_name))
+    return BrokerKey(key=key, default=default, update_mode=update_mode, cleaner_field=field_name)
+
+
+def _own(key: ConfigKey[Any], field_name: str, update_mode: UpdateMode = UpdateMode.READ_ONLY) -> BrokerKey:
+    default = key.format(getattr(BrokerConfig(), field_name))
+    return BrokerKey(key=key, default=default, update_mode=update_mode, field_name=field_name)
+
+
+def _coarser(key: ConfigKey[int], default: str | None) -> BrokerKey:
+    return BrokerKey(key=key, default=default, update_mode=UpdateMode.READ_ONLY)
+
+
+def _table() -> Mapping[str, BrokerKey]:
+    any_time, per_broker = UpdateMode.CLUSTER_WIDE, UpdateMode.PER_BROKER
+    paths = ConfigKey(
+        CORDONED,
+        "absolute paths of log directories, with commas between them, or nothing",
+        _parse_directories,
+        ",".join,
+    )
+    keys = [
+        *(_topic_default(topic_name, name) for topic_name, name in BROKER_KEY_OF_TOPIC_KEY.items()),
+        _coarser(_retention_key("log.retention.minutes", INT_MAX), None),
+        _coarser(_retention_key("log.retention.hours", INT_MAX), "168"),
+        _coarser(number_key("log.roll.hours", 1, INT_MAX), "168"),
+        _coarser(number_key("log.roll.jitter.hours", 0, INT_MAX), "0"),
+        _cleaner(number_key("log.cleaner.backoff.ms", 0), "backoff_ms"),
+        _cleaner(number_key("log.cleaner.dedupe.buffer.size", MIB), "map_bytes"),
+        _cleaner(flag_key("log.cleaner.enable"), "is_enabled", UpdateMode.READ_ONLY),
+        _cleaner(decimal_key("log.cleaner.io.buffer.load.factor", 0.1, 1.0), "map_load_factor"),
+        _cleaner(number_key("log.cleaner.io.buffer.size", 0, INT_MAX), "io_buffer_bytes"),
+        _cleaner(decimal_key("log.cleaner.io.max.bytes.per.second", 1.0), "max_bytes_per_s"),
+        _cleaner(number_key("log.cleaner.threads", 1, 1024), "thread_count"),
+        _own(
+            number_key("log.flush.offset.checkpoint.interval.ms", 1),
+            "recovery_point_checkpoint_ms",
+        ),
+        _own(number_key("log.flush.scheduler.interval.ms", 1), "flush_check_ms"),
+        _own(number_key("log.flush.start.offset.checkpoint.interval.ms", 1), "log_start_checkpoint_ms"),
+        _own(number_key("log.initial.task.delay.ms", 0), "initial_task_delay_ms"),
+        _own(number_key("log.retention.check.interval.ms", 1), "retention_check_ms"),
+        _own(number_key("num.recovery.threads.per.data.dir", 1, 1024), "recovery_thread_count", any_time),
+        _own(number_key("producer.id.expiration.check.interval.ms", 1), "producer_expiration_check_ms"),
+        _own(number_key("producer.id.expiration.ms", 1), "producer_expiration_ms", any_time),
+        _own(
+            number_key("replica.alter.log.dirs.io.max.bytes.per.second", 1),
+            "max_moved_bytes_per_s",
+            per_broker,
+        ),
+        _own(paths, "cordoned_log_dirs", per_broker),
+    ]
+    return MappingProxyType({key.name: key for key in sorted(keys, key=lambda key: key.name)})
+
+
+BROKER_KEYS = _table()
+"""All keys by name, sorted."""
+
+_REFUSED = {
+    "log.dir": "the directories are given by --data-dir and --log-dir",
+    "log.dirs": "the directories are given by --data-dir and --log-dir",
+    "log.cleaner.io.buffer.max.size": "the cleaner's buffers grow with the largest batch",
+    "remote.log.storage.system.enable": "each topic has remote.storage.enable",
+    "listeners": "the address is given by --listen",
+    "num.partitions": "the number is given when a topic is created",
+}
+
+
+def broker_key(name: str, text: str | None = None) -> BrokerKey:
+    """The key of that name. Raises InvalidConfigError, which names the reason or the right key."""
+    key = BROKER_KEYS.get(name)
+    if key is not None:
+        return key
+    if name in _REFUSED:
+        reason = "is a key of Kafka that this server does not take: " + _REFUSED[name]
+    elif name in BROKER_KEY_OF_TOPIC_KEY:
+        reason = f"is a key of topics; its default is `{BROKER_KEY_OF_TOPIC_KEY[name]}`"
+    else:
+        reason = "is not a key of this server; `stratalog config describe --broker` lists the keys"
+    raise InvalidConfigError(f"`{name}` {reason}", name=name, value=text, allowed="the keys of the server")
+
+
+def value_text(name: str, overrides: Mapping[str, str]) -> str | None:
+    """The value of a key as text; None if it is not set and has no default. Raises InvalidConfigError."""
+    key = broker_key(name)
+    value = _value_of(key, overrides)
+    return None if value is None else key.key.format(value)
+
+
+def _value_of(key: BrokerKey, overrides: Mapping[str, str]) -> Any:
+    """In the unit of the key; -1 (no limit) is the same in every unit."""
+    for source in key.sources:
+        text = overrides.get(source.name, BROKER_KEYS[source.name].default)
+        if text is not None:
+            value = BROKER_KEYS[source.name].key.parse(text)
+            return value if source.factor == 1 or value < 0 else value * source.factor
+    return None
 
 
 def _topic_defaults(defaults: Mapping[str, str]) -> LogConfig:
@@ -134,45 +325,3 @@ def _topic_defaults(defaults: Mapping[str, str]) -> LogConfig:
         raise InvalidConfigError(
             f"{name} is no default for topics: {refusal.message}", **{**refusal.fields, "name": name}
         ) from None
-
-
-def _value_of(key: BrokerKey, static: Mapping[str, str], dynamic: Mapping[str, str]) -> Any:
-    """The value in force. No limit (-1) is none in every unit."""
-    for name, factor in _names(key):
-        text = dynamic.get(name, static.get(name, BROKER_KEYS[name].default))
-        if text is not None:
-            value = BROKER_KEYS[name].key.parse(text)
-            return value if factor == 1 or value < 0 else value * factor
-    return None
-
-
-def _synonyms(
-    key: BrokerKey, static: Mapping[str, str], dynamic: Mapping[str, str]
-) -> Iterator[ConfigSynonym]:
-    """Where the value can come from, the strongest first."""
-    for name, _ in _names(key):
-        default = BROKER_KEYS[name].default
-        for text, source in (
-            (dynamic.get(name), ConfigSource.DYNAMIC_BROKER),
-            (static.get(name), ConfigSource.STATIC_BROKER),
-            (default, ConfigSource.DEFAULT),
-        ):
-            if text is not None:
-                yield ConfigSynonym(name, text, source)
-
-
-def _names(key: BrokerKey) -> tuple[tuple[str, int], ...]:
-    """The key's name and those of its fallbacks, and how much one of each one's unit is."""
-    return (key.name, 1), *((fallback.name, fallback.factor) for fallback in key.fallbacks)
-
-
-def _cleaner_settings(values: Mapping[str, Any]) -> CleanerSettings:
-    return CleanerSettings(
-        is_enabled=values["log.cleaner.enable"],
-        thread_count=values["log.cleaner.threads"],
-        map_bytes=values["log.cleaner.dedupe.buffer.size"],
-        map_load_factor=values["log.cleaner.io.buffer.load.factor"],
-        io_buffer_bytes=values["log.cleaner.io.buffer.size"],
-        max_bytes_per_s=values["log.cleaner.io.max.bytes.per.second"],
-        backoff_ms=values["log.cleaner.backoff.ms"],
-    )

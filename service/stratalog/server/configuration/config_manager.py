@@ -1,32 +1,37 @@
-"""Describes and alters configurations: those of topics, which the catalog keeps, and the server's own."""
+"""Describes and alters the configuration of topics and of the server."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from stratalog.base.errors import InvalidConfigError
+from stratalog.server.configuration.broker_config import CORDONED
 from stratalog.server.configuration.config_entry import ConfigChange, ConfigEntry
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.topics.topic_manager import TopicManager
 
 BROKER = ""
-"""In the place of a topic's name: the server."""
+"""Names the server in place of a topic."""
 
 
 class ConfigManager:
     """Thread-safe: its parts are. `alter` may take disk and network for long."""
 
-    def __init__(self, registry: PartitionRegistry, topics: TopicManager, runtime: RuntimeConfig) -> None:
+    def __init__(
+        self, shards: ShardSet, registry: PartitionRegistry, topics: TopicManager, runtime: RuntimeConfig
+    ) -> None:
+        self._shards = shards
         self._registry = registry
         self._topics = topics
         self._runtime = runtime
 
     def describe(self, topic: str, names: Collection[str] = ()) -> list[ConfigEntry]:
-        """The keys of that name, or all, in order; of the topic, or of the server.
+        """The named keys, or all, of the topic or the server, sorted by name.
 
-        Raises UnknownTopicOrPartitionError, InvalidConfigError for a key that is unknown, and for a topic
-        whose configuration this version does not take.
+        Raises UnknownTopicOrPartitionError; InvalidConfigError for an unknown key, and for a topic that is
+        offline because this version refuses its configuration.
         """
         entries = self._entries(topic)
         known = {entry.name for entry in entries}
@@ -42,21 +47,25 @@ class ConfigManager:
     def alter(
         self, topic: str, changes: tuple[ConfigChange, ...], *, validate_only: bool = False
     ) -> list[ConfigEntry]:
-        """Make the changes, and return their keys as they are then, those of them that are known.
+        """Make the changes, and return the altered keys that are known.
 
-        Raises what `TopicManager.alter` and `RuntimeConfig.alter` raise.
+        Raises what `TopicManager.alter` and `RuntimeConfig.alter` raise, and FencedError.
         """
         if topic == BROKER:
+            # Other keys than the local one are the store's, which a former owner must not alter.
+            if any(change.name != CORDONED for change in changes):
+                self._shards.confirm_owned()
             self._runtime.alter(changes, validate_only=validate_only)
+            self._topics.apply_defaults()
         else:
             self._topics.alter(topic, changes, validate_only=validate_only)
         names = {change.name for change in changes}
         return [entry for entry in self._entries(topic) if entry.name in names]
 
     def _entries(self, topic: str) -> list[ConfigEntry]:
-        config = self._runtime.current
+        layers = self._runtime.layers
         if topic == BROKER:
-            return config.entries()
+            return layers.entries()
         hosted = self._registry.topic(topic)
         if hosted.config is None:
             raise InvalidConfigError(
@@ -66,4 +75,4 @@ class ConfigManager:
                 value=topic,
                 allowed="a topic that is not offline for its configuration",
             )
-        return config.topic_entries(hosted.config_overrides, hosted.config)
+        return layers.topic_entries(hosted.config_overrides, hosted.config)

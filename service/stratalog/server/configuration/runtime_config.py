@@ -1,222 +1,229 @@
-"""The server's own configuration while it runs: whoever asks gets it as it is now, and it can be altered.
+"""The server's own configuration in force, and its alteration while the server runs.
 
-An alteration is checked by everybody whom it concerns, made durable, then told to them, in this order: what
-was refused changes nothing, and what was accepted survives a crash. Where somebody cannot go by it at once
-(a disk fails) the alteration stands all the same, and the log says so.
+Keys that were altered at run time lie in the store's catalog, so that every server of the store goes by them.
+`cordoned.log.dirs` is about the disks of one machine, and lies in its data directory.
+
+An alteration is checked first, then committed by compare-and-swap, then put in force. If a component cannot
+apply it at once (its disk fails), the alteration stands, and the log says so. `follow` does the same for an
+alteration that another process has committed, or one of this process that ended without an answer.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
 
-from stratalog.base.errors import DataDirectoryError, InvalidConfigError, LogStoreError
-from stratalog.base.filesystem import FileSystem
+from stratalog.base.errors import InvalidConfigError, LogStoreError
 from stratalog.log.log_config import LogConfig
-from stratalog.server.configuration.broker_config import BrokerConfig
-from stratalog.server.configuration.broker_config_copies import BrokerConfigCopies
-from stratalog.server.configuration.broker_keys import broker_key
-from stratalog.server.configuration.config_entry import ConfigChange, changed
-from stratalog.server.configuration.held_config import still_held
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.catalog.catalog_state import CatalogState
+from stratalog.server.configuration.broker_config import CORDONED, BrokerConfig, broker_key
+from stratalog.server.configuration.config_entry import ConfigChange, ConfigLayers, changed
+from stratalog.server.configuration.cordon_file import CordonFile
 
 logger = logging.getLogger(__name__)
 
 
 class Reconfigurable(Protocol):
-    """Goes by the server's configuration. Thread-safe."""
+    """A component that goes by the server's configuration. Thread-safe."""
 
     def require_applicable(self, config: BrokerConfig) -> None:
-        """Raises InvalidConfigError where it cannot go by this."""
+        """Raises InvalidConfigError if the component cannot go by this configuration."""
         ...
 
     def apply(self, config: BrokerConfig) -> None:
-        """Go by this from now on. Raises LogStoreError; calling it again makes up for that."""
+        """Go by this configuration. Raises LogStoreError, after which the call may be repeated."""
         ...
 
 
+class _InForce(NamedTuple):
+    """What one moment goes by."""
+
+    shared: Mapping[str, str]
+    """From the catalog."""
+    local: Mapping[str, str]
+    """From the data directory."""
+    layers: ConfigLayers
+    config: BrokerConfig
+
+
 class RuntimeConfig:
-    """Thread-safe: `_lock` lets one alteration run at a time; `current` is replaced whole."""
+    """Thread-safe: `_lock` admits one alteration at a time; what is in force is replaced whole."""
 
-    def __init__(self, copies: BrokerConfigCopies, current: BrokerConfig, max_request_bytes: int) -> None:
-        """Use `open`."""
-        self._copies = copies
-        self._lock = threading.Lock()
-        self._current = current
+    def __init__(
+        self, catalog: Catalog, cordons: CordonFile, static: Mapping[str, str], max_request_bytes: int
+    ) -> None:
+        """`catalog`: was just read. `static`: the keys that the start was given.
+
+        Raises InvalidConfigError if this version does not take what was altered.
+        """
+        self._catalog = catalog
+        self._cordons = cordons
+        self._static = static
         self._max_request_bytes = max_request_bytes
+        self._lock = threading.Lock()
         self._reconfigurables: list[Reconfigurable] = []
-
-    @staticmethod
-    def open(
-        filesystem: FileSystem, log_dirs: Sequence[str], static: Mapping[str, str], max_request_bytes: int
-    ) -> RuntimeConfig:
-        """Raises InvalidConfigError, DataDirectoryError where nobody can tell what was altered."""
-        copies = BrokerConfigCopies(filesystem, log_dirs)
-        dynamic = copies.read()
+        # The configuration of the catalog that could not be followed, so that the log names it once.
+        self._refused: Mapping[str, str] | None = None
+        cordoned = cordons.read()
         try:
-            current = BrokerConfig.of(static, dynamic)
+            self._in_force = self._resolve(
+                catalog.state().server_config, {} if cordoned is None else {CORDONED: cordoned}
+            )
         except InvalidConfigError as refusal:
-            if refusal.fields.get("name") not in dynamic:
-                raise
             raise InvalidConfigError(
-                refusal.message + "; it was altered at run time, see the file",
+                "the configuration that was altered at run time is refused; correct what the start is given,"
+                " or run the version that altered it: " + refusal.message,
                 **refusal.fields,
-                path=copies.path,
             ) from None
-        require_fits(current.topic_defaults, max_request_bytes, "message.max.bytes")
-        return RuntimeConfig(copies, current, max_request_bytes)
 
     @property
     def current(self) -> BrokerConfig:
-        return self._current
+        """The configuration in force."""
+        return self._in_force.config
+
+    @property
+    def layers(self) -> ConfigLayers:
+        """The settings that the configuration in force comes from."""
+        return self._in_force.layers
 
     @property
     def topic_defaults(self) -> LogConfig:
-        """What topics go by where they set nothing."""
-        return self._current.topic_defaults
+        """The defaults in force for keys that a topic does not set."""
+        return self._in_force.config.topic_defaults
 
-    def settle(
-        self,
-        filesystem: FileSystem,
-        online: Callable[[], Sequence[str]],
-        *,
-        is_unknown: bool = False,
-        is_current: Callable[[str], bool] = lambda _: True,
-    ) -> None:
-        """The log directories are locked; see `BrokerConfigCopies.settle`. It is in force from now on."""
-        with self._lock:
-            assert not self._reconfigurables, "nobody goes by it yet"
-            self._copies.settle(filesystem, online, is_unknown=is_unknown, is_current=is_current)
-            self._current = BrokerConfig.of(self._current.static, self._copies.overrides)
+    def topic_defaults_under(self, server_config: Mapping[str, str]) -> LogConfig:
+        """The defaults of topics under that configuration of the catalog. Raises InvalidConfigError."""
+        in_force = self._in_force
+        if server_config != in_force.shared:
+            in_force = self._resolve(server_config, in_force.local)
+        return in_force.config.topic_defaults
 
-    def hold(self) -> None:
-        """Others have owned the store since, see `BrokerConfigCopies.hold`."""
-        with self._lock:
-            assert not self._reconfigurables, "nobody goes by it yet"
-            self._copies.hold()
-            self._current = BrokerConfig.of(self._current.static, self._copies.overrides)
-
-    @property
-    def held(self) -> Mapping[str, str]:
-        """What is held because nobody knows what was altered, see `held_config`. Never waits: what it comes
-        from is replaced whole."""
-        return self._copies.held
-
-    def write_rest(self) -> None:
-        """Let log directories that could not take an alteration have it, now that they may be able to."""
-        with self._lock:
-            self._copies.write_rest()
+    def is_as(self, state: CatalogState) -> bool:
+        """Whether the configuration in force is the one in this state of the catalog."""
+        return self._in_force.shared == state.server_config
 
     def add(self, reconfigurable: Reconfigurable) -> None:
-        """Tell it of every alteration from now on."""
+        """Apply every alteration to this component from now on."""
         with self._lock:
             self._reconfigurables.append(reconfigurable)
 
-    def alter(self, changes: tuple[ConfigChange, ...], *, validate_only: bool = False) -> BrokerConfig:
-        """Make the changes, all or none; returns what is in force, or would be. Durable when it returns.
+    def alter(self, changes: tuple[ConfigChange, ...], *, validate_only: bool = False) -> None:
+        """Make the changes, all or none; durable and in force when it returns.
 
-        Raises InvalidConfigError, DataDirectoryError.
-        """
-        return self.alter_by(lambda _: changes, validate_only=validate_only)
-
-    def alter_by(
-        self,
-        change_of: Callable[[BrokerConfig], tuple[ConfigChange, ...]],
-        *,
-        validate_only: bool = False,
-        even_unwritten: bool = False,
-    ) -> BrokerConfig:
-        """As `alter`, by what the changes to the configuration in force are said to be: nobody else alters it
-        meanwhile. Raises what `change_of` does besides.
-
-        `even_unwritten`: it holds from now on even where no disk can take it; the DataDirectoryError says so.
+        Raises InvalidConfigError; StoreError: after StoreUnavailableError the outcome is unknown, `follow`
+        finds out, and the call may be repeated. For the local key raises DataDirectoryError if it holds, but
+        cannot be written.
         """
         with self._lock:
-            former = self._current
-            changes = change_of(former)
-            for change in changes:
-                broker_key(change.name, change.value)
-            config = self._altered(changes)
-            require_fits(config.topic_defaults, self._max_request_bytes, "message.max.bytes")
-            for reconfigurable in self._reconfigurables:
-                reconfigurable.require_applicable(config)
-            if validate_only:
-                return config
-            if config.dynamic == former.dynamic:
-                self._require_written()
-                return config
-            unwritten = self._write(config, even_unwritten=even_unwritten)
-            self._current = config
-            for reconfigurable in self._reconfigurables:
-                try:
-                    reconfigurable.apply(config)
-                except LogStoreError as error:
-                    logger.warning("not everything goes by the altered configuration yet: %s", error)
-        logger.info(
-            "the configuration was altered: %s",
-            ", ".join(f"{name}={'(deleted)' if text is None else text}" for name, text in changes),
-        )
-        if unwritten is not None:
-            raise unwritten
-        return config
+            names = {change.name for change in changes}
+            # A key of newer software has no place here, but may be removed.
+            for name in names - self._catalog.state().server_config.keys():
+                broker_key(name)
+            if names == {CORDONED}:
+                self._alter_local(changes, validate_only=validate_only)
+            elif CORDONED not in names:
+                self._alter_shared(changes, validate_only=validate_only)
+            else:
+                raise InvalidConfigError(
+                    f"{CORDONED} is kept on this machine, the other keys in the store; alter it by itself",
+                    name=CORDONED,
+                    allowed="no other key in the same request",
+                )
 
-    def _altered(self, changes: tuple[ConfigChange, ...]) -> BrokerConfig:
-        """What would be in force with the changes. Raises InvalidConfigError."""
-        overrides = changed(self._current.dynamic, changes)
+    def alter_cordons(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
+        """Replace the cordoned log directories by `change` of the current ones, whose exceptions pass
+        through. Raises what `alter` does."""
+        with self._lock:
+            wanted = ",".join(change(self.current.cordoned_log_dirs))
+            # An empty list is stored only to override one that the start was given.
+            is_needed = wanted or self._static.get(CORDONED)
+            self._alter_local((ConfigChange(CORDONED, wanted if is_needed else None),), validate_only=False)
+
+    def follow(self) -> None:
+        """Go by the newest configuration of the catalog that was read.
+
+        Does nothing while an alteration is under way: the caller never waits for one, and calls again later.
+        A configuration that this version refuses is logged once; the former one stays in force.
+        """
+        if self.is_as(self._catalog.state()) or not self._lock.acquire(blocking=False):
+            return
         try:
-            return BrokerConfig.of(self._current.static, overrides)
-        except InvalidConfigError as refusal:
-            held = still_held(overrides) if self._copies.held else {}
-            if not held or not self._is_valid(
-                {name: overrides[name] for name in overrides.keys() - held.keys()}
-            ):
-                raise
-            raise InvalidConfigError(
-                refusal.message
-                + "; some keys are held until you alter or delete them, as nobody knows what was altered",
-                **refusal.fields,
-                held=", ".join(held),
-            ) from None
+            # Another thread may have read, and put in force, a newer one.
+            server_config = self._catalog.state().server_config
+            if server_config == self._in_force.shared:
+                return
+            try:
+                in_force = self._resolve(server_config, self._in_force.local)
+            except InvalidConfigError as refusal:
+                is_news = server_config != self._refused
+                self._refused = server_config
+                logger.log(
+                    logging.WARNING if is_news else logging.DEBUG,
+                    "the server's configuration was altered elsewhere, and this version refuses it; retention"
+                    " and compaction wait until it is corrected: %s",
+                    refusal,
+                )
+                return
+            self._enforce(in_force)
+            logger.info("followed the server's configuration, which was altered elsewhere")
+        finally:
+            self._lock.release()
 
-    def _is_valid(self, overrides: Mapping[str, str]) -> bool:
-        try:
-            BrokerConfig.of(self._current.static, overrides)
-        except InvalidConfigError:
-            return False
-        return True
+    def _alter_shared(self, changes: tuple[ConfigChange, ...], *, validate_only: bool) -> None:
+        local = self._in_force.local
 
-    def _write(self, config: BrokerConfig, *, even_unwritten: bool) -> DataDirectoryError | None:
-        """Make it durable. Raises DataDirectoryError where that cannot be, or returns it where the
-        configuration holds all the same."""
-        try:
-            self._copies.write(config.dynamic)
-        except DataDirectoryError as failure:
-            if not even_unwritten:
-                raise
-            self._copies.keep(config.dynamic)
-            return _unwritten(failure.fields["path"], failure.fields["reason"])
-        return None
+        def alter(server_config: Mapping[str, str]) -> Mapping[str, str]:
+            return self._checked(changed(server_config, changes), local).shared
 
-    def _require_written(self) -> None:
-        """Raises DataDirectoryError where what is in force is on no disk, and still cannot be written."""
-        if self._copies.is_kept_only:
-            self._copies.write_rest()
-        if self._copies.is_kept_only:
-            raise _unwritten(self._copies.path, "still no log directory takes it")
+        if validate_only:
+            alter(self._catalog.refresh().server_config)
+            return
+        altered = self._resolve(self._catalog.alter_server_config(alter), local)
+        self._enforce(altered, changes)
 
+    def _alter_local(self, changes: tuple[ConfigChange, ...], *, validate_only: bool) -> None:
+        altered = self._checked(self._in_force.shared, changed(self._in_force.local, changes))
+        if not validate_only:
+            # In force first: a full or failing disk is a reason to cordon it.
+            self._enforce(altered, changes)
+            self._cordons.write(altered.local.get(CORDONED))
 
-def _unwritten(path: object, reason: object) -> DataDirectoryError:
-    return DataDirectoryError(
-        "the change holds from now on, but no log directory could take it, so a restart forgets it; free"
-        " space or repair a disk, then it is written within a minute, or at once if you ask again",
-        path=path,
-        reason=reason,
-    )
+    def _resolve(self, shared: Mapping[str, str], local: Mapping[str, str]) -> _InForce:
+        """Raises InvalidConfigError."""
+        layers = ConfigLayers(self._static, {**shared, **local})
+        config = layers.resolve()
+        require_fits(config.topic_defaults, self._max_request_bytes, "message.max.bytes")
+        return _InForce(shared, local, layers, config)
+
+    def _checked(self, shared: Mapping[str, str], local: Mapping[str, str]) -> _InForce:
+        """As `_resolve`; raises InvalidConfigError also if a component cannot go by it."""
+        resolved = self._resolve(shared, local)
+        for reconfigurable in self._reconfigurables:
+            reconfigurable.require_applicable(resolved.config)
+        return resolved
+
+    def _enforce(self, altered: _InForce, changes: tuple[ConfigChange, ...] = ()) -> None:
+        former, self._in_force = self._in_force, altered
+        self._refused = None
+        if altered.layers == former.layers:
+            return
+        for reconfigurable in self._reconfigurables:
+            try:
+                reconfigurable.apply(altered.config)
+            except LogStoreError as error:
+                logger.warning("a component does not go by the altered configuration yet: %s", error)
+        if changes:
+            logger.info(
+                "the configuration was altered: %s",
+                ", ".join(f"{name}={'(deleted)' if text is None else text}" for name, text in changes),
+            )
 
 
 def require_fits(config: LogConfig, max_request_bytes: int, name: str = "max.message.bytes") -> None:
-    """Raises InvalidConfigError where a batch of the largest size does not fit a request."""
+    """Raise InvalidConfigError if a batch of the largest size does not fit into a request."""
     if config.max_message_bytes > max_request_bytes:
         raise InvalidConfigError(
             "the server does not accept requests of that size",

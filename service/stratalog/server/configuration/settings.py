@@ -1,4 +1,4 @@
-"""What a server can be told, parsed once at the edge.
+"""The settings of a server's start, checked once at the edge.
 
 Settings hold values, never components. Defaults suit a small machine; every field says what it does and when
 to change it. The command line fills them from options and from ``STRATALOG_*`` environment variables.
@@ -25,126 +25,116 @@ MAY_BE_ZERO = ("compaction_ms", "max_silence_ms")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Everything `stratalog.server.app` needs to know. Raises InvalidConfigError where a value is out of
-    range.
-    """
+    """Settings of `stratalog.server.app`. Immutable. Raises InvalidConfigError if a value is out of range."""
 
     data_dir: str
-    """Local logs live here. One process at a time; empty or missing is fine, also on a store that has data.
-    """
+    """Directory of local logs, for one process at a time. It may be empty or missing, also on a store that
+    has data."""
 
     log_dirs: tuple[str, ...] = ()
-    """More directories of local logs, each on a disk of its own. New partitions go where the fewest are; a
-    disk that fails takes its own partitions offline and no others."""
+    """More directories of local logs, each on a disk of its own. New partitions go where the fewest are. A
+    failed disk takes only its own partitions offline."""
 
     metrics_listen: str = ""
-    """HOST:PORT of an HTTP endpoint with metrics for Prometheus; empty: none. Port 0 takes a free one. There
+    """HOST:PORT of an HTTP endpoint with metrics for Prometheus; empty: none. Port 0 takes a free port. There
     is no authentication: keep it private."""
 
     listen: str = DEFAULT_LISTEN
-    """HOST:PORT. Port 0 takes a free one, which `Server.port` tells. There is no authentication yet: keep it
-    private.
-    """
+    """HOST:PORT. Port 0 takes a free port; `Server.port` has its number. There is no authentication yet: keep
+    it private."""
 
     store_url: str = ""
-    """`file:///dir`, `s3://bucket/prefix` or `memory://`. Empty: a directory beside the data directory,
-    `DATA_DIR.store`, so that losing or wiping the data directory leaves the store alone. Never inside it, nor
-    around it.
-    """
+    """`file:///dir`, `s3://bucket/prefix` or `memory://`. Empty: the directory `DATA_DIR.store` beside the
+    data directory, so that the store survives the loss of the data directory. Neither lies in the other."""
 
     max_request_bytes: int = 32 * MIB
     """Largest request message. No topic may set `max.message.bytes` above it."""
 
     default_fetch_bytes: int = 2 * MIB
-    """A fetch that names no `max_bytes`. Below the 4 MiB that gRPC clients accept unless told otherwise."""
+    """Size of the answer to a fetch without `max_bytes`. Below 4 MiB, the default limit of gRPC clients."""
 
     default_fetch_partition_bytes: int = MIB
-    """A partition of a fetch that names no `max_bytes`."""
+    """Size of one partition in the answer, if the fetch has no `max_bytes` for it."""
 
     max_fetch_bytes: int = 32 * MIB
-    """Larger wishes are cut to this."""
+    """Upper bound for `max_bytes` of a fetch."""
 
     max_fetch_wait_ms: int = 60_000
-    """Longer long polls are cut to this."""
+    """Upper bound for the wait of a fetch."""
 
     max_request_memory_bytes: int = 512 * MIB
-    """For the records of requests that are under way, over all connections: half for appends, of which one
-    more is refused as retriable, half for answers of fetches, which get smaller. At least twice
-    `max_request_bytes`. The process takes about twice as much: the transport copies. Raise it for many
-    producers of large batches on a slow disk, lower it where memory is short.
-    """
+    """Memory for the records of running requests, over all connections. Half is for appends: one more is
+    refused as retriable. Half is for answers of fetches, which get smaller. At least twice
+    `max_request_bytes`. The process takes about twice as much, since the transport copies. Raise it for many
+    producers of large batches on a slow disk, lower it if memory is short."""
 
     max_call_count: int = 1_000
-    """Calls and streams that are open at once; one more is refused before its message is read. Each partition
-    of a producer, each consumer and each long poll is one. It bounds what the transport itself receives,
-    which nothing else here can see: one message a call.
-    """
+    """Calls and streams that may be open at once; one more is refused before its message is read. Each
+    partition of a producer, each consumer and each long poll is one call. This bounds the messages that the
+    transport receives, one for each call."""
 
     default_partition_count: int = 1
-    """Of a topic that is created without saying."""
+    """Number of partitions of a topic that is created without one."""
 
     max_partition_count: int = 10_000
-    """Of one topic: each partition costs two open files and a directory."""
+    """Most partitions of one topic. Each costs two open files and a directory."""
 
     append_thread_count: int = 4
-    """Threads that write local logs; one partition uses one at a time. More help where fsync is slow and
-    partitions many.
-    """
+    """Threads that write local logs; one partition uses one at a time. More help if fsync is slow and
+    partitions are many."""
 
     read_thread_count: int = 4
     """Threads that read local logs."""
 
     cold_read_thread_count: int = 8
-    """Threads that read tiered data, apart from the others so that a slow store never delays hot reads."""
+    """Threads that read tiered data. They are separate, so that a slow store never delays hot reads."""
 
     cold_read_queue_count: int = 256
     """Reads of tiered data that may wait for a thread; one more is refused as retriable."""
 
     task_thread_count: int = 12
-    """Threads of background tasks: one for each, so that a compaction of hours delays no look at the head."""
+    """Threads of background tasks: one for each, so that a long compaction delays no head refresh."""
 
     admin_thread_count: int = 8
-    """Threads of administrative calls; uploads and compactions that were asked for keep one each."""
+    """Threads of administrative calls. A requested upload or compaction keeps one for its whole time."""
 
     head_refresh_ms: int = 5_000
-    """How often the metadata heads are read, and how soon a replaced owner stops accepting."""
+    """Period of reading the metadata heads. A replaced owner stops accepting appends this soon."""
 
     max_silence_ms: int = 60_000
-    """Where no head could be read for longer, appends to tiered topics at `disk` are refused as retriable
-    until one can: another owner may have taken over, and would not have these records. 0 never refuses;
+    """If no head could be read for this long, appends at `disk` to tiered topics are refused as retriable
+    until one can be read: another owner may have taken over, without these records. 0 never refuses;
     otherwise it is longer than `head_refresh_ms`. Lower it to lose less at a takeover, raise it to outlast
-    outages of the store.
-    """
+    outages of the store."""
 
     upload_ms: int = 5_000
-    """Between passes of the uploader."""
+    """Period of the uploader."""
 
     remote_retention_ms: int = 300_000
-    """Between passes of retention over tiered data."""
+    """Period of retention over tiered data."""
 
     collector_ms: int = 300_000
-    """Between passes that delete objects which a commit dropped longer ago than the grace."""
+    """Period of the collector, which deletes objects that were dropped longer ago than the grace."""
 
     fold_ms: int = 30_000
-    """Between looks at whether a metadata head needs folding."""
+    """Period of the check whether a metadata head needs folding."""
 
     compaction_ms: int = 0
-    """Between compactions of tiered data; 0 leaves it to `stratalog compaction run`."""
+    """Period of compaction of tiered data; 0: only by `stratalog compaction run`."""
 
     config: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Keys of the server's own configuration, by Kafka's names: defaults of topics, retention, flushes, the
-    cleaner. See docs/broker_configuration.md. What is altered at run time is stronger.
-    """
+    """Keys of the server's configuration, by Kafka's names: defaults of topics, retention, flushes, the
+    cleaner. See docs/broker_configuration.md. Keys that are altered at run time are stronger."""
 
     shutdown_grace_s: float = 5.0
-    """Calls that are under way at a shutdown may finish for so long."""
+    """Time that running calls have to finish at a shutdown."""
 
     def __post_init__(self) -> None:
         for one in dataclasses.fields(self):
             value = getattr(self, one.name)
             if isinstance(value, int):
                 _require(one.name, value, 0 if one.name in MAY_BE_ZERO else 1)
-        BrokerConfig.of(self.config)
+        BrokerConfig.from_overrides(self.config)
         if self.max_silence_ms:
             _require("max_silence_ms", self.max_silence_ms, self.head_refresh_ms + 1)
         _require("max_request_memory_bytes", self.max_request_memory_bytes, 2 * self.max_request_bytes)
@@ -173,26 +163,22 @@ class ServerSettings:
 
     @property
     def max_receive_bytes(self) -> int:
-        """What the transport accepts: a little more than a request may hold, so that our own error explains
-        the rest.
-        """
+        """Largest message of the transport: above `max_request_bytes`, so that our own error explains it."""
         return self.max_request_bytes + MIB
 
     @property
     def request_memory_share_bytes(self) -> int:
-        """What appends, and what fetches may take of the request memory."""
+        """Share of the request memory for appends, and for fetches."""
         return self.max_request_memory_bytes // 2
 
 
 def default_store_url(data_dir: str) -> str:
-    """The embedded store that belongs to `data_dir`: a `file://` URL of the directory `DATA_DIR.store` beside
-    it.
-    """
+    """`file://` URL of the directory `DATA_DIR.store` beside `data_dir`."""
     return "file://" + quote(os.path.abspath(data_dir) + ".store")
 
 
 def _require_apart(data_dir: str, store_url: str) -> None:
-    """The data directory may be lost, and with it all that is in it: the store must not be."""
+    """Raise InvalidConfigError if one lies in the other: only the data directory may be lost."""
     store_dir = store_directory(store_url)
     if store_dir is None:
         return

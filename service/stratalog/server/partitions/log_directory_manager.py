@@ -17,15 +17,11 @@ from stratalog.base.types import TopicPartition
 from stratalog.manager.directories.log_directory import LogDirectoryStatus
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import LogMove, MoveProgress
-from stratalog.server.configuration.broker_config import BrokerConfig
-from stratalog.server.configuration.config_entry import ConfigChange
+from stratalog.server.configuration.broker_config import CORDONED, BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 
 logger = logging.getLogger(__name__)
-
-CORDONED = "cordoned.log.dirs"
-MOVED_BYTES_PER_S = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 class DescribedDirectory(NamedTuple):
@@ -44,20 +40,21 @@ class LogDirectoryManager:
     def __init__(
         self, scheduler: Scheduler, logs: LogManager, registry: PartitionRegistry, runtime: RuntimeConfig
     ) -> None:
-        """`scheduler`: has a thread for each move, however many run."""
+        """Apply the configuration to `logs`, of which no log is open yet. `scheduler` has a thread for each
+        move, however many run."""
         self._scheduler = scheduler
         self._logs = logs
         self._registry = registry
         self._runtime = runtime
         self._lock = threading.Lock()
         self._moves: dict[TopicPartition, LogMove] = {}
-        self._throttle_moves(runtime.current)
+        self.apply(runtime.current)
         _tell_of_unused_cordons(runtime.current, logs.data_dirs)
 
     def require_applicable(self, config: BrokerConfig) -> None:
         # One that the server was started without stays in the list until somebody takes it away.
-        known = {*self._logs.data_dirs, *self._runtime.current.values[CORDONED]}
-        for path in config.values[CORDONED]:
+        known = {*self._logs.data_dirs, *self._runtime.current.cordoned_log_dirs}
+        for path in config.cordoned_log_dirs:
             if path not in known:
                 raise InvalidConfigError(
                     f"{CORDONED} names a directory that is not a log directory of this server",
@@ -67,14 +64,11 @@ class LogDirectoryManager:
                 )
 
     def apply(self, config: BrokerConfig) -> None:
-        self._logs.set_producer_id_expiration_ms(config.number("producer.id.expiration.ms"))
+        self._logs.set_producer_id_expiration_ms(config.producer_expiration_ms)
         self._logs.file_delete_delay_ms = config.topic_defaults.file_delete_delay_ms
-        self._throttle_moves(config)
+        self._logs.moves.throttler.set_max_bytes_per_s(config.max_moved_bytes_per_s)
         for path in self._logs.data_dirs:
-            self._logs.cordon(path, is_cordoned=path in config.values[CORDONED])
-
-    def _throttle_moves(self, config: BrokerConfig) -> None:
-        self._logs.moves.throttler.set_max_bytes_per_s(config.number(MOVED_BYTES_PER_S))
+            self._logs.cordon(path, is_cordoned=path in config.cordoned_log_dirs)
 
     def describe(self) -> tuple[Sequence[DescribedDirectory], Sequence[MoveProgress]]:
         """How each directory is, those that are missing last, and the last move of each partition that had
@@ -98,14 +92,14 @@ class LogDirectoryManager:
         )
 
     def cordon(self, path: str, *, is_cordoned: bool) -> str:
-        """Keep new partitions away from a log directory, or let them in again; returns its path. Raises
-        InvalidRequestError where there is no such directory, or it is not cordoned and shall be let in;
-        DataDirectoryError where no disk can take that: it holds until the server ends all the same.
+        """Keep new partitions away from a log directory, or admit them again; returns its path.
+
+        Raises InvalidRequestError if there is no such directory, or a directory to uncordon is not cordoned;
+        DataDirectoryError if the change cannot be written: it holds until the server ends.
         """
         path = os.path.abspath(path)
 
-        def change(config: BrokerConfig) -> tuple[ConfigChange, ...]:
-            cordoned: tuple[str, ...] = config.values[CORDONED]
+        def change(cordoned: tuple[str, ...]) -> tuple[str, ...]:
             if is_cordoned and path not in self._logs.data_dirs:
                 raise InvalidRequestError(
                     "there is no log directory of this path; name one of those that the server was started"
@@ -119,15 +113,10 @@ class LogDirectoryManager:
                     path=path,
                     cordoned=", ".join(cordoned),
                 )
-            wanted = [known for known in cordoned if known != path]
-            if is_cordoned:
-                wanted.append(path)
-            # An empty list is only needed against one of the start; it would beat one that a later start is
-            # given.
-            is_needed = bool(wanted or config.static.get(CORDONED))
-            return (ConfigChange(CORDONED, ",".join(wanted) if is_needed else None),)
+            others = tuple(known for known in cordoned if known != path)
+            return (*others, path) if is_cordoned else others
 
-        self._runtime.alter_by(change, even_unwritten=True)
+        self._runtime.alter_cordons(change)
         return path
 
     def forget(self, directory_id: str) -> str:
@@ -195,7 +184,7 @@ def _run(move: LogMove) -> None:
 
 def _tell_of_unused_cordons(config: BrokerConfig, paths: Sequence[str]) -> None:
     """The server was started without them: they are on disks that are not there, or nobody's."""
-    unused = [path for path in config.values[CORDONED] if path not in paths]
+    unused = [path for path in config.cordoned_log_dirs if path not in paths]
     if unused:
         logger.warning(
             "%s names directories that the server was started without, and cordons nothing by them: %s. Were"
@@ -206,9 +195,3 @@ def _tell_of_unused_cordons(config: BrokerConfig, paths: Sequence[str]) -> None:
             ", ".join(unused),
             ", ".join(paths),
         )
-
-
-def cordoned_of(config: BrokerConfig, paths: Sequence[str]) -> tuple[str, ...]:
-    """The directories of these that are cordoned. One that the server was started without is nobody's
-    business."""
-    return tuple(path for path in paths if path in config.values[CORDONED])

@@ -1,9 +1,11 @@
-"""Which topics go by what the catalog says now: nothing is deleted or compacted by a configuration that is
-out of date.
+"""The topics that the catalog has just confirmed: an outdated configuration deletes and compacts nothing.
 
-Whoever is about to take something away for good asks before. The catalog is read again, but not more than
-once a second: many small logs are looked at one after the other. Only a topic that it did not have is looked
-for at once.
+A topic is confirmed if its logs go by its own configuration and by the server's, as the catalog has them now.
+Retention and the cleaner ask before they delete for good. While the catalog cannot be read, or this version
+refuses the server's configuration in it, no topic is confirmed.
+
+The catalog is read at most once a second, since many small logs follow one another. A topic that was not
+confirmed is looked for at once.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _KEPT_S = 1.0
 
 
 class ConfirmedTopics:
-    """Thread-safe: `_lock` guards what was read; while one reads, the others wait for it."""
+    """Thread-safe: `_lock` guards the last answer; while one thread reads, the others wait for it."""
 
     def __init__(self, clock: Clock, topics: TopicManager) -> None:
         self._clock = clock
@@ -33,16 +35,15 @@ class ConfirmedTopics:
         self._confirmed: frozenset[UUID] | None = None
 
     def follow(self) -> frozenset[UUID] | None:
-        """Follow the catalog as it is now; the ids of the topics whose logs go by it, None where it cannot be
-        read. May take the network for long, and waits for cleans of topics that were altered: not for who
-        cleans.
+        """Read and follow the catalog; returns the ids of the confirmed topics, None if it cannot be read.
+
+        May take the network for long, and waits for cleans of altered topics: not for the cleaner.
         """
         with self._lock:
             return self._follow()
 
     def recent(self, topic_ids: Collection[UUID]) -> frozenset[UUID] | None:
-        """As `follow`, or what that said within the last second, unless one of these topics was not in it: it
-        may have come since."""
+        """The last answer if it is at most a second old and has all these topics, else a new one."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             is_recent = self._read_at_s is not None and now_s - self._read_at_s <= _KEPT_S
@@ -50,7 +51,7 @@ class ConfirmedTopics:
             return self._confirmed if is_recent and is_complete else self._follow()
 
     def had(self, topic_id: UUID) -> bool:
-        """Whether this topic was one of them at the last look. For who cleans, right after one."""
+        """Whether the last answer has this topic. For the cleaner, right after it asked."""
         confirmed = self._confirmed
         return confirmed is not None and topic_id in confirmed
 

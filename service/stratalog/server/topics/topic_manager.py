@@ -8,8 +8,9 @@ decides, the rest follows.
 
 Anybody may change the catalog: a tool, a former owner that has not noticed yet, or a commit of our own whose
 outcome stayed unknown. So `follow_catalog` runs with every look at the heads, and before anything is deleted
-by a configuration: what the catalog says is deleted is withdrawn, what it has and is not hosted is opened,
-and the logs of a topic that was altered, or whose defaults were, go by its new configuration. A topic that it
+by a configuration: the server's configuration is followed, what the catalog says is deleted is withdrawn,
+what it has and is not hosted is opened, and the logs of a topic that was altered, or whose defaults were, go
+by its new configuration. A topic that it
 does not know is kept: absent is not deleted. An owner that was replaced changes nothing: the heads are read
 right before the catalog is changed.
 
@@ -48,7 +49,6 @@ from stratalog.remote.metadata.catalog.topic_entry import (
     require_partition_count,
     require_topic_name,
 )
-from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.config_entry import ConfigChange, changed
 from stratalog.server.configuration.runtime_config import RuntimeConfig, require_fits
 from stratalog.server.configuration.settings import ServerSettings
@@ -189,10 +189,7 @@ class TopicManager:
                 raise
             self._refused.pop(entry.topic_id, None)
 
-    def require_applicable(self, config: BrokerConfig) -> None:
-        """Any defaults will do: what a topic cannot keep of them gives way to what it sets."""
-
-    def apply(self, config: BrokerConfig) -> None:
+    def apply_defaults(self) -> None:
         """Let the logs go by the server's defaults, which were altered. A topic that cannot is logged, and
         tried again with every look at the catalog.
         """
@@ -201,13 +198,15 @@ class TopicManager:
                 self._follow(self._catalog.state())
 
     def follow_catalog(self) -> FollowedCatalog:
-        """Read the catalog and make what is hosted what it says. Raises StoreError.
+        """Read the catalog, and make the server's configuration and the hosted topics what it says. Raises
+        StoreError.
 
-        A topic that cannot be closed, opened or altered is logged, and does not stop the others. Where a
-        change of topics is under way nothing is done, so that whoever looks at the heads never waits for it:
-        call again later. Either way the result has those topics only whose logs go by what was read.
+        A topic that cannot be closed, opened or altered is logged, and does not stop the others. While
+        another thread alters topics or the configuration this does nothing, so that a look at the heads never
+        waits for it: call again later. Either way the result has only topics whose logs go by what was read.
         """
         state = self._catalog.refresh()
+        self._runtime.follow()
         if self._lock.acquire(blocking=False):
             try:
                 # By now somebody else may have read, and followed, a newer one.
@@ -302,10 +301,17 @@ class TopicManager:
         return config in (wanted, dataclasses.replace(wanted, remote_storage_enable=True))
 
     def _is_followed(self, topic: HostedTopic, state: CatalogState) -> bool:
-        """Whether the topic's logs go by what the catalog says of it, or by something newer."""
+        """Whether the topic's logs go by what this state says of the topic and of the server's defaults."""
         entry = state.entries.get(topic.topic_id)
-        is_wanted = entry is not None and not entry.is_deleted and topic.config_overrides == entry.config
-        return is_wanted and topic.config is not None and topic.topic_id not in self._refused
+        return (
+            entry is not None
+            and not entry.is_deleted
+            and topic.config_overrides == entry.config
+            and topic.config is not None
+            and topic.topic_id not in self._refused
+            and self._runtime.is_as(state)
+            and self._is_in_force(topic.config, entry)
+        )
 
     def _config_of(self, entry: TopicEntry) -> LogConfig:
         """The configuration that the topic's logs go by. Raises InvalidConfigError."""

@@ -239,7 +239,9 @@ def test_what_a_closed_log_says_of_aborted_transactions_is_held_against_the_batc
     assert damaged_count >= 2 * 8 * 26, "producer, first and last offset, version"
 
 
-@pytest.mark.parametrize("fault", ["missing", "zeros", "flipped", "of another time", "no aborted"])
+@pytest.mark.parametrize(
+    "fault", ["missing", "zeros", "flipped", "of another time", "no aborted", "an aborted flipped"]
+)
 @pytest.mark.parametrize("was_clean", [True, False])
 def test_from_a_segment_without_a_sound_seal_on_a_log_is_walked_and_sealed_again(
     fault: str, *, was_clean: bool
@@ -266,6 +268,11 @@ def test_from_a_segment_without_a_sound_seal_on_a_log_is_walked_and_sealed_again
             if f"{path}.txnindex" not in whole:
                 continue
             again.unlink(f"{path}.txnindex")
+        elif fault == "an aborted flipped":
+            if f"{path}.txnindex" not in whole:
+                continue
+            # The last bit of where the transaction began.
+            rewrite(again, f"{path}.txnindex", flipped(disk.read_file(f"{path}.txnindex"), 17, 0))
         elif fault == "missing":
             again.unlink(f"{path}.seal")
         else:

@@ -54,9 +54,10 @@ def test_the_examples_can_be_read() -> None:
     state = shard_from_parts(read_checkpoint(harness.store, harness.layout, head.checkpoint))
     state.check()
     assert len(state.partitions) == len(state.objects) == 2
-    topics = harness.catalog(read_only=True).topics()
-    assert [(topic.name, topic.partition_count) for topic in topics.values()] == [("flights", 3)]
-    assert Head.decode(EXAMPLES["catalog/head"].encode(), "catalog/head", CATALOG_ACTIONS).seq == 4
+    catalog = harness.catalog(read_only=True)
+    assert [(topic.name, topic.partition_count) for topic in catalog.topics().values()] == [("flights", 3)]
+    assert catalog.state().server_config == {"log.retention.ms": "-1"}
+    assert Head.decode(EXAMPLES["catalog/head"].encode(), "catalog/head", CATALOG_ACTIONS).seq == 5
 
 
 def test_every_action_is_shown_and_described() -> None:

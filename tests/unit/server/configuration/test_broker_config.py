@@ -1,17 +1,22 @@
-"""The server's own configuration: Kafka's names and defaults, and who wins."""
+"""The server's own configuration: Kafka's names and defaults, and the strongest source."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import pytest
 
 from stratalog.base.errors import InvalidConfigError
+from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.log.log_config import LogConfig
-from stratalog.server.configuration.broker_config import BrokerConfig
-from stratalog.server.configuration.broker_key import UpdateMode
-from stratalog.server.configuration.broker_keys import BROKER_KEY_OF_TOPIC_KEY, BROKER_KEYS
-from stratalog.server.configuration.config_entry import ConfigSource
+from stratalog.server.configuration.broker_config import (
+    BROKER_KEY_OF_TOPIC_KEY,
+    BROKER_KEYS,
+    BrokerConfig,
+    UpdateMode,
+)
+from stratalog.server.configuration.config_entry import ConfigLayers, ConfigSource
 
 # Kafka's documentation of the broker configuration, 4.x; None is null.
 KAFKA_DEFAULTS = {
@@ -83,10 +88,11 @@ KAFKA_READ_ONLY = {
 
 def test_defaults_are_kafkas() -> None:
     assert {name: key.default for name, key in BROKER_KEYS.items()} == KAFKA_DEFAULTS | OURS
-    assert BrokerConfig.of({}).topic_defaults == LogConfig()
+    assert BrokerConfig.from_overrides({}) == BrokerConfig()
+    assert BrokerConfig().topic_defaults == LogConfig()
 
 
-def test_what_may_change_is_what_kafka_lets_change() -> None:
+def test_the_same_keys_may_change_as_in_kafka() -> None:
     read_only = {name for name, key in BROKER_KEYS.items() if key.update_mode is UpdateMode.READ_ONLY}
     assert read_only == KAFKA_READ_ONLY
 
@@ -100,21 +106,23 @@ def test_a_default_of_the_server_reaches_the_topic(name: str, broker_name: str) 
     default = LogConfig().as_mapping()[name]
     others = ("2", "2048", "0.25", "true", "compact", "gzip", "LogAppendTime", "disk")
     value = next(text for text in others if text != default and is_taken(broker_name, text))
-    config = BrokerConfig.of({broker_name: value})
+    config = BrokerConfig.from_overrides({broker_name: value})
     assert config.topic_defaults.as_mapping() == LogConfig().as_mapping() | {name: value}
 
 
 def is_taken(name: str, text: str) -> bool:
     try:
-        BrokerConfig.of({name: text})
+        BrokerConfig.from_overrides({name: text})
     except InvalidConfigError:
         return False
     return True
 
 
-def test_the_strongest_source_wins_and_all_are_told() -> None:
-    config = BrokerConfig.of({"log.segment.bytes": "2048"}, {"log.segment.bytes": "4096"})
-    entry = config.entry("log.segment.bytes")
+def test_the_strongest_source_wins_and_all_are_described() -> None:
+    layers = ConfigLayers({"log.segment.bytes": "2048"}, {"log.segment.bytes": "4096"})
+    config = layers.resolve()
+    assert config.topic_defaults.segment_bytes == 4096
+    entry = layers.entry("log.segment.bytes")
     assert (entry.value, entry.source) == ("4096", ConfigSource.DYNAMIC_BROKER)
     assert [(one.value, one.source) for one in entry.synonyms] == [
         ("4096", ConfigSource.DYNAMIC_BROKER),
@@ -122,7 +130,7 @@ def test_the_strongest_source_wins_and_all_are_told() -> None:
         ("1073741824", ConfigSource.DEFAULT),
     ]
     overrides = {"segment.bytes": "8192"}
-    entries = config.topic_entries(overrides, LogConfig.from_overrides(overrides, config.topic_defaults))
+    entries = layers.topic_entries(overrides, LogConfig.from_overrides(overrides, config.topic_defaults))
     [topic_entry] = [one for one in entries if one.name == "segment.bytes"]
     assert (topic_entry.value, topic_entry.source) == ("8192", ConfigSource.TOPIC)
     assert [one.name for one in topic_entry.synonyms] == ["segment.bytes"] + ["log.segment.bytes"] * 3
@@ -145,20 +153,22 @@ def test_the_strongest_source_wins_and_all_are_told() -> None:
 def test_the_finest_unit_of_a_retention_counts(
     static: dict[str, str], dynamic: dict[str, str], retention_ms: int, source: ConfigSource
 ) -> None:
-    config = BrokerConfig.of(static, dynamic)
-    assert config.topic_defaults.retention_ms == retention_ms
-    entry = config.entry("log.retention.ms")
+    layers = ConfigLayers(static, dynamic)
+    assert layers.resolve().topic_defaults.retention_ms == retention_ms
+    entry = layers.entry("log.retention.ms")
     assert (entry.value, entry.source) == (str(retention_ms), source)
     assert entry.synonyms[-1] == ("log.retention.hours", "168", ConfigSource.DEFAULT)
 
 
 def test_rolls_have_hours_and_milliseconds() -> None:
-    config = BrokerConfig.of({"log.roll.hours": "1", "log.roll.jitter.hours": "2", "log.roll.jitter.ms": "3"})
+    config = BrokerConfig.from_overrides(
+        {"log.roll.hours": "1", "log.roll.jitter.hours": "2", "log.roll.jitter.ms": "3"}
+    )
     assert (config.topic_defaults.segment_ms, config.topic_defaults.segment_jitter_ms) == (3_600_000, 3)
 
 
-def test_what_is_not_set_and_has_no_default_is_nothing() -> None:
-    entry = BrokerConfig.of({}).entry("log.retention.minutes")
+def test_a_key_without_setting_and_default_has_no_value() -> None:
+    entry = ConfigLayers({}, {}).entry("log.retention.minutes")
     assert (entry.value, entry.synonyms, entry.source) == (None, (), ConfigSource.DEFAULT)
 
 
@@ -185,43 +195,81 @@ def test_what_is_not_set_and_has_no_default_is_nothing() -> None:
 )
 def test_a_wrong_value_is_refused_with_what_is_allowed(name: str, text: str) -> None:
     with pytest.raises(InvalidConfigError) as failure:
-        BrokerConfig.of({name: text})
+        BrokerConfig.from_overrides({name: text})
     assert (failure.value.fields["name"], failure.value.fields["value"]) == (name, text)
     assert str(failure.value.fields["allowed"]) in failure.value.message
 
 
 def test_a_read_only_key_is_not_altered_at_run_time() -> None:
-    with pytest.raises(InvalidConfigError, match="read-only, as in Kafka"):
-        BrokerConfig.of({}, {"log.retention.hours": "1"})
+    with pytest.raises(InvalidConfigError) as refusal:
+        ConfigLayers({}, {"log.retention.hours": "1"}).resolve()
+    assert refusal.value.fields == {"name": "log.retention.hours", "value": "1", "allowed": "at a start only"}
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "named"),
     [
         ("retention.ms", "`log.retention.ms`"),
         ("log.dirs", "--log-dir"),
-        ("num.partitions", "when a topic is created"),
-        ("queued.max.requests", "not a key that this server honours"),
+        ("num.partitions", "`num.partitions`"),
+        ("queued.max.requests", "`stratalog config describe --broker`"),
     ],
 )
-def test_a_key_that_is_not_honoured_is_refused_with_the_reason(name: str, reason: str) -> None:
-    with pytest.raises(InvalidConfigError, match=reason) as failure:
-        BrokerConfig.of({name: "1"})
+def test_a_key_that_is_not_honoured_is_refused_with_the_right_name(name: str, named: str) -> None:
+    with pytest.raises(InvalidConfigError, match=named) as failure:
+        BrokerConfig.from_overrides({name: "1"})
     assert failure.value.fields["name"] == name
 
 
 def test_values_that_contradict_each_other_are_refused_by_the_servers_names() -> None:
-    with pytest.raises(InvalidConfigError, match=r"log\.local\.retention\.ms is no default") as failure:
-        BrokerConfig.of({"log.local.retention.ms": "2", "log.retention.ms": "1"})
+    with pytest.raises(InvalidConfigError) as failure:
+        BrokerConfig.from_overrides({"log.local.retention.ms": "2", "log.retention.ms": "1"})
     assert failure.value.fields["name"] == "log.local.retention.ms"
-    with pytest.raises(InvalidConfigError, match="too small for so many threads") as failure:
-        BrokerConfig.of({"log.cleaner.threads": "200"})
+    with pytest.raises(InvalidConfigError) as failure:
+        BrokerConfig.from_overrides({"log.cleaner.threads": "200"})
     assert failure.value.fields["name"] == "log.cleaner.dedupe.buffer.size"
 
 
-def test_every_value_is_read_by_its_kind() -> None:
-    config = BrokerConfig.of({"log.cleaner.threads": "2", "log.cleaner.enable": "FALSE"})
-    assert config.number("log.cleaner.threads") == 2
-    assert config.decimal("log.cleaner.io.max.bytes.per.second") == sys.float_info.max
-    assert config.flag("log.cleaner.enable") is False
-    assert [entry.name for entry in config.entries()] == list(BROKER_KEYS)
+OTHER_VALUES = {
+    "cordoned.log.dirs": "/a",
+    "log.cleaner.enable": "false",
+    "log.cleaner.io.buffer.load.factor": "0.5",
+    "log.cleaner.io.max.bytes.per.second": "7000000.0",
+    "log.cleaner.threads": "2",
+    "num.recovery.threads.per.data.dir": "7",
+}
+FIELDS = {name: key for name, key in BROKER_KEYS.items() if key.field_name or key.cleaner_field}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_key_changes_its_own_field_and_no_other(name: str) -> None:
+    text, key = OTHER_VALUES.get(name, "7000000"), FIELDS[name]
+    config, default = BrokerConfig.from_overrides({name: text}), BrokerConfig()
+    if key.field_name is not None:
+        changed = {key.field_name: getattr(config, key.field_name)}
+        expected = dataclasses.replace(default, **changed)
+    else:
+        assert key.cleaner_field is not None
+        changed = {key.cleaner_field: getattr(config.cleaner_settings, key.cleaner_field)}
+        expected = dataclasses.replace(
+            default, cleaner_settings=dataclasses.replace(default.cleaner_settings, **changed)
+        )
+    assert key.key.format(*changed.values()) == text
+    assert config == expected
+
+
+def test_every_field_has_one_key() -> None:
+    fields = [key.field_name for key in FIELDS.values() if key.field_name]
+    assert sorted([*fields, "topic_defaults", "cleaner_settings"]) == sorted(
+        BrokerConfig.__dataclass_fields__
+    )
+    cleaner_fields = [key.cleaner_field for key in FIELDS.values() if key.cleaner_field]
+    assert sorted(cleaner_fields) == sorted(CleanerSettings.__dataclass_fields__)
+
+
+def test_a_value_is_shown_as_it_is_understood() -> None:
+    static = {"log.cleaner.enable": "FALSE", "cordoned.log.dirs": "/a//b/, /c", "log.roll.ms": " 5 "}
+    values = {entry.name: entry.value for entry in ConfigLayers(static, {}).entries()}
+    assert list(values) == list(BROKER_KEYS)
+    assert [values[name] for name in static] == ["false", "/a/b,/c", "5"]
+    assert values["log.cleaner.io.max.bytes.per.second"] == str(sys.float_info.max)

@@ -1,4 +1,4 @@
-"""What docs/broker_configuration.md says is what the code does."""
+"""docs/broker_configuration.md agrees with the code."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import re
 import pytest
 
 from stratalog.base.errors import InvalidConfigError
-from stratalog.server.configuration.broker_config import BrokerConfig
-from stratalog.server.configuration.broker_config_file import BROKER_CONFIG_FILE
-from stratalog.server.configuration.broker_keys import BROKER_KEYS
+from stratalog.server.configuration.broker_config import BROKER_KEYS, BrokerConfig
 from stratalog.server.configuration.config_entry import ConfigSource
+from stratalog.server.configuration.cordon_file import CORDON_FILE
 from stratalog.server.configuration.settings import ServerSettings
 from tests.support.places import DOCS
 
@@ -20,7 +19,7 @@ ROWS: list[tuple[str, str, str, str]] = re.findall(
 )
 
 
-def test_every_key_is_there_with_its_default_and_when_it_may_change() -> None:
+def test_the_table_has_every_key_with_default_and_update_mode() -> None:
     assert [name for name, _, _, _ in ROWS] == list(BROKER_KEYS)
     for name, default, allowed, update_mode in ROWS:
         key = BROKER_KEYS[name]
@@ -30,13 +29,13 @@ def test_every_key_is_there_with_its_default_and_when_it_may_change() -> None:
 
 
 @pytest.mark.parametrize(("name", "allowed"), [(name, allowed) for name, _, allowed, _ in ROWS])
-def test_what_a_key_takes_is_what_its_error_says(name: str, allowed: str) -> None:
+def test_the_values_of_a_key_are_those_of_its_error(name: str, allowed: str) -> None:
     with pytest.raises(InvalidConfigError) as failure:
-        BrokerConfig.of({name: "no such value"})
+        BrokerConfig.from_overrides({name: "no such value"})
     assert failure.value.fields == {"name": name, "value": "no such value", "allowed": allowed}
 
 
 def test_names_of_files_sources_and_bounds_are_those_of_the_code() -> None:
-    assert f"`{BROKER_CONFIG_FILE}`" in TEXT
+    assert f"`{CORDON_FILE}`" in TEXT
     assert all(f"`{source.value}`" in TEXT for source in ConfigSource)
     assert ServerSettings(data_dir="d").max_request_bytes == 32 << 20

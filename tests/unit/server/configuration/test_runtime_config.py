@@ -1,35 +1,40 @@
-"""What is altered at run time: checked first, durable, and told to whom it concerns."""
+"""Keys of the server that are altered at run time: checked, committed, put in force, followed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import threading
+from random import Random
 
 import pytest
 
-from stratalog.base.errors import DataDirectoryError, InvalidConfigError
-from stratalog.server.configuration.broker_config import BrokerConfig
-from stratalog.server.configuration.broker_config_file import (
-    BROKER_CONFIG_FILE,
-    StoredConfig,
-    format_broker_config,
+from stratalog.base.errors import (
+    DataDirectoryError,
+    InvalidConfigError,
+    LogStoreError,
+    StoreUnavailableError,
 )
+from stratalog.log.log_config import LogConfig
+from stratalog.server.configuration.broker_config import CORDONED, BrokerConfig
 from stratalog.server.configuration.config_entry import ConfigChange
+from stratalog.server.configuration.cordon_file import CordonFile
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.testing.faulty_filesystem import FaultyFileSystem, SimulatedCrash
-from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.memory_filesystem import Kept, Survival
+from stratalog.testing.store_faults import Fault, Operation
+from tests.support.tiered.metadata_harness import MetadataHarness
 
-PATH = f"/data/{BROKER_CONFIG_FILE}"
 MAX_REQUEST_BYTES = 1 << 25
 
 
 class Noted:
-    """Notes what it is told, and refuses or fails where a test says so."""
+    """A component that notes what it applies, and refuses or fails where a test says so."""
 
     def __init__(self) -> None:
         self.applied: list[BrokerConfig] = []
         self.refusal: InvalidConfigError | None = None
-        self.failure: DataDirectoryError | None = None
+        self.failure: LogStoreError | None = None
 
     def require_applicable(self, config: BrokerConfig) -> None:
         if self.refusal is not None:
@@ -41,47 +46,70 @@ class Noted:
             raise self.failure
 
 
-def disk_with(text: str | None = None) -> MemoryFileSystem:
-    disk = MemoryFileSystem()
-    disk.make_directories("/data")
-    if text is not None:
-        file = disk.open_append(PATH)
-        file.append([text.encode()])
-        file.close()
-    return disk
+class Machine:
+    """A store's catalog, and the disk of one server."""
+
+    def __init__(self) -> None:
+        self.harness = MetadataHarness()
+        self.catalog = self.harness.catalog()
+        self.disk = FaultyFileSystem()
+        self.disk.make_directories("/data")
+        self.disk.sync_directory("/")
+        self.noted = Noted()
+
+    def opened(self, **static: str) -> RuntimeConfig:
+        """A server that starts with these keys."""
+        self.catalog.refresh()
+        cordons = CordonFile(self.disk, "/data")
+        runtime = RuntimeConfig(self.catalog, cordons, named(static), MAX_REQUEST_BYTES)
+        runtime.add(self.noted)
+        return runtime
+
+    def stored(self) -> dict[str, str]:
+        """What the catalog has."""
+        return dict(self.harness.catalog(read_only=True).state().server_config)
+
+    def alter_elsewhere(self, **keys: str) -> None:
+        """Another process replaces the configuration; the server has read that."""
+        self.harness.catalog().alter_server_config(lambda _: named(keys))
+        self.catalog.refresh()
 
 
-def opened(disk: MemoryFileSystem, **static: str) -> RuntimeConfig:
-    keys = {name.replace("_", "."): value for name, value in static.items()}
-    return RuntimeConfig.open(disk, ("/data",), keys, MAX_REQUEST_BYTES)
+def named(keys: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "."): value for name, value in keys.items()}
 
 
 def set_to(**values: str) -> tuple[ConfigChange, ...]:
-    return tuple(ConfigChange(name.replace("_", "."), value) for name, value in values.items())
+    return tuple(ConfigChange(name, value) for name, value in named(values).items())
 
 
-def test_what_is_altered_holds_at_once_and_after_a_restart() -> None:
-    disk = disk_with()
-    runtime, noted = opened(disk, log_retention_ms="9"), Noted()
-    runtime.add(noted)
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+def test_an_alteration_is_in_force_at_once_and_after_a_restart(machine: Machine) -> None:
+    runtime = machine.opened(log_retention_ms="9")
     runtime.alter(set_to(log_retention_ms="-1", log_segment_bytes="4096"))
-    assert [config.topic_defaults.retention_ms for config in noted.applied] == [-1]
+    assert [config.topic_defaults.retention_ms for config in machine.noted.applied] == [-1]
     assert runtime.topic_defaults.segment_bytes == 4096
-    again = opened(disk, log_retention_ms="9")
-    assert again.current == runtime.current
+    assert machine.stored() == {"log.retention.ms": "-1", "log.segment.bytes": "4096"}
+    again = machine.opened(log_retention_ms="9")
+    assert (again.current, again.layers) == (runtime.current, runtime.layers)
     again.alter((ConfigChange("log.retention.ms", None), ConfigChange("log.roll.ms", None)))
-    assert opened(disk, log_retention_ms="9").topic_defaults.retention_ms == 9
-    assert opened(disk).topic_defaults.segment_bytes == 4096
+    assert machine.opened(log_retention_ms="9").topic_defaults.retention_ms == 9
+    assert machine.opened().topic_defaults.segment_bytes == 4096
 
 
-def test_what_changes_nothing_is_not_told() -> None:
-    runtime, noted = opened(disk_with()), Noted()
-    runtime.add(noted)
+def test_an_alteration_without_a_change_commits_and_applies_nothing(machine: Machine) -> None:
+    runtime, seq = machine.opened(), machine.catalog.seq
     runtime.alter((ConfigChange("log.segment.bytes", None),))
     runtime.alter(set_to(log_segment_bytes="4096"), validate_only=True)
-    assert (noted.applied, runtime.current) == ([], BrokerConfig.of({}))
+    runtime.alter((ConfigChange(CORDONED, "/b"),), validate_only=True)
+    assert (machine.noted.applied, runtime.current, machine.catalog.seq) == ([], BrokerConfig(), seq)
 
 
+@pytest.mark.parametrize("validate_only", [False, True])
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
@@ -89,33 +117,35 @@ def test_what_changes_nothing_is_not_told() -> None:
         (set_to(log_retention_ms="5", retention_ms="5"), "retention.ms"),
         (set_to(log_retention_ms="5", log_retention_hours="5"), "log.retention.hours"),
         (set_to(log_retention_ms="5", message_max_bytes=str(MAX_REQUEST_BYTES + 1)), "message.max.bytes"),
+        (set_to(log_retention_ms="5", cordoned_log_dirs="/b"), CORDONED),
+        (set_to(cordoned_log_dirs="b"), CORDONED),
         ((ConfigChange("no.such.key", None),), "no.such.key"),
     ],
 )
-def test_what_is_refused_changes_nothing(changes: tuple[ConfigChange, ...], name: str) -> None:
-    disk = disk_with()
-    runtime, noted = opened(disk), Noted()
-    runtime.add(noted)
+def test_a_refused_alteration_changes_nothing(
+    machine: Machine, changes: tuple[ConfigChange, ...], name: str, *, validate_only: bool
+) -> None:
+    runtime = machine.opened()
     with pytest.raises(InvalidConfigError) as refusal:
-        runtime.alter(changes)
+        runtime.alter(changes, validate_only=validate_only)
     assert refusal.value.fields["name"] == name
-    assert (noted.applied, runtime.current, disk.exists(PATH)) == ([], BrokerConfig.of({}), False)
+    assert (machine.noted.applied, runtime.current, machine.stored()) == ([], BrokerConfig(), {})
+    assert machine.opened().current == BrokerConfig()
 
 
-def test_whoever_cannot_go_by_it_refuses_it_for_all() -> None:
-    disk = disk_with()
-    runtime, noted = opened(disk), Noted()
-    runtime.add(noted)
-    noted.refusal = InvalidConfigError("no", name="log.cleaner.threads", value=2, allowed="1")
+def test_one_component_refuses_an_alteration_for_all(machine: Machine) -> None:
+    runtime = machine.opened()
+    machine.noted.refusal = InvalidConfigError("no", name="log.cleaner.threads", value=2, allowed="1")
     with pytest.raises(InvalidConfigError):
         runtime.alter(set_to(log_cleaner_threads="2"))
-    assert (noted.applied, disk.exists(PATH)) == ([], False)
+    assert (machine.noted.applied, machine.stored()) == ([], {})
 
 
-def test_what_cannot_be_applied_everywhere_stands_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    runtime, failing, other = opened(disk_with()), Noted(), Noted()
-    failing.failure = DataDirectoryError("a disk failed", path="/data/t-0")
-    runtime.add(failing)
+def test_an_alteration_stands_that_a_component_cannot_apply(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime, other = machine.opened(), Noted()
+    machine.noted.failure = DataDirectoryError("a disk failed", path="/data/t-0")
     runtime.add(other)
     with caplog.at_level(logging.WARNING):
         runtime.alter(set_to(log_retention_ms="5"))
@@ -124,81 +154,152 @@ def test_what_cannot_be_applied_everywhere_stands_and_is_said(caplog: pytest.Log
     assert "a disk failed" in caplog.text
 
 
-def altered_with(fault: Callable[[FaultyFileSystem, int], None], operation: int) -> FaultyFileSystem | None:
-    """The disk after an alteration from 7 to -1 that met a fault at this of its operations; None where it has
-    fewer."""
-    disk = FaultyFileSystem()
-    disk.make_directories("/data")
-    disk.sync_directory("/")
-    first = RuntimeConfig.open(disk, ("/data",), {}, MAX_REQUEST_BYTES)
-    first.alter(set_to(log_retention_ms="7"))
-    runtime = RuntimeConfig.open(disk, ("/data",), {}, MAX_REQUEST_BYTES)
-    fault(disk, disk.operation_count + operation)
-    try:
-        runtime.alter(set_to(log_retention_ms="-1"))
-    except (SimulatedCrash, DataDirectoryError):
-        assert runtime.topic_defaults.retention_ms == 7
-        return disk
-    return None
+def test_an_alteration_builds_on_the_newest_commit(machine: Machine) -> None:
+    runtime = machine.opened()
+    machine.harness.catalog().alter_server_config(lambda _: {"log.roll.ms": "7"})
+    runtime.alter(set_to(log_retention_ms="5"))
+    assert machine.stored() == {"log.retention.ms": "5", "log.roll.ms": "7"}
+    assert (runtime.topic_defaults.segment_ms, runtime.topic_defaults.retention_ms) == (7, 5)
+
+
+def test_an_alteration_by_another_process_is_followed(machine: Machine) -> None:
+    runtime = machine.opened(log_roll_ms="9")
+    machine.alter_elsewhere(log_retention_ms="5")
+    state = machine.catalog.state()
+    assert not runtime.is_as(state)
+    assert runtime.topic_defaults_under(state.server_config).retention_ms == 5
+    assert runtime.topic_defaults.retention_ms == LogConfig().retention_ms
+    for _ in range(2):
+        runtime.follow()
+        assert [config.topic_defaults.retention_ms for config in machine.noted.applied] == [5]
+    assert runtime.is_as(state)
+    assert (runtime.topic_defaults.retention_ms, runtime.topic_defaults.segment_ms) == (5, 9)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"key_of_the_future": "1"}, {"log_retention_hours": "1"}, {"message_max_bytes": "99999999"}]
+)
+def test_a_configuration_that_this_version_refuses_is_not_followed_and_stops_a_start(
+    machine: Machine, keys: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime = machine.opened()
+    runtime.alter(set_to(log_retention_ms="5"))
+    machine.alter_elsewhere(**keys)
+    [name] = named(keys)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            runtime.follow()
+    assert sum(name in message for message in caplog.messages) == 1
+    # Whatever asks for confirmation gets none, and goes on by the former one.
+    assert not runtime.is_as(machine.catalog.state())
+    assert runtime.topic_defaults.retention_ms == 5
+    with pytest.raises(InvalidConfigError):
+        runtime.topic_defaults_under(machine.catalog.state().server_config)
+    with pytest.raises(InvalidConfigError) as refusal:
+        machine.opened()
+    assert refusal.value.fields["name"] == name
+    runtime.alter((ConfigChange(name, None),))
+    assert runtime.is_as(machine.catalog.state())
+    assert machine.opened().current == BrokerConfig()
+
+
+@pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LANDS_UNKNOWN])
+def test_an_alteration_without_an_answer_is_followed_if_it_landed(machine: Machine, fault: Fault) -> None:
+    puts: list[Operation] = []
+
+    def plan(operation: Operation) -> Fault:
+        """The store fails from the first PUT on, until the test forgets that."""
+        if operation.verb == "PUT":
+            puts.append(operation)
+        is_first = operation.verb == "PUT" and len(puts) == 1
+        return fault if is_first else Fault.FAILS if puts else Fault.NONE
+
+    store = FaultyObjectStore(machine.harness.store, Random(1), plan)
+    machine.catalog = machine.harness.catalog(store=store)
+    runtime = machine.opened()
+    with pytest.raises(StoreUnavailableError):
+        runtime.alter(set_to(log_retention_ms="5"))
+    assert runtime.current == BrokerConfig()
+    puts.clear()
+    machine.catalog.refresh()
+    runtime.follow()
+    landed = {} if fault is Fault.FAILS else {"log.retention.ms": "5"}
+    assert runtime.layers.dynamic == machine.stored() == landed
+    assert machine.opened().layers.dynamic == landed
+
+
+def test_a_look_at_the_catalog_never_waits_for_an_alteration(machine: Machine) -> None:
+    runtime = machine.opened()
+    found: list[bool] = []
+
+    class Looking(Noted):
+        def apply(self, config: BrokerConfig) -> None:
+            machine.alter_elsewhere(log_retention_ms="7")
+            thread = threading.Thread(target=runtime.follow, daemon=True)
+            thread.start()
+            thread.join(20)
+            found.append(thread.is_alive() or runtime.is_as(machine.catalog.state()))
+
+    looking = Looking()
+    runtime.add(looking)
+    runtime.alter(set_to(log_retention_ms="5"))
+    assert (found, runtime.topic_defaults.retention_ms) == ([False], 5)
+    looking.apply = machine.noted.apply  # type: ignore[method-assign]  # one look is enough
+    runtime.follow()
+    assert runtime.topic_defaults.retention_ms == 7
+
+
+def test_cordons_stay_on_the_machine(machine: Machine) -> None:
+    runtime = machine.opened()
+    runtime.alter((ConfigChange(CORDONED, "/b,/c"),))
+    assert (runtime.current.cordoned_log_dirs, machine.stored()) == (("/b", "/c"), {})
+    assert machine.opened().current.cordoned_log_dirs == ("/b", "/c")
+    runtime.alter_cordons(lambda cordoned: cordoned[1:])
+    runtime.alter(set_to(log_retention_ms="5"))
+    assert machine.opened().current.cordoned_log_dirs == ("/c",)
+    runtime.alter_cordons(lambda _: ())
+    assert machine.opened().layers.dynamic == {"log.retention.ms": "5"}
+    # Only against the start an empty list is kept.
+    given = machine.opened(cordoned_log_dirs="/b")
+    given.alter_cordons(lambda _: ())
+    assert machine.opened(cordoned_log_dirs="/b").current.cordoned_log_dirs == ()
+
+
+def test_a_cordon_holds_that_the_disk_does_not_take(machine: Machine) -> None:
+    runtime = machine.opened()
+    machine.disk.fail_at(machine.disk.operation_count + 1)
+    with pytest.raises(DataDirectoryError) as failure:
+        runtime.alter_cordons(lambda _: ("/b",))
+    assert failure.value.fields["path"] == "/data/cordoned-log-dirs"
+    assert [config.cordoned_log_dirs for config in machine.noted.applied] == [("/b",)]
+    assert machine.opened().current.cordoned_log_dirs == ()
+    runtime.alter_cordons(lambda cordoned: cordoned)
+    assert machine.opened().current.cordoned_log_dirs == ("/b",)
 
 
 @pytest.mark.parametrize("survival", [Survival(Kept.NONE, names) for names in (Kept.NONE, Kept.ALL)])
-@pytest.mark.parametrize("fault", [FaultyFileSystem.crash_at, FaultyFileSystem.fail_at])
-def test_a_crash_and_an_error_leave_the_old_configuration_or_the_new_one(
-    fault: Callable[[FaultyFileSystem, int], None], survival: Survival
+@pytest.mark.parametrize("after", ["/c", None])
+def test_a_crash_leaves_the_old_cordons_or_the_new_ones(after: str | None, survival: Survival) -> None:
+    for operation in range(1, 99):
+        machine = Machine()
+        file = CordonFile(machine.disk, "/data")
+        file.write("/b")
+        machine.disk.crash_at(machine.disk.operation_count + operation)
+        try:
+            file.write(after)
+        except SimulatedCrash:
+            found = CordonFile(machine.disk.reopened(survival), "/data").read()
+            assert found in ("/b", after)
+            continue
+        assert operation > (5 if after else 2)
+        return
+
+
+@pytest.mark.parametrize("text", [b"", b"/b\n", b"00000000\n/b\n", b"\xff\n\xff"])
+def test_a_damaged_file_of_cordons_is_named_and_left_out(
+    machine: Machine, text: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found: set[int] = set()
-    operation = 1
-    while (disk := altered_with(fault, operation)) is not None:
-        after = RuntimeConfig.open(disk.reopened(survival), ("/data",), {}, MAX_REQUEST_BYTES)
-        found.add(after.topic_defaults.retention_ms)
-        operation += 1
-    assert operation > 5, "opens, truncates, appends, syncs, renames, syncs the directory"
-    assert found <= {7, -1}
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "version is None"),
-        ("version=2\n", "version is 2"),
-        ("version=0\nlog.retention.ms\n", "is not KEY=VALUE"),
-        ("version=0\nlog.roll.ms=1\nlog.roll.ms=2\n", "is there twice"),
-        (format_broker_config(StoredConfig({"log.retention.ms": "-1"}, 3)).replace("=-1", "=-3"), "checksum"),
-        (
-            format_broker_config(StoredConfig({"log.retention.ms": "-1"}, 3)).replace(
-                "log.retention.ms=-1\n", ""
-            ),
-            "checksum",
-        ),
-    ],
-)
-def test_a_damaged_file_stops_the_start_and_says_what_to_do(text: str, reason: str) -> None:
-    with pytest.raises(DataDirectoryError, match="or remove it") as damage:
-        opened(disk_with(text))
-    assert damage.value.fields["path"] == PATH
-    assert reason in str(damage.value.fields["reason"])
-
-
-def test_bytes_that_are_no_text_are_damage() -> None:
-    disk = disk_with()
-    file = disk.open_append(PATH)
-    file.append([b"\xff\xfe"])
-    file.close()
-    with pytest.raises(DataDirectoryError, match="damaged"):
-        opened(disk)
-
-
-def test_a_file_that_a_human_wrote_counts() -> None:
-    text = "version=0\n\n# kept for the audit\n log.retention.ms = -1 \n"
-    assert opened(disk_with(text)).topic_defaults.retention_ms == -1
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["key.of.the.future=1", "log.retention.hours=1", "log.retention.ms=week", "message.max.bytes=99999999"],
-)
-def test_a_key_in_the_file_that_is_not_taken_stops_the_start(line: str) -> None:
-    with pytest.raises(InvalidConfigError) as refusal:
-        opened(disk_with(f"version=0\n{line}\n"))
-    assert refusal.value.fields["name"] == line.partition("=")[0]
+    machine.disk.open_append("/data/cordoned-log-dirs").append([text])
+    assert machine.opened(cordoned_log_dirs="/c").current.cordoned_log_dirs == ("/c",)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "/data/cordoned-log-dirs" in caplog.text

@@ -1,4 +1,4 @@
-"""Settings are checked once, where they come in."""
+"""The settings of a start are checked once, at the edge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_directory_with_odd_characters_is_quoted() -> None:
     assert default_store_url("/a b/c#d") == "file:///a%20b/c%23d.store"
 
 
-def test_a_store_that_is_named_wins() -> None:
+def test_a_named_store_wins() -> None:
     assert ServerSettings(data_dir="d", store_url="s3://bucket/p").effective_store_url == "s3://bucket/p"
 
 
@@ -30,7 +30,7 @@ def test_a_store_that_is_named_wins() -> None:
 def test_the_store_lies_beside_the_data_directory(tmp_path: Path, store: str) -> None:
     data_dir = tmp_path / "data"
     (tmp_path / "link").symlink_to(data_dir)
-    with pytest.raises(InvalidConfigError, match="one inside the other") as caught:
+    with pytest.raises(InvalidConfigError) as caught:
         ServerSettings(data_dir=str(data_dir), store_url=f"file://{data_dir}/{store}")
     assert caught.value.fields["name"] == "store"
     for beside in ("data.store", "data2", "other/data"):
@@ -85,6 +85,7 @@ def test_an_address_is_host_and_port(listen: str, expected: tuple[str, int]) -> 
 @pytest.mark.parametrize(
     "listen", ["", "9190", ":9190", "host:", "host:port", "host:65536", "host:-1", "host:" + "9" * 5000]
 )
-def test_anything_else_is_refused_with_an_example(listen: str) -> None:
-    with pytest.raises(InvalidConfigError, match="HOST:PORT"):
+def test_any_other_address_is_refused(listen: str) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
         ServerSettings(data_dir="d", listen=listen)
+    assert (caught.value.fields["name"], caught.value.fields["value"]) == ("listen", listen)

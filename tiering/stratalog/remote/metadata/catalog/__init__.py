@@ -1,1 +1,1 @@
-"""The catalog of topics."""
+"""The catalog of topics, and of the server's configuration."""

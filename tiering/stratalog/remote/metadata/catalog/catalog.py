@@ -1,11 +1,11 @@
-"""The store's topics: a log of commits of its own, of the same kind as a shard's, without an owner.
+"""The store's topics, and the server configuration that was altered at run time.
 
-Anybody may create, alter and delete; If-Match lets one change at a time through. A deleted topic stays for 30
-days, marked, so that a shard can tell a deleted topic from one that it has not heard of: absent is not
-deleted.
+The catalog is a log of commits like a shard's, but has no owner. Any process may commit; If-Match admits one
+change at a time. A deleted topic stays for 30 days, marked, so that a shard can tell a deleted topic from an
+unknown one: absent does not mean deleted.
 
-Whoever deletes records or partitions because of what stands here calls `confirm` or `confirm_deleted` just
-before, and passes on the number that they return: the shard refuses it where a newer one has been used.
+Before an actor deletes records or partitions because of the catalog, it calls `confirm` or `confirm_deleted`
+and passes the returned commit number to the shard. The shard refuses a number below the highest it has seen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ from stratalog.base.errors import (
 )
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.metadata.catalog.catalog_actions import AlterTopic, CreateTopic, DeleteTopic
+from stratalog.remote.metadata.catalog.catalog_actions import (
+    AlterTopic,
+    ConfigureServer,
+    CreateTopic,
+    DeleteTopic,
+)
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import (
     HASH_KEY_BYTES,
@@ -67,10 +72,10 @@ class Catalog:
         witness: str = "",
         settings: CommitSettings | None = None,
     ) -> Catalog:
-        """Read the catalog; create it where the store has never had one and this is no reader.
+        """Read the catalog; create it if the store never had one, unless `read_only`.
 
-        `witness`: who else knows that it had, see `head_witness`. Raises StoreCorruptError where its head is
-        lost, StoreNotUsableError where newer software is needed, StoreUnavailableError.
+        `witness`: evidence elsewhere that the store had one, see `head_witness`. Raises StoreCorruptError if
+        the head is lost, StoreNotUsableError if newer software is needed, StoreUnavailableError.
         """
         log = HeadLog(
             store,
@@ -92,28 +97,28 @@ class Catalog:
 
     @property
     def seq(self) -> int:
-        """Number of the newest commit at hand."""
+        """Number of the newest commit that was read."""
         return self.state().seq
 
     @property
     def dropped(self) -> tuple[DroppedObject, ...]:
-        """Files of the catalog that wait to be deleted."""
+        """Dropped files of the catalog that the collector has yet to delete."""
         return self.state().dropped
 
     def state(self) -> CatalogState:
-        """The newest state at hand, without asking the store."""
+        """The newest state that was read; does not ask the store."""
         return self._log.view.state
 
     def topics(self) -> Mapping[str, TopicEntry]:
-        """The topics at hand that are not deleted, by name, in the order of names."""
+        """The live topics in the newest state that was read, sorted by name."""
         return self.state().topics()
 
     def by_id(self, topic_id: UUID) -> TopicEntry | None:
-        """The topic at hand with this id, deleted or not; None where the catalog knows none."""
+        """The topic of this id, live or deleted, in the newest state that was read; None if unknown."""
         return self.state().entries.get(topic_id)
 
     def refresh(self, *, dated: bool = False) -> CatalogState:
-        """The state of now: one conditional GET where nothing is new. Raises StoreUnavailableError."""
+        """Read the current state: one conditional GET if nothing changed. Raises StoreUnavailableError."""
         return self._log.refresh(dated=dated).state
 
     def create(
@@ -124,10 +129,10 @@ class Catalog:
         *,
         topic_id: UUID | None = None,
     ) -> TopicEntry:
-        """Create a topic with an id and a hash key of its own.
+        """Create a topic with a fresh hash key, and a fresh id unless `topic_id` is given.
 
-        With a `topic_id`, a second call after StoreUnavailableError returns the topic that the first one
-        made. Raises InvalidRequestError for a name or number that no topic may have, TopicAlreadyExistsError.
+        A call with `topic_id` may be repeated after StoreUnavailableError: it returns the topic that the
+        first call created. Raises InvalidRequestError for an invalid name or number, TopicAlreadyExistsError.
         """
         require_partition_count(partition_count)
         require_topic_name(name, ())
@@ -150,9 +155,9 @@ class Catalog:
         partition_count: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> TopicEntry:
-        """Set a topic's whole configuration, or the number of its partitions, or both.
+        """Replace a topic's configuration, or raise its number of partitions, or both.
 
-        Raises UnknownTopicOrPartitionError, InvalidRequestError where the number would shrink.
+        Raises UnknownTopicOrPartitionError, InvalidRequestError if the number would shrink.
         """
         with self._change_lock:
             landed = self._log.commit(lambda state: judge_alter(state, topic_id, partition_count, config))
@@ -162,8 +167,9 @@ class Catalog:
     def alter_config(
         self, topic_id: UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> TopicEntry:
-        """Make of the topic's configuration, whatever it is when this is committed, what `change` makes of
-        it; what that raises changes nothing. Raises UnknownTopicOrPartitionError.
+        """Replace a topic's configuration with `change` of the current one, as `alter_server_config` does.
+
+        Raises UnknownTopicOrPartitionError.
         """
 
         def judge(state: CatalogState) -> Judgement[TopicEntry]:
@@ -174,8 +180,21 @@ class Catalog:
             self._fold_if_needed()
         return landed.outcome
 
+    def alter_server_config(
+        self, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> Mapping[str, str]:
+        """Replace the server's configuration with `change` of the current one; returns the new one.
+
+        `change` is called again when another commit lands first. Its exceptions pass through, with nothing
+        committed. Raises StoreError; after StoreUnavailableError the outcome is unknown.
+        """
+        with self._change_lock:
+            landed = self._log.commit(lambda state: judge_configure(state, change(state.server_config)))
+            self._fold_if_needed()
+        return landed.outcome
+
     def delete(self, topic_id: UUID) -> None:
-        """Mark a topic as deleted; its name is free. Nothing happens where it is so already.
+        """Mark a topic as deleted, which frees its name. Does nothing if it is deleted already.
 
         Raises UnknownTopicOrPartitionError.
         """
@@ -184,10 +203,9 @@ class Catalog:
             self._fold_if_needed()
 
     def confirm(self, entries: Iterable[TopicEntry]) -> int:
-        """Read the catalog again and return its number, to be passed to a destructive action.
+        """Read the catalog and return its commit number, for a destructive action.
 
-        Raises PreconditionFailedError where one of these is not what the catalog says now: what was decided
-        with it has to be decided again.
+        Raises PreconditionFailedError if one of these entries has changed: decide again then.
         """
         state = self.refresh()
         for entry in entries:
@@ -200,9 +218,9 @@ class Catalog:
         return state.seq
 
     def confirm_deleted(self, topic_id: UUID) -> int:
-        """Read the catalog again and return its number where it says that the topic is deleted.
+        """Read the catalog and return its commit number if the topic is deleted.
 
-        Raises PreconditionFailedError where the topic lives, or the catalog does not know it.
+        Raises PreconditionFailedError if the topic is live or unknown.
         """
         state = self.refresh()
         entry = state.entries.get(topic_id)
@@ -215,14 +233,14 @@ class Catalog:
         return state.seq
 
     def forget(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Take deleted files off the list of dropped ones; returns those that were on it."""
+        """Remove files from the list of dropped ones; returns those that were on it."""
         wanted = tuple(names)
         with self._change_lock:
             return self._log.commit(lambda state: judge_forget(state, wanted)).outcome
 
     def fold(self) -> int | None:
-        """Move the head's commits into a checkpoint. The fold's commit number; None where there was nothing
-        to do.
+        """Move the head's commits into a checkpoint; returns the fold's commit number, or None if there was
+        nothing to fold.
         """
         with self._change_lock:
             return self._folder.fold()
@@ -238,14 +256,14 @@ class Catalog:
         try:
             self._folder.fold()
         except StoreError:
-            pass  # the change is made, and the next one tries to fold again
+            pass  # The change is committed, and the next one tries to fold again.
 
 
 def judge_create(state: CatalogState, create: CreateTopic) -> Judgement[None]:
-    """Valid while the name is free."""
+    """Valid if the name is free."""
     same_id = state.entries.get(create.topic_id)
     if same_id is not None and same_id.name == create.name and not same_id.is_deleted:
-        return Judgement((), None)  # an earlier call of ours landed after all
+        return Judgement((), None)  # an earlier attempt of this call landed
     if same_id is not None or state.named(create.name) is not None:
         raise TopicAlreadyExistsError("the topic is there already; choose another name", topic=create.name)
     require_topic_name(create.name, state.topics())
@@ -255,7 +273,7 @@ def judge_create(state: CatalogState, create: CreateTopic) -> Judgement[None]:
 def judge_alter(
     state: CatalogState, topic_id: UUID, partition_count: int | None, config: Mapping[str, str] | None
 ) -> Judgement[TopicEntry]:
-    """Valid while the topic lives. The outcome is the topic as it is then."""
+    """Valid if the topic is live. The outcome is the altered topic."""
     entry = require_topic(state, topic_id)
     altered = replace(
         entry,
@@ -268,8 +286,16 @@ def judge_alter(
     return Judgement((AlterTopic(topic_id, altered.partition_count, altered.config),), altered)
 
 
+def judge_configure(state: CatalogState, config: Mapping[str, str]) -> Judgement[Mapping[str, str]]:
+    """Always valid. The outcome is the server's configuration after the commit."""
+    if config == state.server_config:
+        return Judgement((), state.server_config)
+    altered = MappingProxyType(dict(config))
+    return Judgement((ConfigureServer(altered),), altered)
+
+
 def judge_delete(state: CatalogState, topic_id: UUID, now_ms: int) -> Judgement[None]:
-    """Valid for a topic that the catalog knows."""
+    """Valid for a known topic."""
     known = state.entries.get(topic_id)
     if known is not None and known.is_deleted:
         return Judgement((), None)
@@ -283,7 +309,7 @@ def judge_delete(state: CatalogState, topic_id: UUID, now_ms: int) -> Judgement[
 
 
 def require_topic(state: CatalogState, topic_id: UUID) -> TopicEntry:
-    """The topic, where it lives. Raises UnknownTopicOrPartitionError."""
+    """The live topic of this id. Raises UnknownTopicOrPartitionError."""
     entry = state.entries.get(topic_id)
     if entry is None or entry.is_deleted:
         raise UnknownTopicOrPartitionError("there is no such topic; list the topics", topic_id=topic_id)

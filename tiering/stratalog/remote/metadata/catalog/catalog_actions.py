@@ -1,13 +1,15 @@
-"""What a commit of the catalog can do.
+"""The actions of a commit of the catalog.
 
     create    {"action":"create","name":TEXT,"topic_id":UUID,"partition_count":N,"config":{KEY:VALUE...},
                "hash_key":BASE64}
     alter     {"action":"alter","topic_id":UUID,"partition_count":N,"config":{KEY:VALUE...}}
     delete    {"action":"delete","topic_id":UUID,"expired":[UUID...]}
+    configure {"action":"configure","config":{KEY:VALUE...}}
     forget, fold    as in a shard
 
-`alter` gives the whole configuration and the number of partitions that hold from then on. A deleted topic
-stays, marked; `expired` of a later deletion names those that have been so for 30 days, which leave.
+`alter` gives a topic's whole configuration and number of partitions from then on. `configure` gives all keys
+of the server that were altered at run time. A deleted topic stays, marked, for 30 days; `expired` of a later
+deletion names the topics that leave.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from stratalog.remote.metadata.shard.actions import ActionTable, Fold, Forget
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """A topic under a name that was free."""
+    """Creates a topic under a name that is free."""
 
     name: str
     topic_id: UUID
@@ -57,7 +59,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class AlterTopic:
-    """Another configuration, or more partitions."""
+    """Replaces a topic's configuration and number of partitions."""
 
     topic_id: UUID
     partition_count: int
@@ -82,7 +84,7 @@ class AlterTopic:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopic:
-    """The topic is marked; its name is free from here on."""
+    """Marks a topic as deleted, which frees its name, and removes the expired ones."""
 
     topic_id: UUID
     expired: tuple[UUID, ...] = ()
@@ -96,10 +98,25 @@ class DeleteTopic:
         return DeleteTopic(fields.uuid("topic_id"), fields.each("expired", to_uuid))
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigureServer:
+    """Replaces the keys of the server that were altered at run time."""
+
+    config: Mapping[str, str]
+
+    def to_json(self) -> JsonObject:
+        return {"action": "configure", "config": dict(self.config)}
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> ConfigureServer:
+        return ConfigureServer(parse_config(fields))
+
+
 CATALOG_ACTIONS: ActionTable = {
     "create": CreateTopic.from_json,
     "alter": AlterTopic.from_json,
     "delete": DeleteTopic.from_json,
+    "configure": ConfigureServer.from_json,
     "forget": Forget.from_json,
     "fold": Fold.from_json,
 }
@@ -121,9 +138,9 @@ def parse_hash_key(fields: JsonFields) -> bytes:
     return hash_key
 
 
-def parse_config(fields: JsonFields) -> Mapping[str, str]:
-    """Raises StoreCorruptError."""
-    config = fields.fields("config")
+def parse_config(fields: JsonFields, name: str = "config") -> Mapping[str, str]:
+    """Texts by key, from the object in that field. Raises StoreCorruptError."""
+    config = fields.fields(name)
     return MappingProxyType(
         {name: to_text(value, f"{config.what}: {name}") for name, value in config.values.items()}
     )

@@ -1,4 +1,4 @@
-"""The topics of a store after some commit of the catalog, and how commits and checkpoints make it."""
+"""The catalog after some commit, and how commits and checkpoints produce it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from uuid import UUID
 from stratalog.remote.metadata.catalog.catalog_actions import (
     CATALOG_ACTIONS,
     AlterTopic,
+    ConfigureServer,
     CreateTopic,
     DeleteTopic,
     format_hash_key,
@@ -33,6 +34,7 @@ from stratalog.remote.metadata.head.state_fields import common_from_parts, extra
 from stratalog.remote.metadata.shard.actions import Action, ActionTable, Fold, Forget
 
 TOPICS = "topics"
+_SERVER_CONFIG = "server_config"
 _TOPIC_COLUMNS = ("topic_id", "name", "partition_count", "config", "hash_key", "deleted_ms")
 
 
@@ -43,21 +45,23 @@ class CatalogState(LogState):
     entries: PersistentMap[UUID, TopicEntry] = dataclasses.field(
         default_factory=PersistentMap[UUID, TopicEntry]
     )
-    """All topics by id, the deleted ones of the last 30 days included."""
+    """All topics by id, including those deleted in the last 30 days."""
+    server_config: Mapping[str, str] = dataclasses.field(default_factory=lambda: MappingProxyType({}))
+    """Keys of the server that were altered at run time, as text."""
 
     def topics(self) -> Mapping[str, TopicEntry]:
-        """Those that are not deleted, by name, in the order of names."""
+        """The live topics by name, sorted by name."""
         found = {entry.name: entry for entry in self.entries.values() if not entry.is_deleted}
         return MappingProxyType(dict(sorted(found.items())))
 
     def named(self, name: str) -> TopicEntry | None:
-        """The topic that has the name now."""
+        """The live topic of that name, or None."""
         return next((x for x in self.entries.values() if x.name == name and not x.is_deleted), None)
 
     def check(self) -> None:
         """Raise AssertionError where the state contradicts itself."""
         names = [entry.name for entry in self.entries.values() if not entry.is_deleted]
-        assert len(names) == len(set(names)), "a name is one topic's"
+        assert len(names) == len(set(names)), "no two live topics share a name"
         for topic_id, entry in self.entries.items():
             assert entry.topic_id == topic_id, "a topic is found under its id"
         assert self.folded_seq <= self.seq, "a checkpoint is not of the future"
@@ -83,12 +87,16 @@ class CatalogMachine:
     def to_checkpoint(self, state: CatalogState) -> CheckpointParts:
         entries = sorted(state.entries.values(), key=_topic_key)
         topics = Table(_TOPIC_COLUMNS, entries, _topic_key, _format_topic, extras_of(state, TOPICS))
-        return state_parts(state, {}, {TOPICS: topics})
+        return state_parts(state, {_SERVER_CONFIG: dict(state.server_config)}, {TOPICS: topics})
 
     def from_checkpoint(self, parts: CheckpointParts) -> CatalogState:
-        common = common_from_parts(parts, {TOPICS: (_TOPIC_COLUMNS, 1)}, ())
+        common = common_from_parts(parts, {TOPICS: (_TOPIC_COLUMNS, 1)}, (_SERVER_CONFIG,))
         topics = map(_parse_topic, parts.rows.get(TOPICS, ()))
-        return CatalogState(**common, entries=PersistentMap((entry.topic_id, entry) for entry in topics))
+        return CatalogState(
+            **common,
+            entries=PersistentMap((entry.topic_id, entry) for entry in topics),
+            server_config=parse_config(parts.fields, _SERVER_CONFIG),
+        )
 
 
 def _apply_action(state: CatalogState, action: Action, commit: Commit) -> CatalogState:
@@ -103,6 +111,8 @@ def _apply_action(state: CatalogState, action: Action, commit: Commit) -> Catalo
             entry = _existing(state, action.topic_id, commit)
             state = _with_entry(state, dataclasses.replace(entry, deleted_ms=commit.time_ms))
             return _without(state, action.expired)
+        case ConfigureServer():
+            return dataclasses.replace(state, server_config=action.config)
         case Forget():
             dropped = state.dropped_objects.evolve()
             forget_files(dropped, action, commit)

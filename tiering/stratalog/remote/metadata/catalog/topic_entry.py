@@ -1,4 +1,4 @@
-"""A topic as the catalog has it, and which names a topic may have."""
+"""A topic's entry in the catalog, and the rules for topic names."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class TopicEntry:
     config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Overrides, by Kafka's names."""
     hash_key: bytes = field(repr=False)
-    """Key of the hash that sorts the topic's key streams: whoever knows it can craft keys that collide."""
+    """Key of the hash that sorts the topic's key streams. With it one could craft colliding keys."""
     deleted_ms: int | None = None
-    """When it was deleted, by the deleter's clock; None while it lives."""
+    """Time of the deletion by the deleter's clock; None while the topic is live."""
 
     @property
     def is_deleted(self) -> bool:
@@ -38,10 +38,10 @@ class TopicEntry:
 
 
 def require_topic_name(name: str, taken: Iterable[str]) -> None:
-    """Raises InvalidRequestError where no topic may have this name beside those of `taken`.
+    """Raise InvalidRequestError if the name is invalid, or too similar to one of `taken`.
 
-    The rules are Kafka's: letters, digits, `.`, `_` and `-`, at most 249 of them, not `.` or `..`; and since
-    metrics write `.` as `_`, no two topics whose names differ in that only.
+    The rules are Kafka's: 1 to 249 letters, digits, `.`, `_` and `-`, and neither `.` nor `..`. Metrics write
+    `.` as `_`, so two names must not differ in these characters only.
     """
     if name in {".", ".."} or not _LEGAL_NAME.match(name):
         raise InvalidRequestError(
@@ -59,7 +59,7 @@ def require_topic_name(name: str, taken: Iterable[str]) -> None:
 
 
 def require_partition_count(partition_count: int, *, at_least: int = 1) -> None:
-    """Raises InvalidRequestError where a topic may not have so many partitions, or had more before."""
+    """Raise InvalidRequestError if the number is below `at_least` or above the maximum."""
     if not at_least <= partition_count <= MAX_PARTITION_COUNT:
         raise InvalidRequestError(
             "the number of partitions is out of range, and never shrinks; choose one between the bounds",

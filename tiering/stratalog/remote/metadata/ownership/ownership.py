@@ -32,11 +32,11 @@ still say so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.base.errors import CorruptRecordError, DataDirectoryError, PreconditionFailedError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
@@ -45,7 +45,7 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.remote.metadata.ownership.claims import Claims
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.partition_state import PartitionState
-from stratalog.remote.metadata.shard.shard_state import ShardClaim, ShardState
+from stratalog.remote.metadata.shard.shard_state import ShardClaim
 
 FENCED_SUFFIX = "fenced"
 
@@ -74,14 +74,6 @@ class ReconciledLog(NamedTuple):
     """Why it was set aside; empty where it was not."""
 
 
-def is_last_owner(
-    filesystem: FileSystem, state: ShardState, directories: Sequence[str], *, shard: int
-) -> bool:
-    """Nobody has owned the shard since a server had the first of these directories, but from those of the
-    others that go on from it. Raises DataDirectoryError."""
-    return not state.claims or state.claims[-1].uuid in Claims(filesystem, directories, shard).read()
-
-
 def claim_shard(
     filesystem: FileSystem,
     ids: IdGenerator,
@@ -91,14 +83,9 @@ def claim_shard(
     shard: int,
     owner: str,
     at_least: int = 0,
-    behind: int | None = None,
-    before_other: Callable[[], None] = lambda: None,
 ) -> ClaimedShard:
     """Become the owner of the shard; whoever was it finds out at its next commit. `directories`: the log
     directories of the server, those that work.
-
-    `behind`: the newest epoch that the caller has seen. Where somebody has claimed the shard since, nothing
-    is claimed before `before_other` has returned.
 
     `at_least` keeps the leader epochs of local logs growing, where these know higher ones than the store:
     those of a broker, or those of a head that was lost and came back older. Raises StoreError,
@@ -106,13 +93,7 @@ def claim_shard(
     """
     claim = ids.uuid()
     own_claims = Claims(filesystem, directories, shard).add(claim)
-    while True:
-        try:
-            epoch = metadata.claim(owner, claim, at_least, behind=behind)
-            break
-        except PreconditionFailedError:
-            before_other()
-            behind = metadata.state().epoch
+    epoch = metadata.claim(owner, claim, at_least)
     earlier = [other for other in metadata.state().claims if other.epoch < epoch]
     return ClaimedShard(epoch, _trusted_epoch(epoch, earlier, own_claims))
 

@@ -150,16 +150,11 @@ class MetadataLog:
         """A name for an object that is about to be written; never to be used for anything else."""
         return format_object_name(self.state().seq, self._log.ids.uuid())
 
-    def claim(self, owner: str, claim_uuid: UUID, at_least: int = 0, *, behind: int | None = None) -> int:
+    def claim(self, owner: str, claim_uuid: UUID, at_least: int = 0) -> int:
         """Become the owner; returns the epoch. The caller has made `claim_uuid` durable on its own disk
-        before.
-
-        `state().claim_before(epoch)` tells afterwards whose epoch ended. `behind`: it must be this one.
-        Raises PreconditionFailedError, without a claim, where it is not; `state()` has the other one then.
+        before. `state().claim_before(epoch)` names the former owner.
         """
-        return self._commit(
-            lambda state: shard_judge.judge_claim(state, owner, claim_uuid, at_least, behind)
-        ).outcome
+        return self._commit(lambda state: shard_judge.judge_claim(state, owner, claim_uuid, at_least)).outcome
 
     def add(self, objects: Objects, epoch: int) -> AddOutcome:
         """Make uploaded objects live, slice by slice. Raises FencedError under an epoch that is over."""
