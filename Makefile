@@ -4,6 +4,8 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --no-print-directory
+# Without it each worker and each server of a test compiles all modules again, which takes longer than most tests.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install demo test check format bench simulate torture minio proto clean

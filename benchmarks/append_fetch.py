@@ -29,7 +29,7 @@ import grpc
 import report
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.memory_tuning import keep_freed_memory
+from stratalog.server.process_tuning import keep_freed_memory
 from stratalog.v1 import log_pb2
 
 TARGET = 0.4

@@ -28,7 +28,7 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
-from stratalog.server.interpreter_lock import share_interpreter_lock
+from stratalog.server.process_tuning import share_interpreter_lock
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
 
 SMALL_BATCH_BYTES = 256

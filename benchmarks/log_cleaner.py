@@ -35,12 +35,13 @@ from log_engine import LEADER_EPOCH, MIB, open_log, opened
 from report import Row, promised, run
 from stratalog.base.clock import SystemClock
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
-from stratalog.record.native.offset_map import CleanRule, OffsetMap, OpenTransactions, clean_batches
+from stratalog.record.native.cleaned_batches import CleanRule
+from stratalog.record.native.offset_map import OffsetMap, OpenTransactions, clean_batches
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
 from stratalog.testing.sequential_ids import SequentialIds
@@ -127,12 +128,13 @@ def in_memory(load: Load, total_bytes: int) -> Row:
     for _ in range(3):
         offset_map = OffsetMap(bytes(16), OffsetMap.slots_for(MAP_BYTES), LOAD_FACTOR)
         records_count = 0
-        rule, transactions = CleanRule(0, 0, END_OFFSET), OpenTransactions()
+        rule, transactions = CleanRule(0, 0), OpenTransactions()
         begin = time.thread_time()
         for window in data:
-            records_count += offset_map.put_batches(window, 0, 0, END_OFFSET).records_count
+            offset_map.put_batches(window, 0, 0, END_OFFSET)
         for window in data:
             cleaned = clean_batches(window, 0, offset_map, rule, transactions)
+            records_count += cleaned.records_in
             assert cleaned.end_position == len(window)
         best_s = min(best_s, time.thread_time() - begin)
     return promised(
@@ -153,7 +155,7 @@ def limits() -> CleanLimits:
 def clean(log: UnifiedLog) -> CleanResult:
     """All that can be."""
     to_clean = LogToClean(log, 0, log.local_segments.active.base_offset, 0, 0, 0)
-    result = Cleaner(SystemClock(), SequentialIds()).clean(to_clean, limits())
+    result = LogCleaner(SystemClock(), SequentialIds()).clean(to_clean, limits())
     assert result.end_offset == to_clean.first_uncleanable_offset
     return result
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 import pytest
 
 from stratalog.base.errors import LogStoreError
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.record import Record
@@ -112,7 +112,7 @@ class Witness:
         assert read_local(again) == records
         to_clean = clean.history.to_clean(clean.stop_offset)._replace(log=again)
         history = clean.history
-        result = Cleaner(history.machine.clock, history.machine_ids).clean(to_clean, limits())
+        result = LogCleaner(history.machine.clock, history.machine_ids).clean(to_clean, limits())
         assert result.end_offset == clean.stop_offset
         again.check()
         assert [one.offset for one in read_local(again)] == [one.offset for one in self.states[-1]]

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE
+from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaner_settings import CleanerSettings
-from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.log.checkpoint import OffsetCheckpoint
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.builder import encode_batch
@@ -51,10 +51,10 @@ class CutOff:
         return worker_of(self.machine).clean_filthiest()
 
 
-def worker_of(machine: CleanerMachine) -> LogCleaner:
-    cleaner = Cleaner(machine.clock, SequentialIds())
+def worker_of(machine: CleanerMachine) -> CleanerPool:
+    cleaner = LogCleaner(machine.clock, SequentialIds())
     manager = machine.log_manager.cleaner
-    return LogCleaner(machine.clock, machine.machine.scheduler, manager, cleaner.clean, CleanerSettings())
+    return CleanerPool(machine.clock, machine.machine.scheduler, manager, cleaner.clean, CleanerSettings())
 
 
 def noted(disk: FaultyFileSystem) -> str:

@@ -18,12 +18,10 @@ from stratalog.base.errors import LogStoreError, StoreNotUsableError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
 from stratalog.log.leader_epoch_cache import LEADER_EPOCH_FILE, EpochEntry, format_epochs
-from stratalog.log.read.isolation import Isolation
-from stratalog.log.unified_log import UnifiedLog
 from stratalog.migration.topic_importer import ImportReport, ImportSettings, TopicImporter
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.record.batch import batches, decode_all, stamp
+from stratalog.record.batch import batches, stamp
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
@@ -37,6 +35,7 @@ from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Fault, FaultsAt
 from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT
 from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
+from tests.support.logs.log_ledger import read_local
 from tests.support.logs.sampling import Sampling
 from tests.support.places import GOLDEN
 from tests.support.tiered.tiered_logs import TieredLogs
@@ -81,7 +80,7 @@ class Machine:
                 assert reconciled.set_aside_path is None, reconciled.reason
                 log = reconciled.log
                 log.check()
-                found[partition] = records_of(log)
+                found[partition] = read_local(log)
         logs.close()
         return found
 
@@ -96,15 +95,6 @@ class Machine:
             self.store, self.clock, random.Random(0), self.ids, identity, writer, read_only=True
         )
         return set(catalog.topics())
-
-
-def records_of(log: UnifiedLog) -> list[Record]:
-    offset, records = log.log_start_offset, list[Record]()
-    while offset < log.log_end_offset:
-        data = log.read(offset, 1 << 20, Isolation.LOG_END)
-        records += decode_all(data.batches)
-        offset = data.next_offset
-    return [record for record in records if record.offset >= log.log_start_offset]
 
 
 def broker_disk() -> MemoryFileSystem:

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stratalog.base.types import Durability
 from stratalog.cleaner.clean.aborted_index import AbortedIndex
 from stratalog.cleaner.clean.clean_result import CleanLimits
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.log_segments import LogSegments
 from stratalog.log.read.isolation import Isolation
@@ -166,7 +166,7 @@ class AbortedLookupsMachine(RuleBasedStateMachine):
             if chosen is None:
                 break
             limits = CleanLimits(24 * (key_count + 1), 1.0, 1, self.verify_everything, unthrottled)
-            result = Cleaner(self.machine.clock, self.ids).clean(chosen, limits)
+            result = LogCleaner(self.machine.clock, self.ids).clean(chosen, limits)
             cleanings.done(chosen, result.end_offset)
         log.check()
 

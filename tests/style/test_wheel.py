@@ -96,8 +96,8 @@ def test_installed_wheel_imports_whole_and_runs(wheel_with_kernels: Path, tmp_pa
         "for name in names:\n"
         "    if not name.startswith('stratalog.pipeline') and not name.endswith('__main__'):\n"
         "        importlib.import_module(name)\n"
-        "from stratalog.record import kernels\n"
-        "print(len(names), kernels.NATIVE)\n"
+        "from stratalog.record.native.kernels import NATIVE\n"
+        "print(len(names), NATIVE)\n"
     )
 
     count, native = run(python, "-P", "-c", program).split()

@@ -1,4 +1,4 @@
-"""`--config KEY=VALUE`, for every command that gives topics or a server a configuration."""
+"""The option `--config KEY=VALUE` of commands that configure topics or a server."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TOPIC_HELP = "Kafka's names, for example cleanup.policy=compact; may be repeated
 def config_option(
     name: str = "--config", *, text: str = TOPIC_HELP, envvar: str | None = None
 ) -> Callable[[_Command], _Command]:
-    """Adds an option with the help `text`, which may be repeated and becomes a dictionary. Its environment
-    variable has pairs with spaces between them.
+    """Adds the repeatable option, whose pairs become a dictionary. Its environment variable separates pairs
+    by spaces. `text` is its help.
     """
     return click.option(
         name,

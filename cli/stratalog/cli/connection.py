@@ -1,4 +1,4 @@
-"""What commands that talk to a server share: the option that names it, and the way to run their coroutine."""
+"""The options of commands that talk to a server, and the runner of their coroutines."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def json_option(command: _Command) -> _Command:
 
 
 def with_client(server: str, work: Callable[[Client], Awaitable[_T]]) -> _T:
-    """Run `work` with a client of `server`. Somebody waits at the terminal, so it gives up sooner than a
-    program would.
-    """
+    """Run `work` with a client of `server`. It gives up sooner than a program, because a person waits."""
 
     async def run() -> _T:
         async with Client(server, retry=RetryPolicy(deadline_s=2.0)) as client:

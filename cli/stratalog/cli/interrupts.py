@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP all end a command by KeyboardInterrupt, so that it cleans up."""
+"""Signals of a command: Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, so that it cleans up."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def interrupt_on_signals() -> None:
-    """SIGTERM and SIGHUP become interrupts, as SIGINT is one."""
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does, until the process ends."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
 
 
 @contextmanager
 def interrupted_by_signals() -> Generator[None]:
-    """The same while the block lasts; no more than a block where it is not on the main thread."""
+    """The same while the block runs; without effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -33,8 +33,8 @@ def interrupted_by_signals() -> Generator[None]:
 
 @contextmanager
 def interrupts_held_back() -> Generator[None]:
-    """For a moment in which an interrupt would come out as something else: it is raised at the end, whatever
-    the block raises. Only on the main thread, as everything about signals.
+    """Hold back interrupts while the block runs, and raise them at its end, whatever it raises. For code that
+    would turn an interrupt into another error. Main thread only.
     """
     received: list[int] = []
     former = {

@@ -1,4 +1,4 @@
-"""The option that says what becomes of transactions for a reader."""
+"""The option that selects which records of transactions a reader gets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""JSON of any size, a piece at a time: a text of a hundred mebibytes may become six hundred, which are not to
-be in memory at once.
-"""
+"""JSON in pieces: a text of a hundred mebibytes may become six hundred, too much for memory at once."""
 
 from __future__ import annotations
 
@@ -11,17 +9,17 @@ from stratalog.cli.record_json import JsonValue
 
 _PIECE_CHARS = 1 << 20
 _PIECE_COUNT = 4096
-"""A list of more values is written value by value."""
+"""A longer list is written value by value."""
 
 
 def json_pieces(value: JsonValue, *, sort_keys: bool = False) -> Iterator[str]:
-    """What `json.dumps` makes of it, characters beyond ASCII as they are. Short values are one piece."""
+    """Yield the text of `json.dumps(ensure_ascii=False)` in pieces. A short value is one piece."""
     if not is_long(value):
         yield json.dumps(value, ensure_ascii=False, sort_keys=sort_keys)
     elif isinstance(value, str):
         yield '"'
         for position in range(0, len(value), _PIECE_CHARS):
-            # Each character is escaped, or is not, by itself.
+            # JSON escapes each character by itself.
             yield json.dumps(value[position : position + _PIECE_CHARS], ensure_ascii=False)[1:-1]
         yield '"'
     elif isinstance(value, dict):
@@ -42,7 +40,7 @@ def json_pieces(value: JsonValue, *, sort_keys: bool = False) -> Iterator[str]:
 
 
 def is_long(value: JsonValue) -> bool:
-    """More than one piece."""
+    """Whether the value takes more than one piece."""
     if isinstance(value, str):
         return len(value) > _PIECE_CHARS
     if isinstance(value, dict):

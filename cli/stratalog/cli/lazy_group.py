@@ -21,11 +21,11 @@ class LazyGroup(click.Group):
         self._commands_by_name = dict(commands_by_name or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the table."""
+        """The commands in the order of the table."""
         return [*self._commands_by_name, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command. A command whose module is not installed is unknown."""
+        """Import the command; returns None if its module is not installed."""
         if cmd_name not in self._commands_by_name:
             return super().get_command(ctx, cmd_name)
         module_name, _, attribute = self._commands_by_name[cmd_name][0].partition(":")
@@ -34,14 +34,14 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Ctrl-C ends it with the exit code that shells know, before click says a word."""
+        """Run the command. Ctrl-C ends it with exit code 130, without a message of click."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table of commands, from the short helps alone, and those that are here already."""
+        """Write the table of commands from the short helps, without imports."""
         rows = [(name, short_help) for name, (_, short_help) in self._commands_by_name.items()]
         rows += [(name, command.get_short_help_str()) for name, command in sorted(self.commands.items())]
         with formatter.section("Commands"):

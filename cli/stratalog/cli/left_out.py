@@ -1,4 +1,4 @@
-"""Partitions that cannot be read, and are left out by a command that has something to say of the others."""
+"""Partitions that a command cannot read and leaves out, while it shows the others."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from stratalog.v1 import log_pb2
 
 
 class LeftOut:
-    """Names each of them on standard error, once, and lets the command fail in the end. One user at a
-    time."""
+    """Names each partition on standard error once, and makes the command fail at its end. Not thread-safe."""
 
     def __init__(self, *, is_allowed: bool = True) -> None:
-        """Without `is_allowed` the first one ends the command: what never ends by itself would not tell that
-        something is missing."""
+        """Without `is_allowed` the first one ends the command: a command that never ends could not report it
+        at its end."""
         self._is_allowed = is_allowed
         self._partitions: set[TopicPartition] = set()
 
     def add(self, partition: TopicPartition, reason: DataDirectoryError) -> None:
-        """Go on without it. Raises DataDirectoryError where that is not allowed."""
+        """Leave out this partition. Raises DataDirectoryError if that is not allowed."""
         if not self._is_allowed:
             raise DataDirectoryError(reason.message, **{**reason.fields, "partition": str(partition)})
         if partition not in self._partitions:
@@ -37,8 +36,8 @@ class LeftOut:
     async def answers(
         self, client: Client, queries: Sequence[OffsetQuery], isolation: IsolationLevel
     ) -> list[log_pb2.OffsetAnswer]:
-        """Those of the partitions that can be read. Raises the error of the first query that failed for
-        another reason."""
+        """The answers of the partitions that can be read. Raises the error of a query that failed for another
+        reason."""
         found: list[log_pb2.OffsetAnswer] = []
         for answer in await client.offset_answers(queries, isolation=isolation):
             if not answer.HasField("error"):
@@ -62,9 +61,9 @@ class LeftOut:
         return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
 
     def require_none(self) -> None:
-        """Raises DataDirectoryError where something is missing in what the command has printed."""
+        """Raises DataDirectoryError if a partition was left out."""
         if self._partitions:
             raise DataDirectoryError(
-                "partitions that cannot be read were left out, for what is said of them above; see to that",
+                "partitions that cannot be read were left out; mend the faults that are named above",
                 partitions=",".join(map(str, sorted(self._partitions))),
             )

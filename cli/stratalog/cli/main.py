@@ -1,7 +1,7 @@
-"""The `stratalog` command: finds subcommands lazily and turns every failure into one line.
+"""The `stratalog` command: imports subcommands when they run and prints every failure as one line.
 
-``stratalog --help`` imports nothing but click. A group's commands are looked up in a table of module paths,
-so that ``stratalog topic list`` never pays for the server, nor the server for the demo.
+``stratalog --help`` imports nothing but click. A group finds its commands in a table of module paths, so that
+``stratalog topic list`` never imports the server, nor the server the demo.
 
 Exit codes: 0 done; 1 the work failed, with one line on standard error that says what to do; 2 the command
 line is wrong; 130 interrupted.
@@ -63,10 +63,10 @@ def stratalog() -> None:
 
 
 def main() -> None:
-    """The console script. Never prints a traceback for a failure that somebody can act on."""
+    """The console script. Prints a traceback only for defects."""
     stdout = cast(TextIOWrapper | None, sys.stdout)
     if stdout is not None:
-        # A path need not be UTF-8: it goes out as it came in.
+        # A path may have bytes that are not UTF-8: print them unchanged.
         stdout.reconfigure(errors="surrogateescape")
     try:
         code = stratalog.main(standalone_mode=False)
@@ -79,7 +79,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): stop quietly, and keep Python from complaining at
+        # The reader of our output has gone (`| head`): stop quietly, and keep Python from a warning at
         # exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
@@ -90,5 +90,5 @@ def main() -> None:
 
 
 def print_error(text: str) -> None:
-    """One line on standard error."""
+    """Print the error as one line on standard error."""
     click.echo("error: " + " ".join(text.split()), err=True)

@@ -19,12 +19,12 @@ _MAX_TIME_MS = 253_402_300_799_999
 
 
 def print_json(document: object) -> None:
-    """One JSON document on one line."""
+    """Print a JSON document on one line."""
     click.echo(json.dumps(document, ensure_ascii=False))
 
 
 def print_pieces(pieces: Iterable[str]) -> None:
-    """One line, which may be so long that nobody should hold it."""
+    """Print the pieces as one line, which may be too long for memory."""
     last = None
     for piece in pieces:
         if last is not None:
@@ -34,7 +34,7 @@ def print_pieces(pieces: Iterable[str]) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    """Columns two spaces apart; numbers to the right, text to the left. It must survive `awk`."""
+    """Print columns two spaces apart: numbers right-aligned, text left-aligned, no blanks inside a cell."""
     texts = [[_text(cell) for cell in row] for row in rows]
     widths = [
         max(len(header[column]), *(len(row[column]) for row in texts), 0) for column in range(len(header))
@@ -51,12 +51,12 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number and a noun, which takes an s unless there is one of it."""
+    """A number and its noun, with an s unless the number is 1."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def utc_time(time_ms: int) -> str | None:
-    """As ISO 8601 has it, which `consume --from` reads as well; None for what no calendar has."""
+    """The time in ISO 8601, which `consume --from` also reads; None if the calendar does not have it."""
     if not 0 <= time_ms <= _MAX_TIME_MS:
         return None
     moment = _EPOCH + timedelta(milliseconds=time_ms)
@@ -64,15 +64,15 @@ def utc_time(time_ms: int) -> str | None:
 
 
 def print_offline(partitions: Iterable[admin_pb2.OfflinePartition], *, err: bool = False) -> None:
-    """A line for each partition that is not served."""
+    """Print a line for each partition that is not served."""
     for offline in partitions:
         text = f"{offline.topic}-{offline.partition} is offline, path {offline.path}: {offline.reason}"
         click.echo(text, err=err)
 
 
 def message_document(message: Message) -> dict[str, object]:
-    """A message as a JSON object: every field under the name that the .proto file gives it, numbers as
-    numbers, null for a message that is not set. What the wire does not order is sorted.
+    """A message as a JSON object: every field under its name in the .proto file, numbers as numbers, null for
+    a message that is not set. Maps are sorted by key.
     """
     document: dict[str, object] = {}
     for field in message.DESCRIPTOR.fields:

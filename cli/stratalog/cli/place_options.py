@@ -1,4 +1,4 @@
-"""Where a server has its data, for every command that works there without one: `--data-dir` and `--store`."""
+"""The options `--data-dir` and `--store`, which name the places of a server's data."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ _Place = TypeVar("_Place", bound=str | Path | None)
 
 
 def require_unicode(_context: click.Context, _parameter: click.Parameter, value: _Place) -> _Place:
-    """A callback for options that name places: their names go into messages and URLs, so bytes that are not
-    UTF-8 are refused.
-    """
+    """Refuse a name that is not UTF-8, because names of places appear in messages and URLs."""
     try:
         str(value).encode()
     except UnicodeEncodeError:
-        raise click.BadParameter("the name is not UTF-8, choose another place") from None
+        raise click.BadParameter("the name is not UTF-8, choose another one") from None
     return value
 
 

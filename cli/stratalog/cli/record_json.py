@@ -1,9 +1,9 @@
-"""Records as JSON lines, the form in which `produce` and `consume` speak with other programs.
+"""Records as JSON lines, which `produce` reads and `consume` writes.
 
 A line is an object with `key`, `value`, `partition`, `offset`, `timestamp` (milliseconds) and `headers` (a
 list of objects with `key` and `value`, because a name may occur twice). Bytes are a string where they are
 UTF-8 and ``{"base64": "…"}`` where they are not; null is null, and a null value under a key is a tombstone.
-What one prints the other reads, byte for byte.
+`produce` reads the lines of `consume`, byte for byte.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIELDS = frozenset({"key", "value", "partition", "offset", "timestamp", "header
 
 
 class InputRecord(NamedTuple):
-    """A record to produce. `offset` and `topic` of a line are ignored: they say where it came from."""
+    """A record to produce. `offset` and `topic` of a line are ignored: they describe its origin."""
 
     key: bytes | None
     value: bytes | None
@@ -56,12 +56,12 @@ def bytes_from_json(value: JsonValue, field: str) -> bytes | None:
     raise InvalidRequestError(f'{field} must be a string, null, or {{"base64": "…"}}')
 
 
-def document_of(partition: int, record: Record) -> dict[str, JsonValue]:
-    """What is in the line of a record."""
+def record_fields(record: Record, **place: JsonValue) -> dict[str, JsonValue]:
+    """The fields of a record's line; `place` says where it is, such as its partition."""
     return {
         "key": bytes_to_json(record.key),
         "value": bytes_to_json(record.value),
-        "partition": partition,
+        **place,
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
         "headers": [{"key": name, "value": bytes_to_json(value)} for name, value in record.headers],
@@ -70,19 +70,17 @@ def document_of(partition: int, record: Record) -> dict[str, JsonValue]:
 
 def line_of(partition: int, record: Record) -> str:
     """One JSON line, without its end."""
-    return json.dumps(document_of(partition, record), ensure_ascii=False)
+    return json.dumps(record_fields(record, partition=partition), ensure_ascii=False)
 
 
 def parse_line(line: str) -> InputRecord:
-    """Raises InvalidRequestError that says what is wrong with the line."""
+    """Decode a line. Raises InvalidRequestError."""
     try:
         document: JsonValue = json.loads(line)
     except json.JSONDecodeError as error:
         raise InvalidRequestError(f"not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError):
-        raise InvalidRequestError(
-            "not JSON that anybody should read: a number too long, or nested too deep"
-        ) from None
+        raise InvalidRequestError("the JSON has a number that is too long, or is nested too deep") from None
     if not isinstance(document, dict):
         raise InvalidRequestError("a line must be a JSON object")
     if not _FIELDS.issuperset(document):

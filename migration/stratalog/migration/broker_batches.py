@@ -1,15 +1,15 @@
-"""Batches as a broker can have them whose topic was just created: what an export changes in them.
+"""Rewrites batches for a topic that was just created on a broker.
 
-The leader epoch becomes 0, that of a topic that was just created. A higher one would be above the broker's
-own: its replicas and consumers would take its next batches for a leader's that was deposed, and cut or skip.
+The leader epoch becomes 0, the epoch of a new topic. A higher one would exceed the broker's own: its replicas
+and consumers would take the broker's next batches for those of a deposed leader, and cut or skip them.
 
-Producer ids are raised by 2^48. A cluster hands them out from 0 on, so those of another one come again; a
-producer that got one would be taken for the old one, and a batch of its answered as one that came before,
-without being stored. The state of producers is in batches and not only in snapshots: a replica learns it from
-what it fetches. Nobody hands out so many, so what was raised meets nothing; and as all are raised by as much,
-no two become one. Transactions keep their markers, because these have producer ids as well.
+Producer ids are raised by 2^48. Every cluster hands out ids from 0 on, so a new producer may get the id of an
+old one, and the broker would answer its batch as a duplicate without storing it. Batches carry the state of
+producers as well as snapshots do: a replica learns it from fetched batches. No cluster hands out so many ids,
+so a raised one is unique, and distinct ids stay distinct. Markers carry producer ids too, so transactions
+keep their markers.
 
-The checksum covers the producer id and not the epoch. What has a producer is proved, and summed anew.
+The checksum covers the producer id and not the epoch, so a batch with a producer is proved and summed anew.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ _UINT32 = struct.Struct(">I")
 
 
 def broker_batches(data: Buffer, *, keeps_producer_ids: bool) -> bytearray:
-    """The same batches for a topic that was just created. `keeps_producer_ids`: in the cluster that has
-    handed them out.
+    """The batches for a new topic. `keeps_producer_ids` is for the cluster that has handed out the ids.
 
-    Raises CorruptRecordError where one is none, InvalidRequestError for a producer id that is too high.
+    Raises CorruptRecordError for bytes that are no batch, InvalidRequestError for a too high producer id.
     """
     written = bytearray(data)
     view = memoryview(written)

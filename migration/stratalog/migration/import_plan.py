@@ -1,11 +1,11 @@
-"""What an import of a broker's log directory would do, decided before anything is touched.
+"""Plans an import of a broker's log directory, before anything is changed.
 
-A topic is taken over under its own name and id; so neither may be known here: not in the catalog (a deleted
-topic stays there for 30 days), not in its shards, not in the data directory. Directories that an import has
-left which was cut off are no topic's, and are removed.
+A topic keeps its name and id, so neither may be known here: not in the catalog (which keeps a deleted topic
+for 30 days), not in its shards, not in the data directory. Directories that a killed import left belong to no
+topic and are removed.
 
-A topic that is known under both, and has all its partitions in the server's directories, was imported before:
-an import that was cut off between two topics is repeated, say. It is left as it is.
+A topic that is known under both its name and its id, with all its partitions in the server's directories, was
+imported before, by an import that was killed between two topics, for example. It stays as it is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PresentPartition(NamedTuple):
 
 
 class ImportTarget(NamedTuple):
-    """What is there already."""
+    """The topics and logs that exist already."""
 
     catalog: CatalogState
     shards: Sequence[ShardState]
@@ -52,18 +52,18 @@ class ImportTarget(NamedTuple):
 
 
 class ImportPlan(NamedTuple):
-    """What will be imported, and what will not."""
+    """The topics to import, and those that are passed over."""
 
     topics: tuple[SourceTopic, ...]
     config: Mapping[str, str]
-    """Overrides of each of the topics."""
+    """Configuration overrides of every topic."""
     unclean_log_dirs: tuple[str, ...]
-    """Those in which the broker has not closed its logs: they are recovered."""
+    """Log directories that the broker did not close; their logs are recovered."""
     passed_over: tuple[PassedOver, ...]
     leftovers: tuple[TopicPartition, ...]
-    """What an import that was cut off has left of these topics."""
+    """Directories of these topics that a killed import left."""
     already_imported: tuple[str, ...] = ()
-    """Topics that an earlier import has brought; nothing becomes of them."""
+    """Topics that an earlier import brought; they stay unchanged."""
 
     @property
     def was_clean(self) -> bool:
@@ -72,17 +72,17 @@ class ImportPlan(NamedTuple):
 
     @property
     def is_retention_assumed(self) -> bool:
-        """Nobody said how long to keep the records, so they are kept for ever."""
+        """No override limits retention, so the records are kept for ever."""
         return self.config.get(RETENTION_MS) == str(UNLIMITED)
 
 
 def plan_import(
     source: KafkaLogDirectories, wanted: Sequence[str], config: Mapping[str, str], target: ImportTarget
 ) -> ImportPlan:
-    """Plan the import of the topics that are `wanted`; none: all but Kafka's own.
+    """Plan the import of the `wanted` topics, or of all except Kafka's own if none is named.
 
-    `config`: overrides; retention is unlimited where it says nothing. Raises UnknownTopicOrPartitionError,
-    TopicAlreadyExistsError, InvalidRequestError for a name that no topic may have beside the others,
+    `config` has overrides; without one, retention is unlimited. Raises UnknownTopicOrPartitionError,
+    TopicAlreadyExistsError, InvalidRequestError for a name that collides with another topic's,
     InvalidConfigError, UnsupportedOperationError, DataDirectoryError, OSError.
     """
     config = {RETENTION_MS: str(UNLIMITED), **config}
@@ -103,7 +103,7 @@ def plan_import(
         passed_over += [
             PassedOver(
                 str(partition),
-                "it is of a topic of Kafka's own; name the topic to import it",
+                "it belongs to Kafka's own topics; name the topic to import it",
                 source.path_of(partition),
             )
             for name in found
@@ -120,11 +120,18 @@ def plan_import(
     leftovers = tuple(
         present.topic_partition for present in target.present if present.topic_partition.topic in new_names
     )
-    return ImportPlan(topics, config, source.unclean_paths, tuple(passed_over), leftovers, already_imported)
+    return ImportPlan(
+        topics=topics,
+        config=config,
+        unclean_log_dirs=source.unclean_paths,
+        passed_over=tuple(passed_over),
+        leftovers=leftovers,
+        already_imported=already_imported,
+    )
 
 
 def _require_own_ids(topics: Sequence[SourceTopic]) -> None:
-    """A directory that was copied or renamed by hand has the id of the topic that it was of."""
+    """Two topics have one id if a directory was copied or renamed by hand. Raises DataDirectoryError."""
     named: dict[UUID, SourceTopic] = {}
     for topic in topics:
         if topic.topic_id is None:
@@ -143,7 +150,7 @@ def _require_own_ids(topics: Sequence[SourceTopic]) -> None:
 
 
 def _is_imported(topic: SourceTopic, target: ImportTarget) -> bool:
-    """Raises TopicAlreadyExistsError where the store has the name, and it is not this topic, or not here."""
+    """Raises TopicAlreadyExistsError if the store has the name for another topic, or this one elsewhere."""
     entry = target.catalog.named(topic.name)
     if entry is None:
         return False
@@ -188,7 +195,7 @@ def _require_new(topic: SourceTopic, target: ImportTarget, taken: Sequence[str])
         raise _exists(topic, "the store has, or had not long ago, a topic of that id; leave this one out")
     for present in target.present:
         if present.is_imported and present.topic_partition.topic == topic.name:
-            # Of an import that was cut off: the catalog does not know the name.
+            # A killed import left it: the catalog does not know the name.
             continue
         if present.topic_partition.topic == topic.name or (
             topic.topic_id is not None and present.topic_id == topic.topic_id
@@ -205,7 +212,7 @@ def _require_new(topic: SourceTopic, target: ImportTarget, taken: Sequence[str])
         tip = TopicIdPartition(topic.topic_id, partition.topic_partition.partition)
         state = target.shards[target.shard_of(tip)]
         known = state.partition(tip)
-        # A log start is what an import that was cut off leaves.
+        # A killed import leaves a log start.
         is_used = known.slices or known.tiered_end_offset > partition.log_start_offset
         if is_used or topic.topic_id in state.dropped_topics:
             raise _exists(topic, "the store has records of a topic of that id; leave this one out")

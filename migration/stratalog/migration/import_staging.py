@@ -1,28 +1,27 @@
-"""Takes partitions of a broker's log directories into a data directory: a crash leaves them out or in.
+"""Moves partitions of a broker's log directories into a data directory: after a crash they are out or in.
 
 Four steps, for all partitions of an import together:
 
 1. `stage`: in `DATA_DIR/import.UUID-staging`, put the broker's files into a data directory of their own, with
-   its checkpoints and its marker of a clean shutdown: `closed`; or `killed`, without the marker, for those of
-   a directory that had none. Files that nobody writes any more are shared with the broker's directory
-   (another name for the same file), all others are copied: a server appends to the last segment, and cuts
-   what lies above the recovery point.
-2. `open`: let a log manager of each of these load them, which recovers what the broker did not close,
-   and close them again. Leader epochs that are newer than those in their file are learnt from the batches
-   then: a directory may have been copied one file after the other. What cannot be opened is found here, and
-   not by a server that does not start.
+   its checkpoints and its marker of a clean shutdown: `closed`; or `killed`, without the marker, for a
+   broker's directory that had none. Finished files are shared with the broker's directory (a second name of
+   the same file), all others are copied: a server appends to the last segment and cuts it above the recovery
+   point.
+2. `open`: load them with a log manager for each of these directories, which recovers logs that the broker did
+   not close, and close them. The log learns leader epochs that are missing in its file from the batches,
+   because a directory may have been copied file by file. A log that cannot be opened is found here, not by a
+   server that does not start.
 3. `place`: write their recovery points and starts into the data directory's checkpoints, mark each directory
    as imported, give it its name in the data directory.
-4. The caller makes the topics known. Until then nobody looks at these directories, and `remove_leftovers` of
-   the next import removes them.
+4. The caller creates the topics. Until then no server reads these directories, and `remove_leftovers` of the
+   next import removes them.
 
-Before 3, a failure or an interrupt removes the staging directory. A crash in 1 or 2 leaves it: a server that
-starts says so, and the next import removes it; one in 3 leaves lines in checkpoints, of which no new log
-believes anything, and directories with the mark.
+Before 3, a failure or an interrupt removes the staging directory. A crash in 1 or 2 leaves it: a starting
+server reports it, and the next import removes it. A crash in 3 leaves lines in checkpoints, which a new log
+ignores, and directories with the mark.
 
-The files that are shared are never written here: whatever changes one makes it its own before (`own_file`).
-Who starts the broker again on its own directory must know that it may truncate them; `shares_files=False` is
-for that.
+Shared files are never written here: a change first makes a copy (`own_file`). A broker that starts on its
+directory again may truncate them; `shares_files=False` prevents that.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ from stratalog.manager.partitions.partition_metadata import write_partition_meta
 from stratalog.migration.kafka_log_directory import SourcePartition, SourceTopic
 
 MAX_IMPORTED_EPOCH = 2**31 - 1 - 1_000_000
-"""Each start of a server takes a higher epoch, for good and for all of a store."""
+"""Epochs that must remain: each start of a server takes a higher one, for the whole store."""
 
 
 class _Staged(NamedTuple):
-    """A partition that is to be opened as one of that topic."""
+    """A partition to stage, and the topic that it becomes a part of."""
 
     source: SourcePartition
     topic_id: UUID
@@ -69,13 +68,13 @@ class StagedLog(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     latest_epoch: int
-    """Of its batches; -1 where there is none."""
+    """The highest leader epoch of its batches; -1 without one."""
     recovery: RecoveryReport
-    """Files that it kept have the names that they get in the data directory."""
+    """Recovery of the log; kept files have their names in the data directory."""
     holes_before: tuple[int, ...] = ()
-    """Where segments begin, of which the offset just below is no batch's."""
+    """Base offsets of segments whose previous offset is in no batch."""
     open_transactions: tuple[int, ...] = ()
-    """Where those begin that nobody has ended, oldest first. May be below the log start."""
+    """First offsets of open transactions, oldest first. They may be below the log start."""
 
 
 class ImportStaging:
@@ -138,7 +137,7 @@ class ImportStaging:
             try:
                 self._filesystem.link(source, target)
             except OSError:
-                # Another device, or a file of somebody else. What is wrong besides, copying finds as well.
+                # Another device, or another user's file. The copy finds any other fault.
                 pass
             else:
                 return
@@ -182,7 +181,7 @@ class ImportStaging:
             self._clock,
             self._scheduler,
             self._ids,
-            # Old producers are a part of what is imported: the server forgets them by its own setting.
+            # Import old producers too: the server expires them by its own setting.
             LogManagerSettings(data_dirs=(home,), producer_id_expiration_ms=LONG_MAX, written_by_broker=True),
         )
         logs: list[tuple[UnifiedLog, tuple[int, ...], tuple[int, ...]]] = []
@@ -192,7 +191,7 @@ class ImportStaging:
                     log = manager.open_log(source.topic_partition, topic_id, config)
                 except (DataDirectoryError, CorruptRecordError) as failure:
                     if isinstance(failure.__cause__, OSError):
-                        # It is the disk, and not what is in the broker's files.
+                        # The disk failed, not the broker's files.
                         raise failure.__cause__ from None
                     raise _refused(source, failure) from failure
                 except UnsupportedOperationError as failure:
@@ -207,12 +206,12 @@ class ImportStaging:
         }
 
     def _described(self, log: UnifiedLog, holes_before: tuple[int, ...]) -> StagedLog:
-        # Closed, so that the file has them all.
+        # Read after the close, so that the file has all of them.
         epochs = LeaderEpochCache.load(self._filesystem, log.directory)
         path = self._directory.partition_path(log.topic_partition)
         remains = tuple(f"{path}/{posixpath.basename(kept)}" for kept in log.recovery_report.remains)
         return StagedLog(
-            # Of what lies below the first segment nobody has anything.
+            # Nothing is left below the first segment.
             log.local_log_start_offset,
             log.log_end_offset,
             -1 if epochs.latest_epoch is None else epochs.latest_epoch,
@@ -221,21 +220,21 @@ class ImportStaging:
         )
 
     def remove_leftovers(self, partitions: Collection[TopicPartition]) -> None:
-        """Remove what an import that was cut off has left of these; the caller knows that they belong to no
-        topic. Raises OSError."""
+        """Remove the directories of these partitions that a killed import left and that belong to no topic.
+        Raises OSError."""
         for partition in partitions:
             self._filesystem.remove_tree(self._directory.partition_path(partition))
         if partitions:
             self._filesystem.sync_directory(self._directory.path)
 
     def remove_unfinished(self) -> None:
-        """Remove what imports that were cut off have staged. Raises OSError."""
+        """Remove the staging directories of killed imports. Raises OSError."""
         for path in self._directory.staged():
             self._filesystem.remove_tree(path)
 
     def discard(self) -> None:
-        """Remove what was staged, as far as possible: the next import removes the rest. Nothing once a part
-        of it may be in its place."""
+        """Remove the staging directory as far as possible; the next import removes the rest. Does nothing
+        once `place` has begun."""
         if self._is_placing:
             return
         try:
@@ -274,7 +273,7 @@ class ImportStaging:
             self._directory.mark_clean_shutdown()
 
     def _require_nothing_left(self) -> None:
-        """What was staged and not placed is not removed as if it had been."""
+        """Raises DataDirectoryError if a staged partition was not placed, before its files are removed."""
         left = [
             f"{home}/{name}"
             for home in self._homes
@@ -303,7 +302,7 @@ def _holes_before(log: UnifiedLog) -> tuple[int, ...]:
         try:
             header = log.header_at(segment.base_offset - 1)
         except CorruptRecordError:
-            # Whoever reads the batch is told.
+            # A reader of the batch gets the error.
             continue
         if header is None or header.base_offset >= segment.base_offset:
             found.append(segment.base_offset)
@@ -316,7 +315,7 @@ def _open_transactions(log: UnifiedLog) -> tuple[int, ...]:
 
 
 def _refused(source: SourcePartition, failure: DataDirectoryError | CorruptRecordError) -> DataDirectoryError:
-    """The same of the broker's directory: nobody knows the staged one."""
+    """The failure, with the path of the broker's directory instead of the staged one."""
     fields = {**failure.fields, "path": source.path}
     return DataDirectoryError(
         f"this partition of the broker cannot be opened: {failure.message}; whatever you change, change it in"
@@ -326,6 +325,6 @@ def _refused(source: SourcePartition, failure: DataDirectoryError | CorruptRecor
 
 
 def _of_source(source: SourcePartition, failure: UnsupportedOperationError) -> UnsupportedOperationError:
-    """The same of the broker's file."""
+    """The failure, with the path of the broker's file."""
     name = posixpath.basename(str(failure.fields["path"]))
     return UnsupportedOperationError(failure.message, **{**failure.fields, "path": f"{source.path}/{name}"})

@@ -1,8 +1,8 @@
-"""The log directories of a stopped broker, together: the topics that are in them.
+"""The topics in all log directories of a stopped broker.
 
-Each keeps to itself what it has beside its partitions: lock, marker and checkpoints. How many directories a
-broker has, and how many partitions a topic, is written nowhere; other brokers have other partitions. What is
-found must be 0 to some last one without a hole, and no partition may be there twice.
+Each directory has its own lock, marker and checkpoints. No file records how many directories a broker has, or
+how many partitions a topic; other brokers have other partitions. The partitions of a topic must be numbered
+from 0 without a hole, and each may exist once.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _SHOWN_GAPS = 5
 
 
 class KafkaLogDirectories:
-    """Keeps a broker from starting on any of them until they are released. Belongs to one thread."""
+    """Keeps a broker from starting on the directories until `release`. Belongs to one thread."""
 
     def __init__(
         self, filesystem: FileSystem, paths: Sequence[str], *, allows_missing_checkpoints: bool = False
     ) -> None:
-        """`allows_missing_checkpoints`: also partitions are wanted that the checkpoints beside them do not
-        know. Raises as KafkaLogDirectory does."""
+        """`allows_missing_checkpoints` accepts partitions that are missing in the checkpoints beside them.
+        Raises what KafkaLogDirectory raises."""
         self._filesystem = filesystem
         self._allows_missing_checkpoints = allows_missing_checkpoints
         self._partitions: defaultdict[TopicPartition, list[KafkaLogDirectory]] = defaultdict(list)
@@ -61,7 +61,7 @@ class KafkaLogDirectories:
 
     @property
     def unclean_paths(self) -> tuple[str, ...]:
-        """Those in which the broker has not closed the logs."""
+        """Directories that the broker did not close."""
         return tuple(directory.path for directory in self._directories if not directory.was_clean)
 
     @property
@@ -70,15 +70,15 @@ class KafkaLogDirectories:
 
     @property
     def partitions_by_topic(self) -> Mapping[str, tuple[int, ...]]:
-        """The numbers of the partitions that are here, by topic, in the order of names."""
+        """The numbers of the found partitions, by topic, sorted by name."""
         return self._numbers
 
     def path_of(self, partition: TopicPartition) -> str:
-        """The log directory that has it, or the first of these."""
+        """The first log directory that has the partition."""
         return self._partitions[partition][0].path
 
     def topic(self, name: str) -> SourceTopic:
-        """One of those topics, with what an import has to know.
+        """One of those topics with its partitions.
 
         Raises DataDirectoryError where it is not whole, or the checkpoints do not know it,
         UnsupportedOperationError where it is older than batches of version 2, OSError.
@@ -112,7 +112,7 @@ class KafkaLogDirectories:
         first, *others = self._partitions[partition]
         if others:
             raise DataDirectoryError(
-                "two of the log directories have this partition, and nobody knows which one is right; leave"
+                "two of the log directories have this partition, and no file says which one is right; leave"
                 " the topic out, or move one of them away",
                 path=f"{first.path}/{partition}",
                 other_path=f"{others[0].path}/{partition}",
@@ -124,11 +124,10 @@ class KafkaLogDirectories:
         unknown = [partition for partition in partitions if partition.lacks_checkpoints]
         if unknown and not self._allows_missing_checkpoints:
             raise DataDirectoryError(
-                "the checkpoint files of the log directory do not know these partitions, so nobody can tell"
-                " which of their records were deleted; if they were brought here, name the log directory"
-                " that they are from instead, or bring their lines along; if the broker was killed in its"
-                " first minute with them, start and stop it; if such records may come back, say"
-                " --allow-missing-checkpoints",
+                "the checkpoint files of the log directory lack these partitions, so their deleted records"
+                " are unknown; if they were brought here, name the log directory that they are from, or copy"
+                " its lines; if the broker was killed in its first minute with them, start and stop it; if"
+                " deleted records may come back, give --allow-missing-checkpoints",
                 topic=name,
                 partitions=",".join(str(partition.topic_partition.partition) for partition in unknown),
                 path=self.path_of(unknown[0].topic_partition),
@@ -136,7 +135,7 @@ class KafkaLogDirectories:
 
 
 def _gaps(numbers: Sequence[int]) -> Iterator[str]:
-    """What is missing between 0 and the last one of these, as `3` or `5-9`. However far they are apart."""
+    """The missing numbers between 0 and the highest, as `3` or `5-9`."""
     for before, number in pairwise((-1, *numbers)):
         if number - before == 2:
             yield str(number - 1)

@@ -1,26 +1,24 @@
-"""The log directory of a stopped broker, as an import finds it. Nothing in it is changed, not even created.
+"""The log directory of a stopped broker, read by an import, which changes and creates nothing in it.
 
 Each partition that the broker hosts has a directory `TOPIC-N`; these files lie beside them, and are read::
 
     .lock                               held by a broker that runs
     .kafka_cleanshutdown                there if the broker has closed every log
-    meta.properties                     whose directory it is
+    meta.properties                     the owner of the directory
     recovery-point-offset-checkpoint    below it everything is fsynced
-    log-start-offset-checkpoint         below it records are deleted; no line: nothing is
+    log-start-offset-checkpoint         records below it are deleted; no line means none
     replication-offset-checkpoint       high watermarks
 
-What else a broker leaves is no partition of a topic and is passed over, with a reason: `TOPIC-N.ID-delete`
-(deleted), `-stray` (of a topic that the broker does not host), `-future` (a copy on its way from another
-directory).
+Other directories of a broker are passed over with a reason: `TOPIC-N.ID-delete` (deleted), `-stray` (of a
+topic that the broker does not host), `-future` (an unfinished copy from another directory).
 
-A broker makes all three checkpoints when it first has a directory, empty, and writes a line for each of its
+A broker creates all three checkpoints empty when it first uses a directory, and writes a line for each of its
 logs into the first one, every minute and when it stops. So a partition without a line there was brought here
-from somewhere else, or is younger than that minute; and where it was brought without the line that says which
-of its records were deleted, these would be back, and nothing in its files would tell.
+from another directory, or is younger than a minute. If it was brought without its line of deleted records,
+those records would be back, and no file would show it.
 
-A broker that was killed before its first minute was over has written neither of the first two, but perhaps
-the third, which gets its lines every five seconds. One of the two that is empty alone has lost what was in
-it.
+A broker that was killed in its first minute has written neither of the first two, but perhaps the third,
+which it writes every five seconds. If only one of the first two is empty, it has lost its lines.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ INTERNAL_TOPICS = frozenset(
     {"__cluster_metadata", "__consumer_offsets", "__remote_log_metadata", "__share_group_state"}
     | {"__transaction_state"}
 )
-"""Kafka's own: what they hold means something to Kafka alone."""
+"""Kafka's own topics, whose records only Kafka understands."""
 
 _NO_PARTITION = re.compile(r".+\.[0-9a-zA-Z_-]+-(delete|stray|future)")
 _WHY_NO_PARTITION = {
@@ -70,8 +68,7 @@ class SourceFile(NamedTuple):
     name: str
     size_bytes: int
     is_settled: bool
-    """Nobody writes it any more: a segment's batches, below the recovery point, behind which there is
-    another segment."""
+    """No broker writes it any more: a segment below the recovery point with a later segment."""
 
 
 class SourcePartition(NamedTuple):
@@ -82,12 +79,12 @@ class SourcePartition(NamedTuple):
     files: tuple[SourceFile, ...]
     log_start_offset: int
     recovery_point: int
-    """0 where the broker did not say."""
+    """0 if the broker has not recorded one."""
     high_watermark: int | None
     was_clean: bool
     """The broker has closed the log."""
     lacks_checkpoints: bool
-    """The checkpoints beside it do not know it: whether records were deleted nobody can tell."""
+    """The checkpoints beside it do not have it, so its deleted records are unknown."""
 
     @property
     def segment_count(self) -> int:
@@ -99,7 +96,7 @@ class SourcePartition(NamedTuple):
 
     @property
     def linked_bytes(self) -> int:
-        """What an import need not copy."""
+        """Bytes that an import can link instead of copying."""
         return sum(file.size_bytes for file in self.files if file.is_settled)
 
 
@@ -108,7 +105,7 @@ class SourceTopic(NamedTuple):
 
     name: str
     topic_id: UUID | None
-    """None where a broker older than topic ids made it."""
+    """None if a broker older than topic ids created the topic."""
     partitions: tuple[SourcePartition, ...]
 
 
@@ -118,15 +115,15 @@ class PassedOver(NamedTuple):
     name: str
     reason: str
     log_dir: str
-    """Where it is."""
+    """The log directory that has it."""
 
 
 class KafkaLogDirectory:
-    """Keeps a broker from starting on it until it is released. Belongs to one thread."""
+    """Keeps a broker from starting on the directory until `release`. Belongs to one thread."""
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
-        """Raises DataDirectoryInUseError where a broker runs on it, DataDirectoryError where it is not a log
-        directory, or a server's data directory, OSError.
+        """Raises DataDirectoryInUseError if a broker runs on it, DataDirectoryError if it is no log directory
+        or a server's data directory, OSError.
         """
         self.path = path
         self._filesystem = filesystem
@@ -146,7 +143,7 @@ class KafkaLogDirectory:
             self._start_offsets = self._start_offsets_of_deletions(is_young=is_young)
             self._recovery_points = self._offsets(RECOVERY_POINT_FILE)
             self._high_watermarks = self._offsets(HIGH_WATERMARK_FILE) or {}
-            # The partitions that it has written down; None where it had not come to that.
+            # The partitions that the broker has recorded; None if it was killed before.
             self._known = self._known_when_young() if is_young else (self._recovery_points or {}).keys()
             self.partitions, self.passed_over = self._find()
         except BaseException:
@@ -159,7 +156,7 @@ class KafkaLogDirectory:
             self._lock = None
 
     def _refuse_data_directory(self) -> None:
-        """What a server has tiered is not in its data directory any more."""
+        """Refuse a server's data directory, which lacks the tiered records."""
         if is_of_server(self._filesystem, self.path):
             raise DataDirectoryError(
                 "this is the data directory of a stratalog server, not a broker's log directory; export its"
@@ -168,7 +165,7 @@ class KafkaLogDirectory:
             )
 
     def _offsets(self, name: str) -> dict[TopicPartition, int] | None:
-        """None where there is no such file, or a damaged one."""
+        """The lines of a checkpoint; None if it is missing or damaged."""
         path = f"{self.path}/{name}"
         try:
             return parse_broker_checkpoint(self._filesystem.read_file(path).decode())
@@ -179,10 +176,10 @@ class KafkaLogDirectory:
             return None
 
     def _start_offsets_of_deletions(self, *, is_young: bool) -> dict[TopicPartition, int] | None:
-        """Without these, records that were deleted would be back: so a damaged file is no empty one; nor is
-        one that has lost its lines, which is as if it were missing: None."""
+        """The log starts; None if the file is missing or has lost its lines. Raises DataDirectoryError for a
+        damaged file, because deleted records would be back."""
         path = f"{self.path}/{LOG_START_OFFSET_FILE}"
-        # Where nothing was deleted, a broker writes that there are no lines.
+        # Without deletions a broker writes a count of 0 lines.
         if not is_young and self._is_empty(LOG_START_OFFSET_FILE):
             return None
         try:
@@ -191,18 +188,18 @@ class KafkaLogDirectory:
             return None
         except ValueError:
             raise DataDirectoryError(
-                "the file that says which records were deleted is damaged, and a broker that starts on it"
-                " forgets them, too; put it right in a copy of the log directory, and import that",
+                "the checkpoint of deleted records is damaged, and a broker that starts on it forgets them"
+                " too; repair it in a copy of the log directory, and import that",
                 path=path,
             ) from None
 
     def _is_empty(self, name: str) -> bool:
-        """The broker has made the file, and not written it yet."""
+        """The broker has created the file and not written it yet."""
         path = f"{self.path}/{name}"
         return self._filesystem.exists(path) and self._filesystem.file_size(path) == 0
 
     def _known_when_young(self) -> Collection[TopicPartition] | None:
-        """When the broker was killed in its first minute."""
+        """The known partitions of a broker that was killed in its first minute; None if it recorded none."""
         path = f"{self.path}/{HIGH_WATERMARK_FILE}"
         is_written = self._filesystem.exists(path) and not self._is_empty(HIGH_WATERMARK_FILE)
         return self._high_watermarks.keys() if is_written else None
@@ -228,8 +225,8 @@ class KafkaLogDirectory:
         return self._known is not None and partition not in self._known
 
     def partition(self, topic_partition: TopicPartition) -> SourcePartition:
-        """One of `partitions`, with what an import has to know. Raises UnsupportedOperationError where it is
-        older than batches of version 2, OSError.
+        """One of `partitions` with its files. Raises UnsupportedOperationError for messages older than
+        version 2, OSError.
         """
         path = f"{self.path}/{topic_partition}"
         names = self._filesystem.list_directory(path)
@@ -248,21 +245,21 @@ class KafkaLogDirectory:
             is_settled = segment is not None and name.endswith(LOG_SUFFIX) and segment[0] in settled
             files.append(SourceFile(name, size_bytes, is_settled))
         return SourcePartition(
-            topic_partition,
-            path,
-            tuple(files),
-            # A broker that was killed may not have written down yet that retention dropped segments.
-            max(
+            topic_partition=topic_partition,
+            path=path,
+            files=tuple(files),
+            # A killed broker may not have recorded yet that retention deleted segments.
+            log_start_offset=max(
                 (self._start_offsets or {}).get(topic_partition, 0), *_base_offsets(names, SWAP_SUFFIX)[:1], 0
             ),
-            recovery_point,
-            self._high_watermarks.get(topic_partition),
-            self.was_clean,
-            self._lacks_checkpoints(topic_partition),
+            recovery_point=recovery_point,
+            high_watermark=self._high_watermarks.get(topic_partition),
+            was_clean=self.was_clean,
+            lacks_checkpoints=self._lacks_checkpoints(topic_partition),
         )
 
     def _require_format(self, path: str, base_offset: int, size_bytes: int) -> None:
-        """A look at the first batch tells at once of most logs; each batch is looked at when it is opened."""
+        """Check the first batch, which finds most old logs at once; opening the log checks every batch."""
         file = self._filesystem.open_read(path)
         try:
             require_no_old_message(file, 0, size_bytes, base_offset)
@@ -271,21 +268,21 @@ class KafkaLogDirectory:
 
 
 def is_of_server(filesystem: FileSystem, path: str) -> bool:
-    """Whether the directory is one of ours, bound to a store. Raises OSError."""
+    """Whether the directory belongs to a server of ours. Raises OSError."""
     try:
         return STORE_ID in parse_meta_properties(filesystem.read_file(f"{path}/{META_FILE}").decode())
     except (FileNotFoundError, UnicodeDecodeError, CorruptRecordError):
-        # Directories that were put together by hand have none; a damaged one says nothing of the logs.
+        # A directory that was assembled by hand has no such file; a damaged file says nothing about the logs.
         return False
 
 
 def _unfinished_suffix(name: str) -> str:
-    """Of a file that was to replace a segment's: whether it does is for whoever opens the log to settle."""
+    """The suffix of a file that was to replace a segment's; opening the log decides whether it does."""
     return next((suffix for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX) if name.endswith(suffix)), "")
 
 
 def _base_offsets(names: Sequence[str], *suffixes: str) -> list[int]:
-    """Where segments begin, in order: those that have their names, and those with one of these suffixes."""
+    """Sorted base offsets of the segments, including files with one of these suffixes."""
     logs = {name.removesuffix(suffix) for name in names for suffix in ("", *suffixes)}
     parsed = (parse_segment_name(name) for name in logs)
     return sorted(found[0] for found in parsed if found is not None and found[1] == LOG_SUFFIX)

@@ -1,13 +1,11 @@
-"""Writes partitions as a broker's log directory: what Kafka opens, made of the batches of a log.
+"""Writes partitions as a broker's log directory, which Kafka opens.
 
-A log manager of a directory beside the target appends the batches as a replica does, with the offsets that
-they have, and as a topic has them that was just created: see `broker_batches`. Indexes, transaction indexes,
-producer snapshots, leader epochs and two of the checkpoint files follow from that; the third, of high
-watermarks, is written at the end. Then the directory gets its name, at once. A crash leaves the directory
-beside it, which nobody reads; it may be removed.
+A log manager in a directory beside the target appends the batches as a replica does, with their offsets, and
+rewritten for a new topic (see `broker_batches`). That makes indexes, transaction indexes, producer snapshots,
+leader epochs and two of the checkpoint files; the third one, of high watermarks, is written at the end. Then
+the directory is renamed to the target. A crash leaves the directory beside it, which may be removed.
 
-Holes stay holes. A log that ends in one gets an empty last segment whose name is the end: that is how a log
-says which offset comes next.
+Holes stay holes. A log that ends in one gets an empty last segment, whose name gives the next offset.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ from stratalog.segment.file_names import (
 
 
 class ExportedLog(NamedTuple):
-    """A partition as it was written."""
+    """A partition that was written."""
 
     topic_partition: TopicPartition
     topic_id: UUID
@@ -63,9 +61,9 @@ class ExportedLog(NamedTuple):
     log_end_offset: int
     size_bytes: int
     open_transaction_count: int
-    """Transactions that no marker ends: a broker that knows nothing of them waits for it for ever."""
+    """Open transactions: a broker that does not know them never ends them."""
     has_raised_producer_ids: bool
-    """Batches have other producer ids than they had."""
+    """Whether producer ids were raised."""
 
 
 class ExportTargetError(DataDirectoryError):
@@ -73,7 +71,7 @@ class ExportTargetError(DataDirectoryError):
 
 
 class PartitionExport:
-    """One partition in the making. Belongs to one thread."""
+    """A partition that is being written. Belongs to one thread."""
 
     def __init__(
         self,
@@ -97,8 +95,8 @@ class PartitionExport:
         return self._log.topic_partition
 
     def append(self, data: Buffer) -> None:
-        """Take whole batches, the next ones. Those that were taken before, and those that do not end below
-        the partition's end, are left out.
+        """Append the next whole batches. Leaves out batches that were appended before, and those that do not
+        end below the partition's end.
 
         Raises CorruptRecordError, ExportTargetError, InvalidRequestError for a producer id that is too high.
         """
@@ -127,22 +125,22 @@ class PartitionExport:
             self._log.append_as_follower(view[begin:end])
 
     def finish(self) -> ExportedLog:
-        """Nothing follows. Raises ExportTargetError."""
+        """Finish the partition. Raises ExportTargetError."""
         log = self._log
         with _target_errors(self._target):
             if log.log_end_offset <= self._log_start_offset:
-                # Nothing that can be read is left of it.
+                # No readable record is left.
                 log.truncate_fully_and_start_at(self._log_end_offset)
             log.increment_log_start_offset(min(self._log_start_offset, log.log_end_offset))
         open_count = sum(producer.current_txn_first_offset is not None for producer in log.producers())
         return ExportedLog(
-            log.topic_partition,
-            log.topic_id,
-            log.log_start_offset,
-            self._log_end_offset,
-            log.size_bytes,
-            open_count,
-            self._has_raised_producer_ids,
+            topic_partition=log.topic_partition,
+            topic_id=log.topic_id,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=self._log_end_offset,
+            size_bytes=log.size_bytes,
+            open_transaction_count=open_count,
+            has_raised_producer_ids=self._has_raised_producer_ids,
         )
 
 
@@ -160,13 +158,13 @@ class LogExport:
         *,
         keeps_producer_ids: bool = False,
     ) -> None:
-        """`target`: an absolute path where nothing is, or an empty directory, or a link that leads there.
-        `keeps_producer_ids`: it goes to the cluster that has handed these out. Raises DataDirectoryError
-        where something is there, or nothing can be given that name, ExportTargetError."""
+        """`target` is a new absolute path, an empty directory, or a link to either. `keeps_producer_ids` is
+        for the cluster that has handed out the ids. Raises DataDirectoryError if the target is taken or
+        cannot be replaced, ExportTargetError."""
         self._filesystem = filesystem
         self._keeps_producer_ids = keeps_producer_ids
         with _target_errors(target):
-            # A name that is a link is not given to a directory.
+            # A link cannot be replaced by a directory.
             self._target = target = filesystem.real_path(target)
         self._require_room()
         self._path = f"{target}.{ids.uuid().hex}-export"
@@ -179,7 +177,7 @@ class LogExport:
                 clock,
                 scheduler,
                 ids,
-                # Old producers are a part of what is exported: a broker forgets them by its own clock.
+                # Export old producers too: a broker expires them by its own clock.
                 LogManagerSettings(data_dirs=(self._path,), producer_id_expiration_ms=LONG_MAX),
             )
 
@@ -216,12 +214,12 @@ class LogExport:
         return exported
 
     def leave_out(self, topic: str) -> None:
-        """Nothing of this topic is to be in the directory, whatever there is of it."""
+        """Remove everything of this topic from the directory."""
         self._exported = [exported for exported in self._exported if exported.topic_partition.topic != topic]
 
     def publish(self) -> tuple[ExportedLog, ...]:
-        """Give the directory its name. Durable when it returns. Raises DataDirectoryError where something is
-        there by now, ExportTargetError."""
+        """Rename the directory to the target. Durable when it returns. Raises DataDirectoryError if the
+        target exists by now, ExportTargetError."""
         assert self._manager is not None
         with _target_errors(self._target):
             self._manager.close()
@@ -264,7 +262,7 @@ class LogExport:
         self._filesystem.sync_directory(self._path)
 
     def _end_of_files(self, partition: TopicPartition) -> int:
-        """Where the log ends that was closed."""
+        """The end offset of the closed log."""
         checkpoint = OffsetCheckpoint(self._filesystem, f"{self._path}/{RECOVERY_POINT_FILE}")
         return checkpoint.read()[partition]
 
@@ -276,12 +274,12 @@ class LogExport:
             )
         if is_taken:
             raise DataDirectoryError(
-                "there is something already, and nothing is overwritten; choose another log directory",
+                "the target exists already, and an export overwrites nothing; choose another log directory",
                 path=self._target,
             )
 
     def _require_replaceable(self) -> None:
-        """An empty directory gives its name away at the end: let one do so now, before hours of work."""
+        """Check now, before hours of work, that the empty target directory can be replaced at the end."""
         with _target_errors(self._target):
             if not self._filesystem.exists(self._target):
                 return
@@ -309,7 +307,7 @@ class LogExport:
             try:
                 self._manager.close()
             except (DataDirectoryError, CorruptRecordError):
-                # Something has failed before, and is what the caller is told.
+                # The caller gets the first failure.
                 pass
         try:
             self._filesystem.remove_tree(self._path)
@@ -319,8 +317,7 @@ class LogExport:
 
 @contextmanager
 def _target_errors(target: str) -> Generator[None]:
-    """Of a disk that is full or fails the caller is told where it is that he wants to have the logs: what is
-    written until then has a name that nobody knows, and goes again."""
+    """Report disk errors with the caller's target path: the directory beside it is temporary."""
     try:
         yield
     except (DataDirectoryError, OSError) as failure:
@@ -328,14 +325,14 @@ def _target_errors(target: str) -> Generator[None]:
         if isinstance(failure, DataDirectoryError):
             reason = str(failure.fields.get("reason", failure.message))
         raise ExportTargetError(
-            "the log directory cannot be written; free space or see to the disk, and export again",
+            "the log directory cannot be written; free space or repair the disk, and export again",
             path=target,
             reason=reason,
         ) from failure
 
 
 def _without_a_will(config: LogConfig) -> LogConfig:
-    """Segments as the topic has them; nothing is dropped or waits for anybody."""
+    """The topic's segment sizes, without retention or durability."""
     return dataclasses.replace(
         config,
         remote_storage_enable=False,

@@ -1,22 +1,20 @@
-"""Makes topics of a stopped broker's log directories topics of a store and of a data directory.
+"""Imports the topics of a stopped broker's log directories into a store and a data directory.
 
-No server may run on the data directory: its lock is taken. In this order:
+The import takes the lock of the data directory, so no server may run on it. In this order:
 
-1. Lock the broker's directories, plan, lock the data directory. What is refused is refused here or in 2, with
-   nothing changed: a data directory that was made for it goes again.
-2. Stage the logs and open them, see `import_staging`. Then open the store, which is made where it is missing.
-3. Claim the shards concerned, with epochs above all that the broker gave. As with the start of a server, a
+1. Lock the broker's directories, plan, lock the data directory. Refusals happen here or in 2 and change
+   nothing: a data directory that was created for the import is removed.
+2. Stage the logs and open them (see `import_staging`). Then open the store, or create it.
+3. Claim the shards of the topics, with epochs above all of the broker's. As with the start of a server, a
    former owner is fenced from here on.
 4. Place the logs, marked with the epoch.
 5. Move log starts in the shards to where the logs begin: a partition that a shard does not know begins at
    0.
-6. Create the topics in the catalog, with their own ids. This is the commit: before it, nobody knows the
-   topic.
+6. Create the topics in the catalog, with their own ids. This is the commit of each topic.
 
-A crash before 6 leaves what the next import removes, and in the shards log starts of topics that nobody
-knows; one in the middle of 6 leaves the first topics whole and the others out. The same import again passes
-over the former, see `import_plan`, and brings the latter. What fails, or is interrupted, before 4 leaves no
-copies.
+A crash before 6 leaves files that the next import removes, and log starts of unknown topics in the shards. A
+crash in the middle of 6 leaves the first topics whole and the others out; the same import again passes over
+the former (see `import_plan`) and brings the latter. A failure or an interrupt before 4 leaves no copies.
 """
 
 from __future__ import annotations
@@ -69,23 +67,23 @@ class ImportSettings:
     """Immutable. Paths are absolute."""
 
     log_dirs: tuple[str, ...]
-    """All of one broker, that the topics are in."""
+    """All log directories of the broker."""
     data_dir: str
     topics: tuple[str, ...] = ()
-    """None: all that are there, but Kafka's own."""
+    """Empty for all topics except Kafka's own."""
     config: Mapping[str, str]
-    """Of each topic that is imported; a broker's log directory has none."""
+    """Configuration of every imported topic; a broker's log directory has none."""
     allows_missing_checkpoints: bool = False
-    """Partitions are taken over, too, that the checkpoints beside them do not know: of these, records that
-    were deleted may be back."""
+    """Also import partitions that are missing in the checkpoints beside them; their deleted records may be
+    back."""
     shares_files: bool = True
-    """Files that nobody writes any more get a second name instead of a copy."""
+    """Link finished files instead of copying them."""
     owner: str
-    """Whom the store's metadata name as the one who did it."""
+    """The owner that the import writes into the store's metadata."""
 
 
 class ImportedPartition(NamedTuple):
-    """What became of a partition."""
+    """The result of a partition."""
 
     topic_partition: TopicPartition
     log: StagedLog
@@ -94,17 +92,17 @@ class ImportedPartition(NamedTuple):
 
     @property
     def uncertain_count(self) -> int:
-        """Offsets that the broker had not shown to anybody yet, other brokers may not have had them."""
+        """Offsets above the broker's high watermark, which other brokers may not have."""
         return 0 if self.high_watermark is None else max(0, self.log.log_end_offset - self.high_watermark)
 
     @property
     def missing_count(self) -> int:
-        """Offsets that the broker had shown to everybody, and that are not in its files any more."""
+        """Offsets below the broker's high watermark that its files lack."""
         return 0 if self.high_watermark is None else max(0, self.high_watermark - self.log.log_end_offset)
 
 
 class ImportedTopic(NamedTuple):
-    """What became of a topic."""
+    """The result of a topic."""
 
     name: str
     topic_id: UUID
@@ -112,7 +110,7 @@ class ImportedTopic(NamedTuple):
 
 
 class ImportReport(NamedTuple):
-    """What was imported."""
+    """The result of an import."""
 
     plan: ImportPlan
     topics: tuple[ImportedTopic, ...]
@@ -131,7 +129,7 @@ class TopicImporter:
         random_source: random.Random,
         settings: ImportSettings,
     ) -> None:
-        """Raises InvalidRequestError where one directory lies in the other."""
+        """Raises InvalidRequestError if one directory lies in another."""
         for log_dir in settings.log_dirs:
             _require_apart(log_dir, settings.data_dir)
         self._filesystem = filesystem
@@ -144,24 +142,24 @@ class TopicImporter:
         self._writer = Writer("import", settings.owner)
 
     def plan(self) -> ImportPlan:
-        """What `run` would do. Changes nothing, creates nothing, and locks only the broker's directories.
+        """The plan of `run`. Changes and creates nothing, and locks only the broker's directories.
 
-        Raises what `plan_import` does, DataDirectoryInUseError where the broker runs, StoreError.
+        Raises what `plan_import` raises, DataDirectoryInUseError if the broker runs, StoreError.
         """
         with self._disk_errors(), ExitStack() as undo:
             source = self._lock_source(undo)
             return self._plan(source, self._read_target())
 
     def run(self, on_opened: Callable[[TopicPartition], None] = lambda _: None) -> ImportReport:
-        """Import; `on_opened` is told of each partition whose log has been opened and found good.
+        """Import; calls `on_opened` with each partition whose log has been opened.
 
-        Raises what `plan` does with nothing imported, DataDirectoryError (FencedError, StoreError) where it
-        could not be finished: repeat it then.
+        Raises what `plan` raises, with nothing imported; DataDirectoryError, FencedError, StoreError if it
+        could not finish: repeat it then.
         """
         settings = self._settings
         with self._disk_errors(), ExitStack() as undo:
             source = self._lock_source(undo)
-            # What is refused without a look into the logs is refused before anything is made.
+            # Refuse what the plan refuses before anything is created.
             self._plan(source, self._read_target())
             made = self._missing_directories()
             directory = DataDirectory(self._filesystem, settings.data_dir, self._ids.uuid())
@@ -174,13 +172,13 @@ class TopicImporter:
                 directory,
                 shares_files=settings.shares_files,
             )
-            # Whatever ends the import: copies take much space. Once they are being placed they stay.
+            # Remove the copies however the import ends, because they take much space; placed ones stay.
             undo.callback(staging.discard)
             try:
                 self._require_store(directory)
                 plan = self._plan(source, self._read_target())
                 if not plan.topics:
-                    # An earlier import has brought them all; one that was cut off may have begun to.
+                    # An earlier import has brought all of them, or a killed one has begun to.
                     staging.remove_unfinished()
                     return ImportReport(plan, ())
                 topics = [_with_id(topic, self._ids) for topic in plan.topics]
@@ -195,7 +193,7 @@ class TopicImporter:
             return ImportReport(plan, tuple(_imported(topic, staged) for topic in topics))
 
     def _require_store(self, directory: DataDirectory) -> None:
-        """The store is the data directory's, and fit; none is made yet."""
+        """Check that the store is the data directory's and usable, without creating one."""
         identity = StoreIdentity.find(self._store)
         if directory.bound_store_id is not None:
             directory.bind_store("none yet" if identity is None else str(identity.store_id))
@@ -203,7 +201,7 @@ class TopicImporter:
             require_conditional_writes(self._store, self._ids)
 
     def _open_store(self, directory: DataDirectory) -> tuple[Catalog, list[MetadataLog]]:
-        """Everything that an import writes to, made where it is missing."""
+        """Open everything that an import writes to, or create it."""
         identity = StoreIdentity.open_or_create(self._store, self._ids)
         require_conditional_writes(self._store, self._ids)
         directory.bind_store(str(identity.store_id))
@@ -225,7 +223,7 @@ class TopicImporter:
         return source
 
     def _missing_directories(self) -> list[str]:
-        """The data directory and those above it, as far as they will be made for this; innermost first."""
+        """The data directory and its parents that this import will create, innermost first."""
         missing, path = list[str](), self._settings.data_dir
         while not self._filesystem.exists(path):
             missing.append(path)
@@ -248,7 +246,7 @@ class TopicImporter:
             yield
         except OSError as failure:
             raise DataDirectoryError(
-                "a file cannot be read or written; see to the disk and import again",
+                "a file cannot be read or written; repair the disk and import again",
                 path=failure.filename2 or failure.filename or self._settings.data_dir,
                 reason=failure.strerror or str(failure),
             ) from failure
@@ -298,7 +296,7 @@ class TopicImporter:
         ).epoch
 
     def _create(self, catalog: Catalog, topic: SourceTopic, config: Mapping[str, str]) -> None:
-        """The id makes it safe to try again after an unknown outcome."""
+        """Create a topic; its id makes another try safe after an unknown outcome."""
         create = partial(catalog.create, topic.name, len(topic.partitions), config, topic_id=topic.topic_id)
         try:
             create()
@@ -309,7 +307,7 @@ class TopicImporter:
         return plan_import(source, self._settings.topics, self._settings.config, target)
 
     def _read_target(self) -> ImportTarget:
-        """Without creating anything, for a plan."""
+        """Read the store for a plan, without creating anything."""
         try:
             self._store.get(IDENTITY_KEY)
         except ObjectNotFoundError:
@@ -388,7 +386,7 @@ def _require_apart(log_dir: str, data_dir: str) -> None:
 
 
 def _require_starts(state: ShardState, starts: Mapping[TopicIdPartition, int]) -> None:
-    """Invariant: nobody else has moved them, because nobody knows the topic yet."""
+    """Move the log starts. No other process moves them, because the topic is not in the catalog yet."""
     for tip, offset in starts.items():
         known = state.partition(tip)
         if known.log_start_offset != offset or known.tiered_end_offset != offset:

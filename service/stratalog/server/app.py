@@ -1,9 +1,9 @@
 """The server: a gRPC endpoint on top of a storage engine, and the order in which both start and stop.
 
-Start: take the port (so that a mistyped address fails before anything is claimed), open the engine, register
-the services, start tasks, serve, report healthy. Stop: report unhealthy, end calls that wait and work that
-takes long (uploads, compactions), let others finish within the grace, end the tasks, wait for the writers,
-close the engine, which marks the shutdown as clean as the last thing.
+Start: take the port (so that a mistyped address fails before a claim), open the engine, register the
+services, start tasks, serve, report healthy. Stop: report unhealthy, end waiting calls and long work
+(uploads, compactions), let other calls finish within the grace, end the tasks, wait for the writers, close
+the engine, which marks the shutdown as clean as its last step.
 
 Threads: the event loop runs handlers and never blocks; `WorkerPools` and `ThreadScheduler` own all others.
 """
@@ -31,27 +31,24 @@ from stratalog.base.randomness import IdGenerator, SystemIdGenerator
 from stratalog.manager.log_manager import LogManager
 from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.server.background_tasks import start_background_tasks
-from stratalog.server.configuration.config_manager import ConfigManager
+from stratalog.server.background.background_tasks import start_background_tasks
+from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.configuration.settings import ServerSettings, listen_address
-from stratalog.server.interpreter_lock import share_interpreter_lock
-from stratalog.server.memory_tuning import keep_freed_memory
-from stratalog.server.metrics import ServerMetrics
-from stratalog.server.metrics_endpoint import MetricsEndpoint
-from stratalog.server.partitions.partition_host import PartitionHost
+from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
+from stratalog.server.partitions.partition_opener import PartitionHost
+from stratalog.server.process_tuning import keep_freed_memory, share_interpreter_lock
 from stratalog.server.rpc.admin_servicer import AdminServicer
 from stratalog.server.rpc.closing import Closing
 from stratalog.server.rpc.log_servicer import LogServicer
 from stratalog.server.rpc.request_memory import RequestMemory
-from stratalog.server.storage_engine import StorageEngine, StorageEngineBuilder
-from stratalog.server.thread_scheduler import ThreadScheduler
+from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
 
 logger = logging.getLogger(__name__)
 
 MAX_LONG_WORK_COUNT = 4096
-"""Cleans and moves of local logs that may run beside each other: more than anybody asks for."""
+"""Limit of cleans and moves of local logs that run at once, far above what is useful."""
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
 ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
@@ -73,7 +70,7 @@ class Server:
         clock: Clock | None = None,
         ids: IdGenerator | None = None,
     ) -> None:
-        """What is not handed in is the operating system's; the store comes from the settings. Raises
+        """The defaults are the operating system's, and the store that the settings name. Raises
         InvalidConfigError.
         """
         if not __debug__:
@@ -91,23 +88,23 @@ class Server:
         )
         self._engine: StorageEngine | None = None
         self.append_memory = RequestMemory(settings.request_memory_share_bytes)
-        """What appends that are under way take."""
+        """Bytes of running appends."""
         self.fetch_memory = RequestMemory(settings.request_memory_share_bytes)
-        """What answers of fetches take until they are sent."""
+        """Bytes of fetch answers that are not sent yet."""
         self.port = 0
-        """The port that is served, once started."""
+        """The port of gRPC, once started."""
         self.metrics_port = 0
-        """That of the metrics, once started; 0: there are none."""
+        """The port of the metrics, once started; 0 without metrics."""
 
     @property
     def engine(self) -> StorageEngine:
-        """What is served; only between `start` and `stop`."""
+        """The open engine; only between `start` and `stop`."""
         assert self._engine is not None, "the server is started"
         return self._engine
 
     async def start(self) -> None:
-        """Serve when this returns. Raises InvalidConfigError (port in use), DataDirectoryError, StoreError;
-        nothing is left running then.
+        """Start; the server serves once this returns. Raises InvalidConfigError (port in use),
+        DataDirectoryError, StoreError, and leaves nothing running then.
         """
         loop = asyncio.get_running_loop()
         self._grpc = grpc.aio.server(
@@ -134,7 +131,7 @@ class Server:
             await asyncio.to_thread(self._close_threads)
             raise
         self._engine = engine
-        self._metrics.cleaning, self._metrics.tiers = engine.cleaning, engine.tiers
+        self._metrics.cleaning, self._metrics.local_retention = engine.cleaning, engine.local_retention
         self._metrics.registry = engine.registry
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings)
@@ -144,16 +141,16 @@ class Server:
         await self._report(is_serving=True)
 
     async def _open_engine(self, loop: asyncio.AbstractEventLoop) -> StorageEngine:
-        builder = StorageEngineBuilder(
-            self._filesystem,
-            self._store,
-            self._clock,
-            self._scheduler,
-            self._long_scheduler,
-            self._ids,
-            self._closing.stop,
-            self.settings,
+        seams = EngineSeams(
+            filesystem=self._filesystem,
+            store=self._store,
+            clock=self._clock,
+            scheduler=self._scheduler,
+            long_scheduler=self._long_scheduler,
+            ids=self._ids,
+            stop=self._closing.stop,
         )
+        builder = StorageEngineBuilder(seams, self.settings)
         hosts = PartitionHost(loop, self._pools.append)
         return await self._pools.task(
             lambda: builder.open(
@@ -166,8 +163,8 @@ class Server:
         )
 
     async def stop(self) -> None:
-        """Stop cleanly, see the module's description. Nothing that was acknowledged is lost. May be called
-        twice.
+        """Stop cleanly, in the order of the module's description. Keeps every acknowledged record. May be
+        called twice.
         """
         if self._engine is None:
             return
@@ -180,7 +177,7 @@ class Server:
         await asyncio.to_thread(_close_engine, engine)
 
     async def until_no_disk_is_left(self) -> None:
-        """Returns when the last log directory has failed: nothing can be served any more."""
+        """Wait until the last log directory has failed, after which nothing can be served."""
         await self._all_failed.wait()
 
     async def __aenter__(self) -> Self:
@@ -209,16 +206,7 @@ class Server:
             self.fetch_memory,
             self.settings,
         )
-        admin_servicer = AdminServicer(
-            engine.registry,
-            engine.topics,
-            engine.tiers,
-            engine.status,
-            ConfigManager(engine.shards, engine.registry, engine.topics, engine.runtime),
-            engine.directories,
-            engine.cleaning.workers,
-            self._pools,
-        )
+        admin_servicer = AdminServicer(engine, self._pools)
         log_handlers = grpc.method_handlers_generic_handler(LOG_SERVICE, log_servicer.method_handlers())
         self._grpc.add_generic_rpc_handlers((log_handlers,))
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin_servicer, self._grpc)
@@ -228,14 +216,14 @@ class Server:
         )
 
     def _hop_to_tell(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Another server has taken over, which a task found out on its thread."""
+        """Handle the takeover by another server, which a task noticed on its thread."""
         loop.call_soon_threadsafe(self._tell_fenced)
 
     def _watch_logs(self, logs: LogManager) -> None:
         self._metrics.logs = logs
 
     def _hop_to_end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The last log directory has failed, which any thread may find out."""
+        """Handle the failure of the last log directory, which any thread may notice."""
         loop.call_soon_threadsafe(self._all_failed.set)
 
     def _tell_fenced(self) -> None:
@@ -308,7 +296,7 @@ def _close_engine(engine: StorageEngine) -> None:
 
 
 def _on_signal(stopping: asyncio.Event, number: int) -> None:
-    """The first signal asks for a clean stop. Who sends another does not want to wait for what still runs."""
+    """The first signal asks for a clean stop, a second one ends the process at once."""
     if stopping.is_set():
         logger.warning("stopping at once; the next start recovers")
         os._exit(128 + number)
@@ -318,21 +306,21 @@ def _on_signal(stopping: asyncio.Event, number: int) -> None:
 def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", settings.max_receive_bytes),
-        # What is sent is bounded by what was asked for, but one batch may always be larger.
+        # An answer is bounded by its request, but one batch may always be larger.
         ("grpc.max_send_message_length", -1),
-        # Without this two servers share a port in silence, and clients reach the one or the other.
+        # Otherwise two servers share a port silently, and a client reaches either of them.
         ("grpc.so_reuseport", 0),
     ]
 
 
 def _require_free(listen: str) -> None:
-    """Raise InvalidConfigError where `listen` cannot be had: gRPC would say why only in a log of its own."""
+    """Raise InvalidConfigError if `listen` is not free: gRPC gives the reason only in its own log."""
     host, port = listen_address(listen)
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         with socket.socket(family, kind, protocol) as probe:
-            # As gRPC does: what the last server's connections left behind is no obstacle.
+            # As gRPC does: closing connections of the last server are no obstacle.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen()
@@ -342,7 +330,7 @@ def _require_free(listen: str) -> None:
 
 def _cannot_listen(listen: str, reason: str) -> InvalidConfigError:
     return InvalidConfigError(
-        "cannot listen there; stop the process that has the port, or choose another address",
+        "cannot listen on this address; stop the process that has the port, or choose another address",
         name="listen",
         value=listen,
         reason=reason,

@@ -1,22 +1,21 @@
-"""Everything below the servicers, put together: the one place that knows which component gets which.
+"""Assembles all components below the servicers, and opens and closes them in order.
 
 Opening, in this order, because each step protects the next:
 
-1. Lock the data directory. Nobody else writes the local logs from here on.
-2. Read the store's identity, and create it where the data directory belongs to no store yet. A directory that
-   belongs to another store stops here, before anything is written to either. Probe that the store keeps its
-   promise on conditional writes. Read the catalog, with the server's configuration in it, and the shards'
-   metadata: nothing is deleted or compacted by a configuration that was not read. Bind the data directory to
-   this store.
+1. Lock the data directory. From here on no other process writes the local logs.
+2. Read the store's identity, or create it if the data directory belongs to no store yet. A directory that
+   belongs to another store stops the start here, before anything is written to either. Probe the store's
+   conditional writes. Read the catalog, with the server's configuration in it, and the shards' metadata:
+   nothing is deleted or compacted by a configuration that was not read. Bind the data directory to this
+   store.
 3. Claim every shard. A former owner is fenced from here on.
 4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, leave
    offline what cannot be opened, and publish the topics.
 
-A step that fails undoes the ones before it (the lock is released) and leaves the store as the step left it: a
-claim without a server is harmless.
+A failed step releases the lock and leaves the store as it is: a claim without a server is harmless.
 
-Closing: the caller has stopped all requests and tasks before. The log manager flushes, writes its checkpoints
-and, as the very last thing, the marker of a clean shutdown.
+Closing: the caller has stopped all requests and tasks. The log manager flushes, writes its checkpoints and,
+as its last step, the marker of a clean shutdown.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from stratalog.base.clock import Clock
@@ -38,6 +38,7 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.job_execution import CompactedShard
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
@@ -58,69 +59,66 @@ from stratalog.remote.tier.remote_log_manager import RemoteLogManager, RemoteLog
 from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.remote.tier.retention import RemoteRetention
 from stratalog.segment.open_files import max_open_below
+from stratalog.server.background.confirmed_topics import ConfirmedTopics
+from stratalog.server.background.local_cleaning import LocalCleaning
+from stratalog.server.background.local_retention import LocalRetention
+from stratalog.server.background.scratch_space import ScratchSpace
+from stratalog.server.background.tier_manager import ShardTier, TierManager
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.cordon_file import CordonFile
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.log_directory_manager import LogDirectoryManager
-from stratalog.server.partitions.partition_host import PartitionHost
-from stratalog.server.partitions.partition_opener import PartitionOpener
+from stratalog.server.partitions.partition_opener import PartitionHost, PartitionOpener
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
-from stratalog.server.scratch_space import ScratchSpace
-from stratalog.server.store_wait import tell_of_waiting
-from stratalog.server.topics.confirmed_topics import ConfirmedTopics
-from stratalog.server.topics.local_cleaning import LocalCleaning
-from stratalog.server.topics.tier_manager import ShardTier, TierManager
-from stratalog.server.topics.tier_status import TierStatusReporter
+from stratalog.server.topics.topic_host import TopicHost
 from stratalog.server.topics.topic_manager import TopicManager
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSeams:
+    """The outside world of an engine: disk, store, time, threads and chance."""
+
+    filesystem: FileSystem
+    store: ObjectStore
+    clock: Clock
+    scheduler: Scheduler
+    long_scheduler: Scheduler
+    """Has a thread for each clean and each move of local logs, however many run."""
+    ids: IdGenerator
+    stop: StopSignal
+    """Ends long work that a later pass repeats: uploads, compactions, the collector."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageEngine:
-    """Thread-safe once open; `open` and `close` are for one caller. Owns no threads."""
+    """The open components. Thread-safe; `end_long_work` and `close` are for one caller. Owns no threads."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        logs: LogManager,
-        catalog: Catalog,
-        shards: ShardSet,
-        registry: PartitionRegistry,
-        topics: TopicManager,
-        tiers: TierManager,
-        status: TierStatusReporter,
-        runtime: RuntimeConfig,
-        cleaning: LocalCleaning,
-        directories: LogDirectoryManager,
-    ) -> None:
-        """Use `open`."""
-        self.runtime = runtime
-        self.cleaning = cleaning
-        self.directories = directories
-        self.store = store
-        self.logs = logs
-        self.catalog = catalog
-        self.shards = shards
-        self.registry = registry
-        self.topics = topics
-        self.tiers = tiers
-        self.status = status
-
-    @property
-    def store_url(self) -> str:
-        return self.store.url
+    store: ObjectStore
+    identity: StoreIdentity
+    logs: LogManager
+    catalog: Catalog
+    shards: ShardSet
+    registry: PartitionRegistry
+    topics: TopicManager
+    tiers: TierManager
+    runtime: RuntimeConfig
+    cleaning: LocalCleaning
+    local_retention: LocalRetention
+    directories: LogDirectoryManager
 
     def end_long_work(self) -> None:
-        """End cleans and moves, which have a thread for as long as they take; they go on after a restart."""
+        """End running cleans and moves; they continue after a restart."""
         self.cleaning.workers.stop()
         self.logs.moves.close()
 
     def close(self, executor: Executor | None = None) -> None:
-        """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store; logs are
-        closed on the threads of `executor`, beside each other.
+        """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store. Logs close
+        in parallel on the threads of `executor`.
         """
         try:
             self.logs.close(executor)
@@ -131,26 +129,11 @@ class StorageEngine:
 class StorageEngineBuilder:
     """Opens an engine. One use; belongs to one thread."""
 
-    def __init__(
-        self,
-        filesystem: FileSystem,
-        store: ObjectStore,
-        clock: Clock,
-        scheduler: Scheduler,
-        long_scheduler: Scheduler,
-        ids: IdGenerator,
-        stop: StopSignal,
-        settings: ServerSettings,
-    ) -> None:
-        """`stop` ends what takes long and can be made up for: uploads, compactions, the collector.
-        `long_scheduler` has a thread for each clean and each move of local logs, however many run."""
-        self._stop = stop
-        self._long_scheduler = long_scheduler
-        self._filesystem = filesystem
-        self._store = store
-        self._clock = clock
-        self._scheduler = scheduler
-        self._ids = ids
+    def __init__(self, seams: EngineSeams, settings: ServerSettings) -> None:
+        self._seams = seams
+        self._store = seams.store
+        self._clock = seams.clock
+        self._ids = seams.ids
         self._random = system_random()
         self._settings = settings
         self._data_dir = os.path.abspath(settings.data_dir)
@@ -165,11 +148,13 @@ class StorageEngineBuilder:
         on_all_failed: Callable[[], None] = lambda: None,
         on_logs: Callable[[LogManager], None] = lambda _: None,
     ) -> StorageEngine:
-        """Open everything, logs on the executor that `opening` returns for a log directory and a number of
-        threads; takes disk and network for as long as recovery needs. `on_all_failed`: the last log
-        directory has gone offline; called under any lock. `on_logs` gets the log manager before a log is
-        opened. Raises DataDirectoryError (in use, bound to another store, or not readable), StoreError, and
-        InvalidConfigError if this version refuses the configuration in the catalog.
+        """Open everything. Takes disk and network for as long as recovery needs. Raises DataDirectoryError
+        (in use, bound to another store, or not readable), StoreError, and InvalidConfigError if this version
+        refuses the configuration in the catalog.
+
+        `opening` returns the executor for a log directory and a number of threads, which open its logs.
+        `on_all_failed` is called, under any lock, when the last log directory goes offline; `on_logs` with
+        the log manager, before it opens a log.
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
@@ -183,11 +168,11 @@ class StorageEngineBuilder:
                 file_delete_delay_ms=config.topic_defaults.file_delete_delay_ms,
             )
             logs = LogManager.open(
-                self._filesystem, self._clock, self._scheduler, self._ids, settings, on_all_failed
+                self._seams.filesystem, self._clock, self._seams.scheduler, self._ids, settings, on_all_failed
             )
             undo.callback(logs.close)
             on_logs(logs)
-            with tell_of_waiting(self._scheduler, self._clock, self._store.url):
+            with tell_of_waiting(self._seams.scheduler, self._clock, self._store.url):
                 identity = self._open_identity(logs)
                 require_conditional_writes(self._store, self._ids)
                 catalog, shards = self._open_metadata(logs, identity)
@@ -213,8 +198,8 @@ class StorageEngineBuilder:
         return engine
 
     def _open_identity(self, logs: LogManager) -> StoreIdentity:
-        """Only a directory that belongs to no store yet may make one: a wrong URL leaves nothing behind.
-        Raises DataDirectoryError.
+        """Only a directory that belongs to no store yet may create one, so that a wrong URL leaves nothing
+        behind. Raises DataDirectoryError.
         """
         bound_id = logs.bound_store_id
         if bound_id is None:
@@ -222,8 +207,8 @@ class StorageEngineBuilder:
         identity = StoreIdentity.find(self._store)
         if identity is None:
             raise DataDirectoryError(
-                "this data directory belongs to an object store, and there is none here; use that store, or"
-                " another directory",
+                "this data directory belongs to another object store, and this one is empty; use that store,"
+                " or another directory",
                 path=self._data_dir,
                 store_id=bound_id,
                 wanted_store=self._store.url,
@@ -272,45 +257,41 @@ class StorageEngineBuilder:
     ) -> StorageEngine:
         readers = {tier.shard: RemoteReader(self._store, tier.shard.metadata) for tier in tiers}
         shards = ShardSet([tier.shard for tier in tiers])
+        opener = PartitionOpener(
+            self._clock,
+            shards,
+            logs,
+            lambda log, shard: host.host(log, shard, readers[shard]),
+            lambda directory: opening(directory, runtime.current.recovery_thread_count),
+        )
         topics = TopicManager(
             self._ids,
             catalog,
             shards,
-            logs,
-            self._registry,
-            PartitionOpener(
-                self._clock,
-                shards,
-                logs,
-                lambda log, shard: host.host(log, shard, readers[shard]),
-                lambda directory: opening(directory, runtime.current.recovery_thread_count),
-            ),
+            TopicHost(logs, shards, self._registry, opener, runtime),
             self._settings,
             runtime,
         )
         confirmed = ConfirmedTopics(self._clock, topics)
         cleaning = LocalCleaning(
-            self._clock, self._long_scheduler, self._ids, logs, shards, confirmed, runtime.current
+            self._clock, self._seams.long_scheduler, self._ids, logs, shards, confirmed, runtime.current
         )
-        directories = LogDirectoryManager(self._long_scheduler, logs, self._registry, runtime)
+        directories = LogDirectoryManager(self._seams.long_scheduler, logs, self._registry, runtime)
         for reconfigurable in (directories, cleaning):
             runtime.add(reconfigurable)
-        manager = TierManager(
-            self._clock, catalog, tiers, self._registry, topics, logs, cleaning.workers, confirmed
-        )
-        status = TierStatusReporter(self._store.url, identity, catalog, shards, self._registry, manager)
         return StorageEngine(
-            self._store,
-            logs,
-            catalog,
-            shards,
-            self._registry,
-            topics,
-            manager,
-            status,
-            runtime,
-            cleaning,
-            directories,
+            store=self._store,
+            identity=identity,
+            logs=logs,
+            catalog=catalog,
+            shards=shards,
+            registry=self._registry,
+            topics=topics,
+            tiers=TierManager(self._clock, catalog, tiers, self._registry, topics),
+            runtime=runtime,
+            cleaning=cleaning,
+            local_retention=LocalRetention(self._registry, logs, cleaning.workers, confirmed),
+            directories=directories,
         )
 
     def _claim_shards(
@@ -349,7 +330,7 @@ class StorageEngineBuilder:
         number = f"{shard.metadata.layout.shard:04d}"
         scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
         in_data_dir = f"{self._data_dir}/scratch/{number}"
-        store = StoppableObjectStore(self._store, self._stop)
+        store = StoppableObjectStore(self._store, self._seams.stop)
         writer = ObjectWriterSettings(spool_directory=f"{in_data_dir}/upload")
         uploader = RemoteLogManager(
             logs.filesystem,
@@ -357,18 +338,15 @@ class StorageEngineBuilder:
             self._clock,
             shard.metadata,
             identity.store_id,
-            self._stop,
+            self._seams.stop,
             RemoteLogManagerSettings(writer=writer),
             lambda: scratch.place(f"{number}/upload"),
         )
         compactor = Compactor(
             logs.filesystem,
-            store,
             self._clock,
             self._ids,
-            shard.metadata,
-            catalog,
-            identity.store_id,
+            CompactedShard(store, identity.store_id, shard.metadata, catalog),
             CompactionSettings(spool_directory=f"{in_data_dir}/compaction"),
             runtime.topic_defaults_under,
             lambda: scratch.place(f"{number}/compaction"),
@@ -394,7 +372,7 @@ def _online(logs: LogManager) -> list[str]:
 
 
 def _require_a_disk(logs: LogManager) -> None:
-    """Raises DataDirectoryError where the last log directory has failed while logs were opened."""
+    """Raises DataDirectoryError if the last log directory failed while logs were opened."""
     found = logs.directories()
     if all(directory.state is DirectoryState.OFFLINE for directory in found):
         raise DataDirectoryError(
@@ -405,9 +383,29 @@ def _require_a_disk(logs: LogManager) -> None:
 
 
 def _highest_epochs(logs: LogManager, shard_count: int) -> dict[int, int]:
-    """By shard, the highest leader epoch that a local log knows: what is appended to it has that or more."""
+    """The highest leader epoch of the local logs, by shard. Appends have that epoch or a higher one."""
     highest: dict[int, int] = {}
     for tip, epoch in logs.found.epochs():
         shard = shard_of(tip, shard_count)
         highest[shard] = max(epoch, highest.get(shard, epoch))
     return highest
+
+
+REPORT_PERIOD_MS = 5_000
+
+
+@contextmanager
+def tell_of_waiting(scheduler: Scheduler, clock: Clock, store_url: str) -> Generator[None]:
+    """Log a warning every five seconds while the block runs, because a silent store is waited for."""
+    begin_s = clock.monotonic_s()
+
+    def tell() -> None:
+        logger.warning(
+            "still waiting for the store after %.0f s, store=`%s`", clock.monotonic_s() - begin_s, store_url
+        )
+
+    telling = scheduler.every("tell of waiting", tell, REPORT_PERIOD_MS, delay_ms=REPORT_PERIOD_MS)
+    try:
+        yield
+    finally:
+        telling.cancel()

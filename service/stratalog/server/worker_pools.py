@@ -1,9 +1,8 @@
-"""The threads on which requests touch disk and network, so that the event loop never does.
+"""The thread pools on which requests touch disk and network, so that the event loop never does.
 
-A pool for each kind of work, because they fail apart: a store that answers slowly fills the cold pool only, a
-disk that is slow to fsync fills the append pool only. The cold pool's queue is bounded; a read that
-finds it full is refused as retriable, so a crowd of catching-up readers costs memory in proportion to the
-pool, not to the crowd.
+Each kind of work has its own pool: a slow store fills the cold pool only, a disk with slow fsync fills the
+append pool only. The cold pool's queue is bounded; a read that finds it full is refused as retriable, so a
+crowd of catching-up readers costs memory in proportion to the pool, not to the crowd.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class WorkerPools:
         return await asyncio.get_running_loop().run_in_executor(self._read, function)
 
     async def cold(self, function: Callable[[], _T]) -> _T:
-        """Run a read of the object store. Raises OverloadedError where too many wait already."""
+        """Run a read of the object store. Raises OverloadedError if too many are waiting."""
         if self._cold_count >= self._cold_limit:
             raise OverloadedError(
                 "too many reads of tiered data are waiting, send it again after a pause",
@@ -69,29 +68,27 @@ class WorkerPools:
 
     @property
     def cold_share_count(self) -> int:
-        """So many cold reads may one call start now: half of what there is room for, so that the next call
-        finds room, too.
-        """
+        """The cold reads that one call may start now: half of the room, to leave some for the next."""
         return (self._cold_limit - self._cold_count + 1) // 2
 
     async def task(self, function: Callable[[], _T]) -> _T:
-        """Run an administrative call, which may take the disk and the network for long."""
+        """Run an administrative call, which may use disk and network for long."""
         return await asyncio.get_running_loop().run_in_executor(self._task, function)
 
     def close(self) -> None:
-        """Wait for what runs, after it was told to end early. Nothing may be submitted afterwards."""
+        """Wait for running work, which the stop signal ends early. Nothing may be submitted afterwards."""
         for pool in (self.append, *self._opening.values(), self._read, self._cold, self._task):
             pool.shutdown(wait=True)
 
     def _cold_done(self, future: asyncio.Future[_T]) -> None:
         self._cold_count -= 1
-        # A failure that nobody awaits any more (the call was cancelled) is not worth asyncio's warning.
+        # Retrieve the failure of a cancelled call, or asyncio logs a warning.
         if not future.cancelled():
             future.exception()
 
 
 @contextmanager
 def closing_threads(count: int) -> Generator[Executor]:
-    """Threads that close logs beside each other, when all pools are closed already."""
+    """Threads that close logs in parallel, after all pools are closed."""
     with ThreadPoolExecutor(count, thread_name_prefix="stratalog-close") as pool:
         yield pool

@@ -1,4 +1,4 @@
-"""Replacing a small file so that a crash leaves the old contents or the new ones, never a mixture.
+"""Replaces a small file so that a crash leaves the old contents or the new ones, never a mixture.
 
 Write a temporary file beside it, sync it, rename it over the old name, sync the directory. A crash before the
 rename is durable leaves the old file (and perhaps the temporary one, which the next write overwrites).
@@ -20,7 +20,7 @@ def replace_file(filesystem: FileSystem, path: str, data: bytes) -> None:
     Raises OSError; the old contents are then still in place, or the new ones are.
     """
     temporary_path = path + TEMPORARY_SUFFIX
-    # Synced before the rename: a durable name must never stand for contents that are not.
+    # Sync before the rename: a durable name must not precede its contents.
     write_file(filesystem, temporary_path, [data])
     filesystem.rename(temporary_path, path)
     filesystem.sync_directory(posixpath.dirname(path))

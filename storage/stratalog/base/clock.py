@@ -1,8 +1,7 @@
-"""Time, as something that is handed in.
+"""The seam for time.
 
 Wall time is integer milliseconds since 1970 UTC and serves for timestamps and ages; monotonic time is float
-seconds and serves for durations and deadlines. Nothing in ``storage/`` and ``tiering/`` may ask the operating
-system itself.
+seconds and serves for durations and deadlines. ``storage/`` and ``tiering/`` never ask the operating system.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Thread-safe."""
+    """A source of time. Thread-safe."""
 
     def now_ms(self) -> int:
         """Wall time in milliseconds since 1970 UTC."""
@@ -24,8 +23,9 @@ class Clock(Protocol):
         ...
 
     def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
-        """`condition.wait` in this clock's time: False where the timeout passed first. The caller holds the
-        condition."""
+        """`condition.wait` in this clock's time; False if the timeout passed first. The caller holds the
+        condition.
+        """
         ...
 
     def sleep(self, duration_s: float) -> None:
@@ -34,8 +34,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The operating system's clocks. Thread-safe. Waits are cut to the longest that it takes, some 292
-    years."""
+    """The operating system's clocks. Thread-safe. Waits are cut to the longest that it takes, 292 years."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -1,9 +1,9 @@
-"""The errors that a caller can act on, as one tree.
+"""The tree of errors that a caller can act on.
 
-Every leaf stands for a different thing to do next; two failures with the same remedy share a leaf and differ
-in their fields. The message is one lower-case sentence that says what happened and what to do; the values
-that matter are fields, and are appended to the message as ``name=`value```. The wire's status codes are
-chosen in one table, ``stratalog.server.rpc.status``; nothing below the server knows them.
+Every leaf has its own remedy; failures with the same remedy share a leaf and differ in their fields. The
+message is one lower-case sentence that says what happened and what to do; the values are fields, and follow
+the message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses the status codes of the
+wire.
 
     LogStoreError
     +-- InvalidRequestError               fix the request
@@ -21,18 +21,18 @@ chosen in one table, ``stratalog.server.rpc.status``; nothing below the server k
     +-- OutOfOrderSequenceError           send again from the expected sequence on, or begin with a new epoch
     +-- InvalidTxnStateError              end the producer's open transaction first
     +-- OverloadedError                   send it again after a pause (retriable): nothing of it took effect
-    +-- StoppingError                     the server is about to go: connect again (retriable)
-    +-- DataDirectoryError                a human has to look at the local disk or its settings
+    +-- StoppingError                     the server is stopping: connect again (retriable)
+    +-- DataDirectoryError                an operator has to look at the local disk or its settings
     |   +-- DataDirectoryInUseError       stop the other process, or use another directory
     +-- StoreError                        the object store
         +-- StoreUnavailableError         try again later (retriable)
         +-- StoreAccessDeniedError        correct credentials or permissions
         +-- StoreNotUsableError           wrong bucket, wrong store, newer format, or no conditional writes
         +-- ObjectNotFoundError           the object is not there
-        +-- PreconditionFailedError       somebody else was first (or an earlier try of ours landed)
+        +-- PreconditionFailedError       another writer was first (or an earlier try of ours landed)
         +-- StoreCorruptError             the store contradicts itself: stop, keep everything, investigate
 
-``assert`` is for our own mistakes; these classes are for everybody else's.
+``assert`` is for defects of ours; these classes are for all other failures.
 """
 
 from __future__ import annotations
@@ -70,20 +70,20 @@ class InvalidConfigError(InvalidRequestError):
 
 
 class UnsupportedOperationError(InvalidRequestError):
-    """Well-formed, but this version does not do it."""
+    """A well-formed request that this version does not support."""
 
     code = "UNSUPPORTED_OPERATION"
 
 
 class InvalidTimestampError(InvalidRequestError):
-    """A producer's time that the topic does not take. Fields: batch_index (of the batch in its request),
+    """A record's time that the topic refuses. Fields: batch_index (of the batch in its request),
     record_index (in its batch), timestamp_ms, earliest_ms, latest_ms."""
 
     code = "INVALID_TIMESTAMP"
 
 
 class RecordTooLargeError(InvalidRequestError):
-    """A batch or a request is larger than it may be. Fields: size_bytes (unless nobody knows), max_bytes."""
+    """A batch or a request is larger than it may be. Fields: size_bytes (if known), max_bytes."""
 
     code = "RECORD_TOO_LARGE"
 
@@ -95,8 +95,8 @@ class CorruptRecordError(InvalidRequestError):
 
 
 class UnknownTopicOrPartitionError(LogStoreError):
-    """There is no such topic, or it has fewer partitions. Fields: topic, partition, and partition_count where
-    the topic is there."""
+    """The topic does not exist, or has fewer partitions. Fields: topic, partition, and partition_count if the
+    topic exists."""
 
     code = "UNKNOWN_TOPIC_OR_PARTITION"
 
@@ -149,14 +149,15 @@ class InvalidTxnStateError(LogStoreError):
 
 
 class OverloadedError(LogStoreError):
-    """There is no room for the request now. Nothing of it took effect, so even a change may be repeated."""
+    """The server has no room for the request now. Nothing of it took effect, so any request may be
+    repeated."""
 
     code = "OVERLOADED"
     retriable = True
 
 
 class StoppingError(LogStoreError):
-    """The server is stopping and has ended this early. What it had committed by then stays."""
+    """The stopping server has ended the call early. Commits up to then stay."""
 
     code = "STOPPING"
     retriable = True
@@ -175,7 +176,7 @@ class DataDirectoryInUseError(DataDirectoryError):
 
 
 class StoreError(LogStoreError):
-    """Base of the object store's errors. Fields: key where one is concerned."""
+    """Base of the object store's errors. Fields: key, if the error is about one."""
 
     code = "STORE_ERROR"
 

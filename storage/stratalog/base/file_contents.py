@@ -1,4 +1,4 @@
-"""Writing a file as a whole, and reading a long one piece by piece."""
+"""Writes a file as a whole, and reads a long one in pieces."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _PIECE_BYTES = 1024 * 1024
 
 
 def write_file(filesystem: FileSystem, path: str, pieces: Iterable[Buffer], *, durable: bool = True) -> None:
-    """Let the file `path` hold these pieces, one behind the other, and nothing of what it held. Synced if
-    `durable`, but for its name. Raises OSError; it may hold a part of them then."""
+    """Replace the contents of the file `path` by these pieces. Syncs the contents if `durable`, not the name.
+    Raises OSError; the file may have a part of the pieces then."""
     file = filesystem.open_append(path)
     try:
-        # A crash, or a write that failed, may have left something.
+        # A crash or a failed write may have left bytes.
         file.truncate(0)
         for piece in pieces:
             file.append([piece])

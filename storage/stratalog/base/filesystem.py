@@ -1,8 +1,8 @@
-"""The local disk, as something that is handed in.
+"""The seam for the local disk.
 
 Durability follows POSIX at its strictest: bytes are safe after `AppendFile.sync`, a name (creation, rename,
 unlink) after `FileSystem.sync_directory` of the directory that holds it.
-``stratalog.testing.FaultyFileSystem`` forgets all the rest when it crashes.
+``stratalog.testing.FaultyFileSystem`` forgets everything else when it crashes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors of a disk that works and has no space for this, or none for this user. A name was not made, and not
-changed, then; what a `sync` has left nobody knows."""
+"""Errors of a working disk without space, or without space for this user. No name was created or changed
+then; after such an error of `sync` the contents are unknown."""
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
-"""Errors of a process, or a system, that has too many files open: the operation was not begun."""
+"""Errors of too many open files in the process or the system. The operation did not begin."""
 
 
 class AppendFile(Protocol):
@@ -38,20 +38,22 @@ class AppendFile(Protocol):
         ...
 
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
-        """Fill `buffer` with the bytes from `position` on; returns how many, fewer only at the end of the
-        file. For whoever reads much: memory that is used again is still in the cache."""
+        """Fill `buffer` with the bytes from `position` on; returns their number, smaller only at the end of
+        the file. Memory that is used again is still in the cache, which makes many reads faster.
+        """
         ...
 
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None:
-        """Be so long. Space beyond, also what was reserved there, is given back."""
+        """Cut or extend the file to this size. Gives back space beyond it, reserved space included."""
         ...
 
     def reserve(self, size: int) -> bool:
-        """Take the disk space for growing up to `size` bytes, which appends up to there will not lack. Size
-        and contents stay. False where the system or the file system cannot. Raises OSError, of a full disk
-        for one; some of the space may be reserved then."""
+        """Reserve disk space for growing up to `size` bytes. Size and contents stay. Returns False if the
+        system or the file system cannot. Raises OSError, for a full disk for example; a part of the space may
+        be reserved then.
+        """
         ...
 
     def sync(self) -> None:
@@ -62,16 +64,16 @@ class AppendFile(Protocol):
 
 
 class FileLock(Protocol):
-    """Held until released or until the process ends."""
+    """A lock that is held until `release` or the end of the process."""
 
     def release(self) -> None: ...
 
 
 class FileSystem(Protocol):
-    """Paths are absolute strings. Methods raise OSError as the operating system does. Thread-safe."""
+    """A disk. Paths are absolute strings. Methods raise OSError as the operating system does. Thread-safe."""
 
     def open_append(self, path: str) -> AppendFile:
-        """Open for appending and reading, creating an empty file where there is none."""
+        """Open a file for appending and reading; creates an empty one if it is missing."""
         ...
 
     def open_read(self, path: str) -> AppendFile:
@@ -89,7 +91,7 @@ class FileSystem(Protocol):
     def is_directory(self, path: str) -> bool: ...
 
     def real_path(self, path: str) -> str:
-        """The one path of what this path leads to: without links and dots. What is missing may be named."""
+        """The path without links and dots. Its last parts may be missing."""
         ...
 
     def file_size(self, path: str) -> int: ...
@@ -97,12 +99,13 @@ class FileSystem(Protocol):
     def modified_ms(self, path: str) -> int: ...
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
-        """Let the file count as written last at that time; durable with the file's next sync. For a file that
-        takes the place of older ones."""
+        """Set the time of the file's last write; durable with its next sync. For a file that replaces older
+        ones.
+        """
         ...
 
     def make_directories(self, path: str) -> None:
-        """Create the directory and its parents where missing."""
+        """Create the directory and its missing parents."""
         ...
 
     def rename(self, source: str, target: str) -> None:
@@ -112,33 +115,33 @@ class FileSystem(Protocol):
     def unlink(self, path: str) -> None: ...
 
     def link(self, source: str, target: str) -> None:
-        """Give the file `source` the second name `target`. Whatever is written under one name is there under
-        the other: for files that nobody changes any more. Raises OSError where the two are on different
-        devices, or the system does not allow it."""
+        """Give the file `source` the second name `target`, for a file that no longer changes. Raises OSError
+        if the names are on different devices, or the system does not allow it.
+        """
         ...
 
     def link_count(self, path: str) -> int:
-        """How many names the file has. Raises FileNotFoundError."""
+        """The number of the file's names. Raises FileNotFoundError."""
         ...
 
     def copy_file(self, source: str, target: str) -> None:
-        """Make the file `target` with what `source` holds now; not durable until it is synced. Raises
-        FileExistsError."""
+        """Copy `source` to the new file `target`; not durable until it is synced. Raises FileExistsError."""
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and all that is in it; nothing where it is missing."""
+        """Remove a directory and its contents; does nothing if it is missing."""
         ...
 
     def sync_directory(self, path: str) -> None: ...
 
     def try_lock(self, path: str) -> FileLock | None:
-        """Take an exclusive advisory lock on a (created) file; None where another holder has it."""
+        """Take an exclusive advisory lock on a file, which is created; None if another holder has it."""
         ...
 
     def try_lock_shared(self, path: str) -> FileLock | None:
-        """Take a shared advisory lock on a file that is there, and is not changed by it; None where another
-        process holds it alone, in whichever way the system has to lock files. Raises FileNotFoundError."""
+        """Take a shared advisory lock on an existing file, which stays unchanged; None if another process
+        holds it exclusively, in any of the system's ways to lock files. Raises FileNotFoundError.
+        """
         ...
 
     def free_bytes(self, path: str) -> int:

@@ -1,13 +1,12 @@
 """The operating system's files behind the `FileSystem` seam.
 
-An open file is one descriptor in append mode: writes always land at the end, whatever else was done with the
-descriptor, and reads are positional, so that any number of readers share it with the one writer. Small parts
-of an append are joined and written by one `write`; large ones are handed to `writev` as they lie in memory,
-without a copy.
+An open file is one descriptor in append mode: writes always land at the end, and reads are positional, so
+that any number of readers share the descriptor with the one writer. Small parts of an append are joined and
+written by one `write`; large parts go to `writev` without a copy.
 
-What survives a power loss is what POSIX promises and no more: `sync` for contents and size, `sync_directory`
-for names. `fdatasync` is enough for the former, because it also writes the metadata that is needed to read
-the data back.
+Only what POSIX promises survives a power loss: `sync` for contents and size, `sync_directory` for names.
+`fdatasync` is enough for the former, because it also writes the metadata that is needed to read the data
+back.
 """
 
 from __future__ import annotations
@@ -58,21 +57,22 @@ _fallocate = _find_fallocate()
 
 
 def open_file_limit() -> int:
-    """How many files this process may have open at once, sockets and all."""
+    """The number of files that this process may have open at once, sockets included."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
 def raise_open_file_limit() -> None:
-    """Let this process open as many files as it is allowed to: the soft limit is for programs that use
-    `select`. Where the system refuses that, the limit stays."""
+    """Raise the process's soft limit of open files, which is for programs with `select`, to the hard one. If
+    the system refuses, the limit stays.
+    """
     limit, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == allowed:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
     except (OSError, ValueError) as failure:
-        # Darwin names no bound and has one.
+        # Darwin reports no bound and has one.
         logger.warning("the limit of open files stays at %d: %s", limit, failure)
 
 
@@ -86,7 +86,7 @@ def _sync_descriptor(descriptor: int) -> None:
 
 
 def _reserve(descriptor: int, size: int) -> bool:
-    """Allocate blocks up to `size` without making the file longer; False where that is not to be had."""
+    """Allocate blocks up to `size` without making the file longer; False if the system cannot."""
     if _fallocate is None:
         return False
     while _fallocate(descriptor, _KEEP_SIZE, 0, size) != 0:
@@ -99,8 +99,9 @@ def _reserve(descriptor: int, size: int) -> bool:
 
 
 def _clone(source: int, target: int) -> bool:
-    """Copy one open file into another, empty one without the bytes passing through here; False where the
-    system does not do all of it: both files are then where the rest goes on."""
+    """Copy one open file into another, empty one inside the kernel. False if the system did not copy all of
+    it; both files are then positioned at the rest.
+    """
     if _copy_file_range is None:
         return False
     copied_bytes = 0
@@ -112,13 +113,13 @@ def _clone(source: int, target: int) -> bool:
                 raise
             return False
         if count == 0:
-            # Some file systems answer so for every file.
+            # Some file systems return this for every file.
             return copied_bytes == os.fstat(source).st_size
         copied_bytes += count
 
 
 def _status(path: str) -> os.stat_result | None:
-    """None where nothing is there. Raises OSError where nobody can tell."""
+    """The status of the path; None if it is missing. Raises OSError if the system cannot tell."""
     try:
         return os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -126,8 +127,7 @@ def _status(path: str) -> os.stat_result | None:
 
 
 class PosixAppendFile:
-    """One open descriptor. Reads are thread-safe; changes need the caller's lock; nobody may use it once it
-    is closed."""
+    """One open descriptor. Reads are thread-safe; changes need the caller's lock. Not usable once closed."""
 
     __slots__ = ("_descriptor", "_path")
 
@@ -152,8 +152,9 @@ class PosixAppendFile:
         return total
 
     def _write_all(self, parts: Sequence[Buffer]) -> None:
-        """`writev` may stop early (a signal, a nearly full disk): go on behind what it took until it takes
-        nothing."""
+        """Write all parts. `writev` may stop early (a signal, a nearly full disk): repeat it with the rest
+        until it writes nothing.
+        """
         pending = [memoryview(part).cast("B") for part in parts if len(part)]
         while pending:
             written = os.writev(self._descriptor, pending)
@@ -212,8 +213,7 @@ class PosixAppendFile:
 
 
 class PosixFileLock:
-    """An advisory lock that ends with its descriptor, hence with the process. Released once, by one
-    thread."""
+    """An advisory lock that ends with its descriptor, hence with the process. One thread releases it once."""
 
     __slots__ = ("_descriptor",)
 
@@ -243,7 +243,7 @@ class PosixFileSystem:
         return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        # Python's own answer to a disk that fails is that nothing is there.
+        # Python reports a failing disk as a missing path.
         return _status(path) is not None
 
     def is_directory(self, path: str) -> bool:
@@ -284,13 +284,13 @@ class PosixFileSystem:
 
     def remove_tree(self, path: str) -> None:
         failures: list[BaseException] = []
-        # What cannot be removed keeps nothing else from going.
+        # Remove the rest even if one entry cannot be removed.
         if sys.version_info >= (3, 12):
             shutil.rmtree(path, onexc=lambda _function, _path, failure: failures.append(failure))
         else:
             shutil.rmtree(path, onerror=lambda _function, _path, found: failures.append(found[1]))
         for failure in failures:
-            # Missing from the beginning, or somebody else is removing it as well: gone either way.
+            # It was missing, or another process removes it too: it is gone either way.
             if not isinstance(failure, FileNotFoundError):
                 raise failure
 

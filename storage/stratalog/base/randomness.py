@@ -1,4 +1,4 @@
-"""Identifiers and chance. Handed in, so that a test can repeat a run."""
+"""The seam for identifiers and chance, so that a test can repeat a run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from uuid import UUID
 
 
 class IdGenerator(Protocol):
-    """Makes identifiers that nobody else makes. Thread-safe."""
+    """Makes unique identifiers. Thread-safe."""
 
     def uuid(self) -> UUID:
         """A random (version 4) UUID."""
         ...
 
     def secret(self, size_bytes: int) -> bytes:
-        """Bytes that nobody can guess, for hash keys."""
+        """Unguessable bytes, for hash keys."""
         ...
 
 
@@ -31,7 +31,7 @@ class SystemIdGenerator:
 
 
 def seeded_random(ids: IdGenerator) -> random.Random:
-    """A generator whose numbers follow from the identifiers, so that who repeats these repeats it."""
+    """A generator that is seeded by `ids`, so that a test that repeats them repeats it."""
     return random.Random(ids.secret(16))
 
 

@@ -1,4 +1,4 @@
-"""Background work, as something that is handed in. Only the server makes a real one: it owns the threads."""
+"""The seam for background work. Only the server has a real scheduler, because it owns the threads."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class ScheduledTask(Protocol):
-    """What `Scheduler` hands out for a task. Thread-safe."""
+    """A scheduled task. Thread-safe."""
 
     def cancel(self) -> None:
-        """No run begins after this returns; one that is under way finishes."""
+        """Begin no more runs after this returns; a running one finishes."""
         ...
 
 
@@ -21,9 +21,10 @@ class Scheduler(Protocol):
     def once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> ScheduledTask: ...
 
     def every(self, name: str, task: Callable[[], None], period_ms: int, delay_ms: int = 0) -> ScheduledTask:
-        """Runs of one task never overlap: the next one begins `period_ms` after the end of the last."""
+        """Run `task` after `delay_ms`, then `period_ms` after the end of each run, so that runs never
+        overlap."""
         ...
 
     def close(self) -> None:
-        """Cancel what waits, wait for what runs."""
+        """Cancel waiting tasks, wait for running ones."""
         ...

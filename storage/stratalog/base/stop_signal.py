@@ -1,7 +1,7 @@
-"""How long work is told that it shall end early: a flag that the work looks at, handed in where it is made.
+"""A flag that ends long work early, which the work checks between its steps.
 
-Whoever looks chooses places where nothing is half done, and ends there as after a crash: what was committed
-stays, what was not is left for those who collect it. A request that is under way is not cut off.
+The work checks it where no step is half done, and ends as after a crash: commits stay, and the collector
+removes the rest. It does not cut off a running request.
 """
 
 from __future__ import annotations

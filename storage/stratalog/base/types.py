@@ -28,7 +28,7 @@ class TopicIdPartition(NamedTuple):
 
 
 class Durability(enum.IntEnum):
-    """What holds before an append is acknowledged, weakest first. The numbers are those of the wire."""
+    """The state of an append that is acknowledged, weakest first. The numbers are those of the wire."""
 
     OS = 1
     DISK = 2

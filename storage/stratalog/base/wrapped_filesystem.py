@@ -1,7 +1,7 @@
-"""A file system over another one of which every operation goes through one method.
+"""A file system over another one, with every operation in one method.
 
-Whoever watches the disk, counts what is asked of it or lets it fail writes down only what differs; an
-operation of the seam is passed on here, in one place for all of them.
+A subclass that watches, counts or fails operations overrides that method; this class passes each operation of
+the seam to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class WrappedFileSystem(ABC):
-    """`FileSystem`. Thread-safe, as far as `_run` is."""
+    """`FileSystem` over another one. As thread-safe as `_run`."""
 
     def __init__(self, inner: FileSystem) -> None:
         self._inner = inner
@@ -29,7 +29,7 @@ class WrappedFileSystem(ABC):
 
     @abstractmethod
     def _opened(self, path: str, file: AppendFile) -> AppendFile:
-        """What stands for a file that was opened: a `WrappedFile`, or the file itself."""
+        """The file to return for an opened one: a `WrappedFile`, or the file itself."""
 
     def open_append(self, path: str) -> AppendFile:
         return self._opened(path, self._run("open_append", path, lambda: self._inner.open_append(path)))
@@ -96,7 +96,7 @@ class WrappedFileSystem(ABC):
 
 
 class WrappedFile(ABC):
-    """`AppendFile`. Guarded as the file is that it stands for."""
+    """`AppendFile` over another one, with its guard."""
 
     __slots__ = ("_inner",)
 

@@ -1,16 +1,14 @@
-"""Which log is cleaned next, and how everybody else keeps the cleaner away from one: Kafka's
+"""Chooses the log to clean next, and lets others keep the cleaner away from a log: Kafka's
 `LogCleanerManager`.
 
-Who truncates a log, deletes it, moves it, or alters its configuration pauses its partition meanwhile: a clean
-that runs is told to end and has ended, with nothing changed or with all of it, when the pause begins.
-`CleaningState` has the rules.
+Truncation, deletion, a move and a change of configuration pause the partition: a running clean is ended
+first, and each of its groups of segments is then old or new. `CleaningState` has the rules.
 
 Locks: `_changed` is held for single steps, and nothing is called under it. So these methods may be called
-under any lock, but for those which wait for a clean to end (`pause`, `paused`, `stop`): a clean
-takes the locks of its log, and those of the checkpoints, so that whoever holds one of them while it waits
-would wait for ever.
+under any lock, except those that wait for a clean to end (`pause`, `paused`, `stop`): a clean takes the locks
+of its log and of the checkpoints, so a caller that waits while it holds one of them would wait for ever.
 
-Crash: nothing is kept but the checkpoints, see `CleanerCheckpoints`. States and failures begin anew.
+Crash: only the checkpoints are durable, see `CleanerCheckpoints`. States and failures begin anew.
 """
 
 from __future__ import annotations
@@ -50,15 +48,15 @@ logger = logging.getLogger(__name__)
 
 
 class CleanerSurvey(NamedTuple):
-    """A look at all logs that nobody had."""
+    """The result of a look at all logs that are not being cleaned."""
 
     at_s: float
-    """In monotonic time; the beginning of the process before the first one."""
+    """Monotonic time; the start of the process before the first survey."""
     max_compaction_delay_ms: int
-    """The longest of `LogToClean.compaction_delay_ms`."""
+    """The highest `LogToClean.compaction_delay_ms`."""
     max_cleanable_ratio: float
     next_horizon_ms: int
-    """The first of `LogToClean.horizon_ms`; NO_HORIZON where there is none."""
+    """The lowest `LogToClean.horizon_ms`; NO_HORIZON if there is none."""
 
 
 class CleanerManager:
@@ -71,7 +69,8 @@ class CleanerManager:
         random_source: random.Random,
         logs: Callable[[], Sequence[UnifiedLog]],
     ) -> None:
-        """`logs`: all open logs; called under no lock of this class. Their directories: `add_directory`."""
+        """`logs`: returns all open logs; called under no lock of this class. `add_directory` adds their
+        directories."""
         self._clock = clock
         self._logs = logs
         self._newest_ms = newest_ms_on(filesystem)
@@ -79,23 +78,22 @@ class CleanerManager:
         self._checkpoints = CleanerCheckpoints(filesystem)
         self._failures = CleanerFailures(clock, random_source)
         self.throttler = Throttler(clock)
-        """What all cleans together may move; unlimited until somebody says otherwise."""
+        """Limits the bytes of all cleans together; unlimited until it is configured."""
         self._changed = threading.Condition()
         self._states: dict[TopicPartition, CleaningState] = {}
         self._workers: dict[TopicPartition, int] = {}
         self._is_stopping = False
         self._last_survey = CleanerSurvey(clock.monotonic_s(), 0, 0.0, NO_HORIZON)
 
-    # What the log manager calls.
+    # Called by the log manager.
 
     def add_directory(self, directory: str) -> None:
-        """Logs in this directory are cleaned from now on. Raises OSError where its checkpoint cannot be
-        read."""
+        """Clean the logs in this directory from now on. Raises OSError if its checkpoint cannot be read."""
         self._checkpoints.add_directory(directory)
 
     def directory_failed(self, directory: str) -> None:
-        """Leave the directory alone from now on: cleans in it end, nothing is written to it. Waits for
-        nothing, and may be called under any lock; another call is fine."""
+        """Ignore the directory from now on: cleans in it end, nothing is written to it. Does not wait, may be
+        called under any lock, and again."""
         self._checkpoints.drop_directory(directory)
         self.throttler.interrupt()
 
@@ -109,10 +107,10 @@ class CleanerManager:
             yield
 
     def pause(self, partition: TopicPartition) -> None:
-        """Keep the cleaner away from the partition until `resume` was called as often; a clean that runs has
-        ended when this returns. Need not be a partition that is cleaned, or is there.
+        """Keep the cleaner away from the partition until `resume` was called as often. A running clean has
+        ended when this returns. The partition need not exist.
 
-        Not for a caller who holds a lock of a log or of the log manager, nor for a worker.
+        Not to be called under a lock of a log or of the log manager, nor by a worker.
         """
         with self._changed:
             assert self._workers.get(partition) != threading.get_ident(), "a worker would wait for itself"
@@ -129,19 +127,19 @@ class CleanerManager:
             raise
 
     def resume(self, partition: TopicPartition) -> None:
-        """Take one pause back."""
+        """End one pause."""
         with self._changed:
             self._set_state(partition, self._states.get(partition, IDLE).resume())
 
     def cleaned_offset(self, partition: TopicPartition, directory: str) -> int:
-        """Everything below went through a clean, as far as the log directory's checkpoint says so."""
+        """The exclusive end of the cleaned part, by the checkpoint of the log directory."""
         return self._checkpoints.offset_of(partition, directory) or 0
 
     def opened(self, partition: TopicPartition, directory: str, end_offset: int) -> None:
-        """The partition's log was loaded from this log directory, and ends there. Before it is handed out.
+        """Note a log that was loaded from this directory and ends there, before it is used.
 
-        What there is of it in other directories, or above its end, must not be believed later. Durable when
-        it returns. Raises OSError; the log must not be used then.
+        Removes entries of other directories, and above the log's end. Durable when it returns. Raises
+        OSError; the log must not be used then.
         """
         above_offset = self._checkpoints.settle(partition, directory, end_offset)
         if above_offset is not None:
@@ -155,58 +153,59 @@ class CleanerManager:
             )
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """The log will end at `offset`, so nothing above it counts as cleaned. Durable when it returns.
+        """Lower the checkpoint before a truncation to `offset`. Durable when it returns.
 
-        In a pause, and before the log is truncated: what is written to the log afterwards must never count as
+        To be called in a pause, before the truncation: records that are written afterwards must not count as
         cleaned. Raises OSError; the log must not be truncated then.
         """
         self._checkpoints.lower(partition, offset)
 
     def forget(self, partition: TopicPartition) -> None:
-        """The partition is deleted, or another log takes its name. Durable when it returns.
+        """Remove the entries of a partition that is deleted, or replaced by another log. Durable when it
+        returns.
 
-        In a pause. Raises OSError; no other log may take the name then.
+        To be called in a pause. Raises OSError; no other log may take the name then.
         """
         self._failures.reset(partition)
         self._checkpoints.forget(partition)
 
     def moved(self, partition: TopicPartition, source: str, target: str) -> None:
-        """The partition is in the log directory `target` now, and was in `source`. Durable when it returns.
+        """Note that the partition has moved from the directory `source` to `target`. Durable when it returns.
 
-        In a pause. Where a crash cuts off a move before this, the log is cleaned from its start, because
-        `opened` has removed what was there of an earlier stay. Raises OSError.
+        To be called in a pause. After a crash before this, the log is cleaned from its start, because
+        `opened` has removed the entry of an earlier stay. Raises OSError.
         """
         self._checkpoints.move(partition, source, target)
 
-    # What operators see and do.
+    # Called for operators.
 
     def failures(self) -> tuple[CleaningFailure, ...]:
-        """The partitions that are not cleaned for now, and why."""
+        """The partitions whose cleaning failed, and the reasons."""
         return self._failures.all()
 
     def reset(self, partition: TopicPartition) -> bool:
-        """Let the partition be tried again at once; False where it had not failed."""
+        """Clean a failed partition again at once; False if it had not failed."""
         return self._failures.reset(partition)
 
     @property
     def last_survey(self) -> CleanerSurvey:
-        """What the last look at all logs found."""
+        """The result of the last look at all logs."""
         return self._last_survey
 
-    # What workers call.
+    # Called by workers.
 
     def take_filthiest(self, may_clean: Callable[[UnifiedLog], bool] = lambda _: True) -> LogToClean | None:
-        """The log that has the most to gain, for the caller alone until `done`, `failed` or `release`; None
-        where none is due that the caller may clean, which is asked under no lock.
+        """The log with the most to gain, for the caller alone until `done`, `failed` or `release`. None if no
+        log is due that the caller may clean; that callback is called under no lock.
 
-        The filthiest of those with enough dirt; where there is none, the one whose horizon has passed first.
+        The filthiest log with enough dirt; without one, the log whose horizon passed first.
         """
         for candidate in sorted(self._survey(), key=_place_in_line):
             may_try = self._failures.may_try(candidate.partition) and may_clean(candidate.log)
             if not (candidate.is_due and may_try and self._try_begin(candidate.log)):
                 continue
             try:
-                # Somebody may have changed the log since it was looked at; from here on nobody does.
+                # The log may have changed since the survey; from here on it is held.
                 found = self._look_at(candidate.log)
             except BaseException:
                 self.release(candidate.partition)
@@ -217,8 +216,8 @@ class CleanerManager:
         return None
 
     def find_horizon(self, may_look: Callable[[UnifiedLog], bool] = lambda _: True) -> bool:
-        """Find out of one log that was cleaned before, by whomever, when it is due for its tombstones and
-        markers; False where that is known of all at which the caller may look, which is asked under no lock.
+        """Find the next horizon of one cleaned log that has none on record, from its headers. False if there
+        is no such log that the caller may read; that callback is called under no lock.
         """
         for log in self.cleaned_logs():
             may_try = self._lacks_horizon(log) and self._failures.may_try(log.topic_partition)
@@ -250,18 +249,18 @@ class CleanerManager:
                 self._note_failure(log, failure)
 
     def check_done(self, log: UnifiedLog) -> None:
-        """Raises CleaningAbortedError where the clean of this log shall end."""
+        """Raises CleaningAbortedError if the clean of this log must end."""
         state = self._states.get(log.topic_partition, IDLE)
         if self._is_stopping or state.pause_count or not self._is_cleanable(log):
             raise CleaningAbortedError(f"the clean of {log.topic_partition} was told to end")
 
     def done(self, cleaned: LogToClean, end_offset: int, horizon_ms: int | None = None) -> None:
-        """The clean has ended: everything below `end_offset` is clean now, and has nothing to drop before
-        `horizon_ms`, see `CleanResult`. Others may have the log again."""
+        """End a clean with success: everything below `end_offset` is clean, with nothing to drop before
+        `horizon_ms`, see `CleanResult`. Releases the log."""
         log = cleaned.log
         try:
             if end_offset > cleaned.first_dirty_offset or cleaned.gets_further(horizon_ms):
-                # Whoever pauses the partition waits for this, too, so nothing is written behind its back.
+                # A pause waits for this, too: nothing is written after it has begun.
                 self._put(log, end_offset, horizon_ms)
                 self._failures.reset(cleaned.partition)
             else:
@@ -272,14 +271,14 @@ class CleanerManager:
             self.release(cleaned.partition)
 
     def failed(self, log: UnifiedLog, failure: Exception) -> None:
-        """The clean has ended by an error: it is tried again later. Others may have the log again."""
+        """End a clean with an error; it is tried again later. Releases the log."""
         try:
             self._note_failure(log, failure)
         finally:
             self.release(log.topic_partition)
 
     def release(self, partition: TopicPartition) -> None:
-        """The clean has ended with nothing changed, or the log was only held. Others may have it again."""
+        """End a clean that changed nothing, or a hold. Releases the log."""
         with self._changed:
             self._workers.pop(partition, None)
             self._set_state(partition, self._states.get(partition, IDLE).end())
@@ -287,8 +286,7 @@ class CleanerManager:
 
     @contextmanager
     def held(self, log: UnifiedLog) -> Generator[bool]:
-        """Have the log alone, as for a clean; False where somebody else has it, or it is not cleaned here.
-        Waits for nobody."""
+        """Hold the log like a clean; False if it is held already, or is not cleaned here. Does not wait."""
         if not self._try_begin(log):
             yield False
             return
@@ -298,11 +296,11 @@ class CleanerManager:
             self.release(log.topic_partition)
 
     def cleaned_logs(self) -> tuple[UnifiedLog, ...]:
-        """The open logs that are compacted here, and can be."""
+        """The open logs that are compacted here, on online directories."""
         return tuple(log for log in self._logs() if self._is_cleanable(log))
 
     def stop(self) -> None:
-        """End all cleans, and begin none any more. Nothing runs when it returns. As `pause` otherwise."""
+        """End all cleans, and begin no others. Nothing runs when it returns. Waits as `pause` does."""
         self._is_stopping = True
         self.throttler.interrupt()
         with self._changed:
@@ -310,7 +308,7 @@ class CleanerManager:
                 self._clock.wait(self._changed, None)
 
     def check(self) -> None:
-        """Prove that exactly those that run have a worker, and that no state is kept of those left alone."""
+        """Prove that exactly the running cleans have a worker, and that no idle state is kept."""
         with self._changed:
             assert IDLE not in self._states.values()
             running = {partition for partition, state in self._states.items() if state.is_running}
@@ -332,7 +330,7 @@ class CleanerManager:
                 return False
             self._states[partition] = state.begin()
             self._workers[partition] = threading.get_ident()
-        # Only now: whoever closed it, or altered its policy, had paused it, and may be through with it.
+        # Only now: the closing or the change of policy paused the log, and may have ended.
         if self._is_cleanable(log):
             return True
         self.release(partition)
@@ -345,7 +343,7 @@ class CleanerManager:
             self._states[partition] = state
 
     def _survey(self) -> list[LogToClean]:
-        """What there is to clean in each log that nobody has. Logs that cannot be looked at have failed."""
+        """The cleanable part of each log that is not held. A log that cannot be read has failed."""
         logs = self.cleaned_logs()
         self._failures.keep_only(frozenset(log.topic_partition for log in logs))
         surveyed: list[LogToClean] = []
@@ -367,8 +365,8 @@ class CleanerManager:
         return surveyed
 
     def _forget_failure(self, found: LogToClean) -> None:
-        """There is nothing to try again: what failed was a look at the log, or the last step of a clean. It
-        may be again where the log is still to be looked into."""
+        """Forget failures of logs without dirt: the failure was a look at the log, or the last step of a
+        clean. It is recorded again if a later look fails."""
         partition = found.partition
         if found.is_due or not (self._failures.has(partition) and self._failures.may_try(partition)):
             return
@@ -393,7 +391,7 @@ class CleanerManager:
         self._checkpoints.put(log.topic_partition, _log_directory(log), offset, horizon_ms)
 
     def _heal(self, log: UnifiedLog) -> None:
-        """Correct a checkpoint that the log does not reach, before the log grows and it would seem right."""
+        """Correct a checkpoint above the log's end, before the log grows beyond it."""
         offset = self._checkpoint_of(log)
         if offset is None or first_dirty_offset(log, offset) == offset:
             return
@@ -404,7 +402,7 @@ class CleanerManager:
             right_offset = first_dirty_offset(log, offset)
             if offset is None or right_offset == offset:
                 return
-            # Deletions and retention pass what was cleaned as a matter of course.
+            # Deletions and retention pass the cleaned part as a matter of course.
             is_passed = offset < right_offset
             logger.log(
                 logging.DEBUG if is_passed else logging.WARNING,
@@ -422,7 +420,7 @@ class CleanerManager:
                 self._note_failure(log, failure)
 
     def _roll_if_old(self, log: UnifiedLog) -> None:
-        """Seal what nobody appends to before it is too old to be cleaned in time."""
+        """Seal an active segment without appends before it is too old to be cleaned in time."""
         is_bounded = log.config.max_compaction_lag_ms < LONG_MAX
         if not (is_bounded and self._failures.may_try(log.topic_partition)):
             return
@@ -433,7 +431,7 @@ class CleanerManager:
                 self._note_failure(log, failure)
 
     def _look_at(self, log: UnifiedLog) -> LogToClean | None:
-        """None where the log cannot be looked at."""
+        """None if the log cannot be read."""
         segments, now_ms = log.local_segments, self._clock.now_ms()
         dirty_offset = first_dirty_offset(log, self._checkpoint_of(log))
         self._failures.note_dirty_bytes(log.topic_partition, dirty_bytes(log, dirty_offset))
@@ -442,7 +440,7 @@ class CleanerManager:
                 log, dirty_offset, self._newest_ms, self._first_ms, now_ms, self._horizon_of(log)
             )
         except Exception as failure:  # noqa: BLE001 - one log must not keep the others from being cleaned
-            # One that was dropped or truncated meanwhile is looked at again the next time.
+            # A log that was dropped or truncated meanwhile comes again in the next survey.
             if log.local_segments is segments and self._is_cleanable(log):
                 self._note_failure(log, failure)
             return None
@@ -481,12 +479,12 @@ class CleanerManager:
 
 
 def _place_in_line(found: LogToClean) -> tuple[bool, float]:
-    """Dirt first: there is more to gain than a few tombstones."""
+    """Dirt first: it gains more than a few tombstones."""
     if found.is_filthy or found.horizon_ms is None:
         return (not found.is_filthy, -found.cleanable_ratio)
     return (True, found.horizon_ms)
 
 
 def _log_directory(log: UnifiedLog) -> str:
-    """Path of the one that holds the log now: it may move."""
+    """The directory that holds the log now: it may move."""
     return posixpath.dirname(log.directory)

@@ -1,7 +1,7 @@
-"""What the cleaner of a process goes by: Kafka's broker keys with Kafka's defaults.
+"""The settings of a process's cleaner: Kafka's broker keys with Kafka's defaults.
 
-Each field names its key. Ranges are checked where the values come in; what only several keys together can
-break, and what may not be altered at once, is checked here.
+Each field names its key. The configuration checks ranges; this class checks rules over several keys, and
+changes that are too large at once.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ class CleanerSettings:
     """Immutable, hence thread-safe."""
 
     is_enabled: bool = True
-    """`log.cleaner.enable`: logs are compacted. Without it only their retention goes on."""
+    """`log.cleaner.enable`: compact logs. If false, only their retention is applied."""
     thread_count: int = 1
-    """`log.cleaner.threads`: so many logs are cleaned at a time. More where disks and cores are idle while
-    logs wait; each worker has its part of `map_bytes`."""
+    """`log.cleaner.threads`: logs that are cleaned at a time. Raise it if disks and cores are idle while logs
+    wait; the workers share `map_bytes`."""
     map_bytes: int = 128 << 20
-    """`log.cleaner.dedupe.buffer.size`: memory for the keys of all cleans together, 24 bytes a key. More
-    where one clean does not reach the end of the dirty part of a log."""
+    """`log.cleaner.dedupe.buffer.size`: memory for the keys of all cleans together, 24 bytes a key. Raise it
+    if one clean does not reach the end of a log's dirty part."""
     map_load_factor: float = 0.9
     """`log.cleaner.io.buffer.load.factor`: a key map is full when this part of it is used."""
     io_buffer_bytes: int = 512 << 10
-    """`log.cleaner.io.buffer.size`: memory for reading and writing, of all workers together."""
+    """`log.cleaner.io.buffer.size`: memory of all workers together for reading and writing."""
     max_bytes_per_s: float = FLOAT_MAX
-    """`log.cleaner.io.max.bytes.per.second`: what all workers together read and write at most."""
+    """`log.cleaner.io.max.bytes.per.second`: bound for reads and writes of all workers together."""
     backoff_ms: int = 15_000
-    """`log.cleaner.backoff.ms`: a worker that found nothing to clean looks again after this long."""
+    """`log.cleaner.backoff.ms`: pause of a worker that found no log to clean."""
 
     @property
     def map_bytes_per_thread(self) -> int:
         return self.map_bytes // self.thread_count
 
     def require_consistent(self) -> None:
-        """Raises InvalidConfigError (fields name, value, allowed) where the workers would have no memory."""
+        """Raises InvalidConfigError (fields name, value, allowed) if the workers would have no memory."""
         if self.map_bytes_per_thread < MIN_MAP_BYTES:
             allowed = (
                 f"at least {MIN_MAP_BYTES} for each of log.cleaner.threads, which is {self.thread_count}"
@@ -54,7 +54,7 @@ class CleanerSettings:
             )
 
     def require_step_from(self, current: CleanerSettings) -> None:
-        """The number of workers is halved or doubled at most, so that a slip of the keyboard does little.
+        """Allow at most double and at least half of the workers, so that a typing error does little harm.
 
         Raises InvalidConfigError (fields name, value, allowed), also as `require_consistent` does.
         """

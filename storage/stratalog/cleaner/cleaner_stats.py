@@ -1,4 +1,4 @@
-"""What the cleaner has done and how far behind it is, for metrics: one immutable snapshot."""
+"""The progress and the backlog of the cleaner, for metrics: one immutable snapshot."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ class UncleanableLogs(NamedTuple):
 
     partition_count: int
     dirty_bytes: int
-    """What waits to be cleaned of them."""
+    """The bytes that wait to be cleaned in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerStats:
-    """Immutable, hence thread-safe. Counts and sums are since the process began."""
+    """Immutable, hence thread-safe. Counts and sums are since the start of the process."""
 
     uncleanable: Mapping[str, UncleanableLogs]
-    """By log directory; one in which nothing failed is missing."""
+    """By log directory; a directory without failures is missing."""
     failures: tuple[CleaningFailure, ...]
     worker_count: int
     running_count: int
-    """Cleans that are under way."""
+    """Cleans that run now."""
     dead_worker_count: int
-    """Workers whose last round was ended by an error that nobody expected. Each begins another one."""
+    """Workers whose last round ended with an unexpected error. Each begins another one."""
     ms_since_last_run: int
-    """Since a worker last looked for something to clean. Much more than `log.cleaner.backoff.ms` while
-    `running_count` is below `worker_count`: the cleaner does not run."""
+    """Since the last search of a worker for a log to clean. If it is much more than `log.cleaner.backoff.ms`
+    while `running_count` is below `worker_count`, the cleaner does not run."""
     max_clean_ms: int
-    """How long the last clean of a worker took, at most."""
+    """The longest of the workers' last cleans."""
     max_map_use_ratio: float
-    """How full the key map of the last clean of a worker was, at most. At 1 cleans end
-    before the end of what is dirty: give them more of `log.cleaner.dedupe.buffer.size`."""
+    """The fullest key map of the workers' last cleans. At 1 cleans end before the end of the dirty part:
+    raise `log.cleaner.dedupe.buffer.size`."""
     max_compaction_delay_ms: int
-    """How long a record is over `max.compaction.lag.ms` at most, as of the last look."""
+    """The longest delay beyond `max.compaction.lag.ms`, in the last survey."""
     max_cleanable_ratio: float
-    """Of the filthiest log, as of the last look."""
+    """Of the filthiest log, in the last survey."""
     next_horizon_ms: int
-    """From when on the first log is due for tombstones or markers that its last clean has kept for a while,
-    as of the last look; NO_HORIZON where none is."""
+    """The next horizon of tombstones or markers over all logs, in the last survey; NO_HORIZON if there is
+    none."""
     clean_count: int
-    """Cleans that came to their end."""
+    """Complete cleans."""
     aborted_count: int
-    """Cleans that were told to end."""
+    """Cleans that were aborted."""
     cleaned_record_count: int
     dropped_record_count: int
     null_key_count: int
     cleaned_bytes: int
-    """Of the segments that cleans replaced."""
+    """Sizes of the segments that cleans replaced."""
     reclaimed_bytes: int
-    """What these are smaller by now."""
+    """How much smaller these are now."""
 
 
 def uncleanable_by_directory(failures: tuple[CleaningFailure, ...]) -> dict[str, UncleanableLogs]:
@@ -69,7 +69,7 @@ def uncleanable_by_directory(failures: tuple[CleaningFailure, ...]) -> dict[str,
 
 
 class CleanSums(NamedTuple):
-    """Over all cleans; of one that ended early, what it had exchanged by then."""
+    """Over all cleans; of a clean that ended early, the groups that it exchanged."""
 
     clean_count: int = 0
     aborted_count: int = 0
@@ -81,15 +81,15 @@ class CleanSums(NamedTuple):
 
 
 class LastClean(NamedTuple):
-    """What is kept of the last clean of a worker."""
+    """Kept of the last clean of a worker."""
 
     duration_ms: int
     map_use_ratio: float
-    """Of the entries that the map may take."""
+    """The used part of the map's capacity."""
 
 
 class CleanTally:
-    """What cleans came to. Thread-safe: `_guard` is held for single steps."""
+    """The sums over cleans. Thread-safe: `_guard` is held for single steps."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -97,7 +97,7 @@ class CleanTally:
         self._last: dict[int, LastClean] = {}
 
     def note_clean(self, slot: int, duration_ms: int, stats: CleanStats) -> None:
-        """A clean has ended; `slot`: which of the cleans that run at a time it was."""
+        """Count a complete clean; `slot`: its number among the cleans of that time."""
         with self._guard:
             self._last[slot] = LastClean(
                 duration_ms, stats.map_entry_count / max(1, stats.max_map_entry_count)
@@ -106,7 +106,7 @@ class CleanTally:
             self._sums = self._sums._replace(clean_count=self._sums.clean_count + 1)
 
     def note_cut_off(self, stats: CleanStats) -> None:
-        """A clean has ended early. What it had exchanged by then stays."""
+        """Count a clean that ended early. The groups that it exchanged stay."""
         with self._guard:
             self._add(stats)
 
@@ -121,17 +121,17 @@ class CleanTally:
         )
 
     def note_abort(self) -> None:
-        """A clean was told to end."""
+        """Count an aborted clean."""
         with self._guard:
             self._sums = self._sums._replace(aborted_count=self._sums.aborted_count + 1)
 
     def forget_slots_from(self, slot: int) -> None:
-        """There are fewer workers now."""
+        """Forget the slots of workers that are gone."""
         with self._guard:
             self._last = {kept: last for kept, last in self._last.items() if kept < slot}
 
     def read(self) -> tuple[CleanSums, LastClean]:
-        """The sums, and the highest of each number of the last cleans."""
+        """The sums, and the maxima over the last cleans."""
         with self._guard:
             last = self._last.values()
             return self._sums, LastClean(

@@ -1,19 +1,19 @@
-"""Who has a partition's segments: nobody, the cleaner, or those who paused it.
+"""The holder of a partition's segments: the cleaner, those who paused it, or none.
 
 ::
 
     idle         begin  -> in progress     a worker cleans it, or drops its old segments
     idle         pause  -> paused          the cleaner stays away; pauses are counted
     in progress  end    -> idle
-    in progress  pause  -> aborted         the worker is told to end, whoever paused waits
+    in progress  pause  -> aborted         the worker has to end, the pause waits for it
     aborted      pause  -> aborted
     aborted      resume -> aborted         or in progress, with the last pause
     aborted      end    -> paused
     paused       pause  -> paused
     paused       resume -> paused          or idle, with the last pause
 
-Everything else is a bug. So a partition has one worker at most, none while it is paused, and whoever has
-paused it and has seen it `paused` is alone with it until the last `resume`.
+Every other move is a bug. So a partition has one worker at most, and none while it is paused: from `paused`
+to the last `resume` it belongs to those who paused it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import NamedTuple
 
 
 class CleaningAbortedError(Exception):
-    """A clean shall end early, with nothing changed. Never leaves the cleaner."""
+    """A clean must end early. Does not leave the cleaner."""
 
 
 class CleaningPhase(enum.Enum):
-    """What a state means; see the module."""
+    """The states of the table above."""
 
     IDLE = "idle"
     IN_PROGRESS = "in progress"
@@ -36,7 +36,7 @@ class CleaningPhase(enum.Enum):
 
 
 class CleaningState(NamedTuple):
-    """Immutable: a move gives the next state. `pause_count`: pauses that nobody has resumed yet."""
+    """Immutable: a move gives the next state. `pause_count`: pauses without a resume."""
 
     is_running: bool = False
     pause_count: int = 0

@@ -1,4 +1,4 @@
-"""What keeps a partition from being cleaned, by what there is to do."""
+"""The kinds of failures that keep a partition from being cleaned, by the action that they need."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from stratalog.base.errors import CorruptRecordError, DataDirectoryError, LogSto
 from stratalog.base.filesystem import NO_SPACE
 
 MAX_REASON_LENGTH = 500
-"""A reason is for people, and may quote what somebody else wrote."""
+"""A reason is for people, and may quote foreign text."""
 
 
 class FailureKind(enum.Enum):
     """Why a clean failed."""
 
     DAMAGE = "damage"
-    """The segment that the reason names does not hold what was written."""
+    """The segment in the reason does not hold what was written."""
     DISK = "disk"
     """The disk refused an operation."""
     FULL_DISK = "full disk"
     """There was no space for the copy. Nothing is damaged."""
     REFUSED = "refused"
-    """Whoever knows more of the log did not allow it; the reason says why."""
+    """Another part of the server refused; the reason says why."""
     NO_PROGRESS = "no progress"
     """A clean ended where it had begun."""
     UNEXPECTED = "unexpected"
-    """An error that nobody foresaw: the server's log has its trace."""
+    """An unexpected error: the server's log has its trace."""
 
 
 def kind_of(failure: BaseException) -> FailureKind:
-    """By the error that the engine raised, and the disk's behind it."""
+    """The kind of an error that the engine raised, with the disk's error behind it."""
     if isinstance(failure, CorruptRecordError):
         return FailureKind.DAMAGE
     cause: BaseException | None = failure
@@ -43,7 +43,7 @@ def kind_of(failure: BaseException) -> FailureKind:
 
 
 def reason_of(failure: BaseException) -> str:
-    """What is said about the failure, in one line of bounded length."""
+    """The failure in one line of bounded length."""
     text = " ".join(str(failure).split())
     if kind_of(failure) is FailureKind.UNEXPECTED:
         text = f"{type(failure).__name__}: {text}"

@@ -1,20 +1,21 @@
-"""What of a log there is to clean, and how much it would gain: functions over a log and its checkpoint.
+"""Finds the cleanable part of a log, and how much a clean would gain: functions over a log and its
+checkpoint.
 
 ::
 
     log start        first dirty             first uncleanable            log end
         |  clean          |  cleanable               |  uncleanable          |
 
-What is clean went through a clean before. What is uncleanable is not decided (at or above the last stable
+The *clean* part went through a clean before. The *uncleanable* part is undecided (at or above the last stable
 offset), still written to (the active segment), or too young (`min.compaction.lag.ms`). Whole segments are
-cleaned: the first one of which anything must not be cleaned bounds the rest. Young is, as in Kafka, a segment
-whose newest record is; where records have no time, that of the file counts.
+cleaned: the first segment with an uncleanable record ends the cleanable part. As in Kafka, a segment is as
+young as its newest record; if records have no time, as its file.
 
-The first dirty offset is the cleaner's checkpoint, unless the log does not reach it: where it lies below the
-log's start or above its end it says nothing, and everything is dirty.
+The first dirty offset is the cleaner's checkpoint. A checkpoint below the log's start or above its end means
+nothing: the whole log is dirty then.
 
-A log with little dirt, or none, is due as well when the time of tombstones or markers has come that its last
-clean has kept, see `kept_horizons`. Then nothing dirty is cleaned.
+A log with little dirt is due as well after the horizon of tombstones or markers that its last clean kept, see
+`kept_horizons`. Such a clean takes no dirty records.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ class LogToClean(NamedTuple):
     first_dirty_offset: int
     first_uncleanable_offset: int
     clean_bytes: int
-    """Segments all of which was cleaned before."""
+    """Of segments that are clean as a whole."""
     cleanable_bytes: int
-    """Segments that a clean would look at for the first time, or look at again."""
+    """Of the cleanable segments."""
     compaction_delay_ms: int
-    """How long the oldest dirty segment is over `max.compaction.lag.ms`; 0 where it is not."""
+    """How far the oldest dirty segment is beyond `max.compaction.lag.ms`; 0 if it is not."""
     horizon_ms: int | None = None
-    """From when on a clean has something to drop of what is clean; NO_HORIZON: never. None where nobody
-    knows."""
+    """The time of the next clean for tombstones and markers in the clean part; NO_HORIZON: never; None: not
+    on record."""
     is_horizon_past: bool = False
-    """That time has come."""
+    """`horizon_ms` has passed."""
 
     @property
     def partition(self) -> TopicPartition:
@@ -65,12 +66,12 @@ class LogToClean(NamedTuple):
 
     @property
     def is_forced(self) -> bool:
-        """It is cleaned however little there is to gain."""
+        """It is cleaned even if it gains little."""
         return self.compaction_delay_ms > 0
 
     @property
     def is_filthy(self) -> bool:
-        """There is enough dirt for a clean."""
+        """It has enough dirt for a clean."""
         is_dirty_enough = self.cleanable_ratio > self.log.config.min_cleanable_dirty_ratio
         return self.cleanable_bytes > 0 and (self.is_forced or is_dirty_enough)
 
@@ -80,7 +81,7 @@ class LogToClean(NamedTuple):
         return self.is_filthy or self.is_horizon_past
 
     def gets_further(self, horizon_ms: int | None) -> bool:
-        """A clean because of the horizon has dropped something, where what it has left is to go only then."""
+        """The clean for the horizon has progressed: its next horizon is later than this one."""
         former_ms = self.horizon_ms
         return self.is_horizon_past and horizon_ms is not None and horizon_ms > (former_ms or 0)
 
@@ -90,16 +91,14 @@ class LogToClean(NamedTuple):
 
 
 def is_cleaned_here(config: LogConfig) -> bool:
-    """The local cleaner compacts such logs, and applies their retention. Tiered ones are compacted in the
+    """The local cleaner compacts such a log, and applies its retention. Tiered logs are compacted in the
     object store."""
     return config.is_compacted and not config.remote_storage_enable
 
 
 def first_ms_on(filesystem: FileSystem) -> FirstMs:
-    """The time of the first batch of a segment that has one, which is that of its newest record; where it has
-    none, that of the file.
-
-    What is returned raises CorruptRecordError, OSError.
+    """The time of the first batch of a segment: that of its newest record, or that of the file if records
+    have no time. The function that it returns raises CorruptRecordError, OSError.
     """
 
     def first_ms(segment: LogSegment) -> int:
@@ -110,8 +109,8 @@ def first_ms_on(filesystem: FileSystem) -> FirstMs:
 
 
 def first_dirty_offset(log: UnifiedLog, checkpoint_offset: int | None) -> int:
-    """The checkpoint, or the log's start where the log does not reach it."""
-    # Of a log that was tiered once, the start may lie before the first segment that is left here.
+    """The checkpoint, or the log's start if the checkpoint is outside of the log."""
+    # The start of a log that was tiered once may lie before its first local segment.
     start_offset = max(log.log_start_offset, log.local_segments.start_offset)
     if checkpoint_offset is None or not start_offset <= checkpoint_offset <= log.log_end_offset:
         return start_offset
@@ -119,8 +118,7 @@ def first_dirty_offset(log: UnifiedLog, checkpoint_offset: int | None) -> int:
 
 
 def has_clean_part(log: UnifiedLog, dirty_offset: int) -> bool:
-    """There is something below `dirty_offset`, and it is all decided. It is not where a truncation has opened
-    a transaction again."""
+    """The part below `dirty_offset` is not empty, and decided. A truncation can open a transaction again."""
     segments = log.local_segments
     start_offset = max(log.log_start_offset, segments.start_offset)
     return start_offset < dirty_offset <= min(log.last_stable_offset, segments.active.base_offset)
@@ -134,13 +132,13 @@ def log_to_clean(
     now_ms: int,
     horizon_ms: int | None = None,
 ) -> LogToClean:
-    """What there is to clean from `dirty_offset` on, and from `horizon_ms` on below it.
+    """The cleanable part from `dirty_offset` on, and the horizon of the part below it.
 
-    Raises CorruptRecordError, OSError (FileNotFoundError where a segment went meanwhile).
+    Raises CorruptRecordError, OSError (FileNotFoundError if a segment was dropped meanwhile).
     """
     segments, config = log.local_segments, log.config
     if not has_clean_part(log, dirty_offset):
-        # It was of what is not there any more.
+        # It was the horizon of records that are gone.
         horizon_ms = None
     undecided_offset = min(log.last_stable_offset, segments.active.base_offset)
     sealed = [segment for segment in segments.sealed if segment.end_offset <= undecided_offset]
@@ -150,7 +148,7 @@ def log_to_clean(
     return LogToClean(
         log,
         first_dirty_offset=dirty_offset,
-        # Between segments there may be a hole, in which nothing is decided yet.
+        # There may be a hole between segments, in which nothing is decided yet.
         first_uncleanable_offset=max(dirty_offset, min(behind_offset, undecided_offset)),
         clean_bytes=sum(segment.size_bytes for segment in sealed if segment.end_offset <= dirty_offset),
         cleanable_bytes=sum(segment.size_bytes for segment in cleanable),
@@ -163,7 +161,7 @@ def log_to_clean(
 def _old_enough(
     dirty: list[LogSegment], newest_allowed_ms: int, newest_ms: NewestMs, config: LogConfig
 ) -> list[LogSegment]:
-    """Those up to the first one that has a record which is too young."""
+    """The segments before the first one with a record that is too young."""
     if config.min_compaction_lag_ms == 0:
         return dirty
     for ordinal, segment in enumerate(dirty):
@@ -173,7 +171,7 @@ def _old_enough(
 
 
 def _first_behind(segments: LogSegments, base_offset: int) -> int:
-    """Where the segment begins that follows on the one at `base_offset`."""
+    """The base offset of the segment behind the one at `base_offset`."""
     return next(segment.base_offset for segment in segments if segment.base_offset > base_offset)
 
 
@@ -185,5 +183,5 @@ def _compaction_delay_ms(dirty: list[LogSegment], first_ms: FirstMs, now_ms: int
 
 
 def dirty_bytes(log: UnifiedLog, dirty_offset: int) -> int:
-    """Bytes of the sealed segments that were not cleaned yet, without a look into them."""
+    """Bytes of the sealed segments that were not cleaned yet; does not read them."""
     return sum(s.size_bytes for s in log.local_segments.sealed if s.end_offset > dirty_offset)

@@ -1,8 +1,8 @@
-"""A bound on what all workers together read and write, as bytes a second.
+"""Bounds the bytes that all workers together read and write in a second.
 
-Whoever moves bytes says so, and waits until what was moved before is paid for by time. So one request may be
-as large as it likes, and those behind it wait the longer. Time in which nothing is moved pays for a tenth of
-a second ahead, not more: it makes up for waits that last a little too long, and lets no burst through.
+A worker announces bytes before it moves them, and waits until time has paid for the bytes before. So one
+request may have any size, and the next ones wait the longer. Idle time pays for a tenth of a second in
+advance: it makes up for waits that take a little too long, and allows no burst.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stratalog.base.clock import Clock
 from stratalog.log.config_key import FLOAT_MAX
 
 AHEAD_S = 0.1
-"""So much time may be paid in advance."""
+"""Time that can be paid in advance."""
 _LEAST_WAIT_S = 0.001
 
 
@@ -33,7 +33,7 @@ class Throttler:
         return self._max_bytes_per_s
 
     def set_max_bytes_per_s(self, max_bytes_per_s: float) -> None:
-        """Holds at once, also for those who wait."""
+        """Change the bound, also for those that wait."""
         with self._changed:
             self._settle()
             self._max_bytes_per_s = max_bytes_per_s
@@ -41,8 +41,8 @@ class Throttler:
             self._changed.notify_all()
 
     def take(self, size_bytes: int, check_done: Callable[[], None]) -> None:
-        """Wait until `size_bytes` may be moved. Raises what `check_done` does, which is asked before each
-        wait and whenever somebody interrupts it; it takes no lock under which this class is called."""
+        """Wait until `size_bytes` may be moved. Raises what `check_done` raises, which is called before each
+        wait and after each interruption, and must take no lock under which this class is called."""
         with self._changed:
             while True:
                 self._settle()
@@ -54,7 +54,7 @@ class Throttler:
             self._owed_bytes += size_bytes
 
     def interrupt(self) -> None:
-        """Have those who wait ask whether they shall go on."""
+        """Make all waiting calls run their `check_done`."""
         with self._changed:
             self._changed.notify_all()
 

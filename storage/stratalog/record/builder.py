@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from stratalog.base.errors import InvalidRequestError
+from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.codecs.compression import Codec, compress
@@ -35,6 +35,7 @@ from stratalog.record.record import Record, RecordLike
 NO_LEADER_EPOCH = -1
 NO_PRODUCER = BatchProducer()
 MAX_BATCH_LENGTH = 2**31 - 1
+_MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 
 # The size, timestamp, offset and length fields of a record: what a usual one takes beside its key, value and
 # headers.
@@ -143,6 +144,32 @@ def rebuild_compressed(
         records_count,
     )
     return _assemble(rebuilt, section)
+
+
+def timestamp_shift(header: BatchHeader, base_timestamp: int) -> int:
+    """What to add to the timestamp deltas of a batch that gets another base timestamp, in ms. Raises
+    CorruptRecordError if an int64 cannot hold it."""
+    shift = header.base_timestamp - base_timestamp
+    _require_int64(shift, header)
+    return shift
+
+
+def rebuilt_max_timestamp(
+    header: BatchHeader, max_timestamp_delta: int, delete_horizon_ms: int | None
+) -> int:
+    """The highest timestamp of a rebuilt batch. `max_timestamp_delta` is relative to its new base timestamp:
+    the new horizon, if it gets one. Raises CorruptRecordError if an int64 cannot hold it."""
+    if header.append_time_ms is not None:
+        return header.append_time_ms
+    base_timestamp = header.base_timestamp if delete_horizon_ms is None else delete_horizon_ms
+    max_timestamp = base_timestamp + max_timestamp_delta
+    _require_int64(max_timestamp, header)
+    return max_timestamp
+
+
+def _require_int64(timestamp: int, header: BatchHeader) -> None:
+    if not _MIN_INT64 <= timestamp <= _MAX_INT64:
+        raise CorruptRecordError("a timestamp is out of range", base_offset=header.base_offset)
 
 
 class RecordBatchBuilder:

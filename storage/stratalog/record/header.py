@@ -136,6 +136,11 @@ class BatchHeader(NamedTuple):
         return self.attributes & CONTROL_BIT != 0
 
     @property
+    def is_bare(self) -> bool:
+        """The header is the whole batch: compaction dropped the records."""
+        return self.records_count == 0 and self.size_in_bytes == HEADER_SIZE
+
+    @property
     def delete_horizon_ms(self) -> int | None:
         """Wall time from which compaction may drop the batch's tombstones and marker (KIP-534).
 

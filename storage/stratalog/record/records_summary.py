@@ -1,12 +1,13 @@
-"""What one walk over the records of a batch tells."""
+"""What the kernels find in the records of a batch, and what they copy of them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
 class RecordsSummary(NamedTuple):
-    """Facts of a well-framed records section. Timestamp deltas are 0 where there is no record."""
+    """Facts of a well-framed records section. Timestamp deltas are 0 if there is no record."""
 
     tombstone_count: int
     null_key_count: int
@@ -15,7 +16,24 @@ class RecordsSummary(NamedTuple):
     """The offset deltas are 0, 1, 2 and so on up to the batch's last: no record is missing."""
     min_timestamp_delta: int = 0
     first_offset_delta: int = -1
-    """-1 where there is no record, as are the next two."""
+    """-1 if there is no record, like the next two."""
     last_offset_delta: int = -1
     max_timestamp_offset_delta: int = -1
     """Of the first record with the highest timestamp."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRecords:
+    """The survivors of a records section, and what their batch header needs.
+
+    If no record is left, the offset deltas are -1 and the timestamp delta is 0.
+    """
+
+    payload: bytes
+    count: int
+    first_delta: int
+    last_delta: int
+    max_timestamp_delta: int
+    """Relative to the new base timestamp: after the shift."""
+    tombstone_count: int
+    dropped_tombstone_count: int

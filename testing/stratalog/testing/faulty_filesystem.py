@@ -38,7 +38,7 @@ class SimulatedCrash(BaseException):
 
 
 class Fate(NamedTuple):
-    """What becomes of an operation that goes wrong: this fraction of it happens, then the error is raised."""
+    """The fate of a failing operation: this fraction of it happens, then the error is raised."""
 
     part: float
     error: BaseException

@@ -8,9 +8,8 @@ and read in its trace.
 `before` is called with each operation ahead of its fault. A test may let other actors act there, which
 interleaves them at the grain of requests without a thread.
 
-An actor that stopped is told so by `ActorStopped`, which is no `Exception`: code that handles errors must not
-get the chance to go on. Its writes that land late can still be released: a machine that is dead has packets
-under way.
+A stopped actor gets `ActorStopped`, which is no `Exception`: code that handles errors must not get the chance
+to continue. Its writes that land late can still be released: a machine that is dead has packets under way.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class ActorStopped(BaseException):
 
 
 class TraceEntry(NamedTuple):
-    """What an operation met. `outcome` is what really happened, whatever the actor was told."""
+    """An operation and its fault. `outcome` is the real effect, whatever the actor saw."""
 
     operation: Operation
     fault: Fault
@@ -260,7 +259,7 @@ class FaultyObjectStore:
         return operation, fault
 
     def _apply(self, operation: Operation, fault: Fault, apply: Callable[[], _Result]) -> _Result:
-        """Do it, and note what really became of it, whatever the actor is told."""
+        """Do the operation, and note its real outcome, whatever the actor sees."""
         try:
             result = apply()
         except LogStoreError as error:

@@ -1,4 +1,4 @@
-"""What every `FileSystem` must do, as tests.
+"""The contract of `FileSystem`, as tests.
 
 Subclass `FileSystemContract`, give it the two fixtures, and let pytest find it::
 

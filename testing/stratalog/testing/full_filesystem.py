@@ -10,7 +10,7 @@ or directory gets a name that was not there. Everything counts as an operation o
     disk.fill("/data")
     with pytest.raises(DataDirectoryError):
         more_work(disk)
-    disk.fill(None)                      # somebody has made room
+    disk.fill(None)                      # there is room again
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FullFileSystem(FaultyFileSystem):
         return self.room_bytes if full is not None and f"{path}/".startswith(f"{full}/") else free_bytes
 
     def reopened(self, survival: Survival) -> FullFileSystem:
-        """As that of a `FaultyFileSystem`; it is as full as this one."""
+        """The disk after a power loss, as of a `FaultyFileSystem`; it is as full as this one."""
         return self._again(self.inner.after_crash(survival))
 
     def killed(self) -> FullFileSystem:

@@ -14,7 +14,7 @@ DEFAULT_NOW_MS = 1_767_225_600_000
 
 
 class ManualTimers:
-    """What a clock fires: subclass it, see `ManualScheduler`. Guarded by its subclass."""
+    """Timers that a clock fires; `ManualScheduler` is a subclass. Guarded by its subclass."""
 
     def next_due_ms(self) -> int | None:
         """The earliest deadline in the clock's `elapsed_ms`, or None."""
@@ -60,7 +60,7 @@ class ManualClock:
             self._waiting.append(entry)
         condition.wait()
         with self._guard:
-            # `advance` takes an entry off when its time has come: whoever finds it gone was not notified by a
+            # `advance` removes an entry when its time has come, so a removed entry was not notified by a
             # writer.
             if entry in self._waiting:
                 self._waiting.remove(entry)
@@ -72,8 +72,7 @@ class ManualClock:
         self.advance(round(duration_s * 1000))
 
     def advance(self, duration_ms: int) -> None:
-        """Let time pass. Callers must not hold a condition that somebody waits on, nor a lock that a timer
-        needs."""
+        """Let time pass. Callers must not hold a condition with waiters, nor a lock that a timer needs."""
         assert duration_ms >= 0, "time does not go back; use set_wall_ms to make wall time jump"
         end_ms = self._elapsed_ms + duration_ms
         while True:

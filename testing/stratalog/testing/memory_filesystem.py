@@ -131,8 +131,8 @@ class MemoryFileSystem:
         self._locked: set[str] = set()
 
     def after_crash(self, survival: Survival) -> MemoryFileSystem:
-        """What a machine finds that starts after a power loss at this very moment. All of it is durable; no
-        locks are held."""
+        """The disk that a machine finds after a power loss at this moment. All of it is durable; no locks are
+        held."""
         with self.lock:
             found = MemoryFileSystem(
                 now_ms=self.now_ms, free_bytes=self._free_bytes, can_reserve=self.can_reserve
@@ -156,13 +156,13 @@ class MemoryFileSystem:
             return found
 
     def spare_bytes(self, path: str) -> int:
-        """What is reserved for the file beyond its contents."""
+        """The space that is reserved for the file beyond its contents."""
         with self.lock:
             file = self._file(path)
             return max(0, file.reserved_bytes - len(file.data))
 
     def release_locks(self) -> None:
-        """What the end of a process does; contents and names stay as they are, durable or not."""
+        """End the process: release its locks. Contents and names stay, durable or not."""
         with self.lock:
             self._locked.clear()
 
@@ -419,7 +419,7 @@ class _MemoryFileLock:
 
 
 class _MemorySharedLock:
-    """Keeps nobody out: only one process lives in a memory."""
+    """A lock without effect: a memory has only one process."""
 
     def release(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""What every object store has to do, as a suite of tests to subclass.
+"""The contract of object stores, as a suite of tests to subclass.
 
     class TestMyStore(ObjectStoreContract):
         @pytest.fixture

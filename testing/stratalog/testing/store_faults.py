@@ -1,4 +1,4 @@
-"""What can go wrong with a request to an object store, and plans for when it does.
+"""The faults of requests to an object store, and plans of when they happen.
 
 A fault is about one request of one actor. For a write the question is always the same: did it land, and what
 was the actor told?
@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 
 class Fault(enum.Enum):
-    """See the module's table. The value is how a trace shows it."""
+    """A fault, as in the module's table. A trace shows its value."""
 
     NONE = "works"
     FAILS = "fails"

@@ -61,12 +61,11 @@ def test_the_demo_ends_with_one_json_object_and_leaves_nothing(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("count", [1, 1_441])
-def test_the_demo_needs_no_flight_without_a_tail_number(tmp_path: Path, count: int) -> None:
-    assert all(record.key is not None for record in flights.load(count).records)
-    done = run_demo("--flights", str(count), TMPDIR=str(tmp_path))
+def test_the_demo_needs_no_flight_without_a_tail_number(tmp_path: Path) -> None:
+    assert all(record.key is not None for record in flights.load(1).records)
+    done = run_demo("--flights", "1", TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["records"] == count
+    assert json.loads(done.stdout.splitlines()[-1])["records"] == 1
 
 
 class WatchedProgress(Progress):
@@ -104,31 +103,11 @@ def test_bars_move_while_records_do(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert all(task.finished for task in progress.tasks)
 
 
-def test_keep_leaves_a_store_that_a_server_starts_on(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    done = run_demo("--keep", str(kept))
-    assert done.returncode == 0, done.stderr
-    with ServerProcess(f"{kept}/data", store_url=(kept / "store").as_uri()) as server:
-        lines = subprocess.run(
-            [sys.executable, "-m", "stratalog.cli", "consume", KEYED_TOPIC, "--max", "3", "--format", "json"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-            env={**os.environ, "STRATALOG_SERVER": server.address},
-        ).stdout.splitlines()
-        assert len(lines) == 3
-        assert {"key", "value", "partition", "offset"} <= set(json.loads(lines[0]))
-    again = run_demo("--keep", str(kept))
-    assert again.returncode == 1
-    assert "not empty" in again.stderr
-
-
-def test_the_demo_on_an_s3_server_takes_its_objects_away(s3_server: S3Server, s3_prefix: str) -> None:
-    done = run_demo("--store", s3_server.store_url(s3_prefix), **s3_server.environment())
+def test_the_demo_on_an_s3_server_takes_its_objects_away(moto_server: S3Server, s3_prefix: str) -> None:
+    done = run_demo("--store", moto_server.store_url(s3_prefix), **moto_server.environment())
     assert done.returncode == 0, done.stderr
     assert all(check["ok"] for check in json.loads(done.stdout.splitlines()[-1])["checks"])
-    store = s3_server.open_store(s3_prefix)
+    store = moto_server.open_store(s3_prefix)
     assert list(store.list("")) == []
     store.close()
 
@@ -190,11 +169,25 @@ def test_ctrl_c_cleans_up(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_stops_the_server_cleanly(tmp_path: Path) -> None:
+def test_ctrl_c_stops_the_server_cleanly_and_leaves_a_store_that_a_server_starts_on(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     interrupt_served(tmp_path, "--keep", str(kept))
     assert "stopping at once" not in (kept / "server.log").read_text()
     assert (kept / "data" / CLEAN_SHUTDOWN_FILE).exists()
+    with ServerProcess(f"{kept}/data", store_url=(kept / "store").as_uri()) as server:
+        lines = subprocess.run(
+            [sys.executable, "-m", "stratalog.cli", "consume", KEYED_TOPIC, "--max", "3", "--format", "json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            env={**os.environ, "STRATALOG_SERVER": server.address},
+        ).stdout.splitlines()
+        assert len(lines) == 3
+        assert {"key", "value", "partition", "offset"} <= set(json.loads(lines[0]))
+    again = run_demo("--keep", str(kept))
+    assert again.returncode == 1
+    assert "not empty" in again.stderr
 
 
 @pytest.fixture
@@ -266,7 +259,7 @@ async def read_everything(address: str) -> Found:
     return found
 
 
-@pytest.mark.parametrize("kill_after", [1, 2_000, 9_000])
+@pytest.mark.parametrize("kill_after", [1, 9_000])
 def test_kill_9_during_the_load_loses_nothing_acknowledged(server: ServerProcess, kill_after: int) -> None:
     load = KilledLoad(server, kill_after)
     asyncio.run(load.run([record for record in flights.load(30_000).records if record.key is not None]))

@@ -83,7 +83,7 @@ async def test_deleted_records_of_a_compacted_topic_go(tmp_path: Path) -> None:
         await admin.create_topic("t", 1, COMPACTED)
         await fill(bench)
         assert await admin.delete_records("t", 0, 5) == 5
-        await asyncio.to_thread(bench.server.engine.tiers.local_retention_pass)
+        await asyncio.to_thread(bench.server.engine.local_retention.run)
         [log] = await admin.describe_log("t")
         assert (log.log_start_offset, log.local_log_start_offset, log.segments[0].base_offset) == (5, 5, 5)
         assert await asyncio.to_thread(bench.server.engine.cleaning.workers.clean_filthiest)
@@ -137,10 +137,10 @@ async def test_while_the_catalog_cannot_be_read_nothing_is_cleaned(tmp_path: Pat
         await bench.client.admin.create_topic("t", 1, COMPACTED)
         await fill(bench)
         is_away = True
-        await asyncio.to_thread(engine.tiers.local_retention_pass)
+        await asyncio.to_thread(engine.local_retention.run)
         assert not await asyncio.to_thread(engine.cleaning.workers.clean_filthiest)
         is_away = False
-        await asyncio.to_thread(engine.tiers.local_retention_pass)
+        await asyncio.to_thread(engine.local_retention.run)
         assert await asyncio.to_thread(engine.cleaning.workers.clean_filthiest)
         assert (await bench.client.admin.cleaner_status()).uncleanable == []
 
@@ -197,7 +197,7 @@ async def test_a_partition_that_cannot_be_cleaned_is_shown_and_reset(tmp_path: P
         assert "t-0" in shown
         segment.write_bytes(intact)
         result = await asyncio.to_thread(run, bench, "cleaner", "reset", "t", "--partition", "0")
-        assert result.output == "t-0 is tried again\n"
+        assert result.output == "cleaning of t-0 is tried again\n"
         await until(lambda: cleaner.stats().clean_count == 1)
         assert (await bench.client.admin.cleaner_status()).uncleanable == []
         result = await asyncio.to_thread(run, bench, "cleaner", "reset", "t", "--partition", "0")

@@ -120,7 +120,7 @@ async def test_a_partition_that_cannot_be_opened_is_offline_alone(tmp_path: Path
         with pytest.raises(DataDirectoryError, match="offline"):
             await admin.upload(["t"])
         assert (await admin.upload(delete_local=True)).slices == 0
-        engine.tiers.local_retention_pass()
+        engine.local_retention.run()
         engine.tiers.remote_retention_pass()
         engine.tiers.refresh_pass()
         healthy, offline = await admin.describe_log("t")

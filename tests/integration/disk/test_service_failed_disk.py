@@ -82,7 +82,7 @@ async def test_one_log_that_stays_of_a_topic_that_could_not_be_made_keeps_no_oth
             await bench.client.admin.create_topic("t", 3, LOCAL)
         disk.unmade = disk.unrenamed = None
         assert [Path(tmp_path, "data", f"t-{number}").exists() for number in range(3)] == [True, False, False]
-        assert "the log of t-0, a topic that could not be created, is left" in caplog.text
+        assert "the log of t-0, a topic that could not be created, stays" in caplog.text
         assert "still in the catalog" not in caplog.text
         await bench.client.admin.create_topic("t", 3, LOCAL)
         assert [await bench.append("t", [b"x"], number) for number in range(3)] == [0, 0, 0]
@@ -104,7 +104,7 @@ async def test_a_log_that_stayed_open_keeps_its_name_from_nobody(
             left_over = await bench.client.admin.delete_topic("t")
         assert left_over == [f"{tmp_path}/data/t-{number}" for number in range(2)]
         await bench.client.admin.create_topic("t", 2, LOCAL)
-        assert "the log of a deleted topic was still open" in caplog.text
+        assert "closing the log of a deleted topic" in caplog.text
         assert await bench.append("t", [b"new"]) == 0
         assert [[one.value for one in records] for records in await bench.read_all("t")] == [[b"new"], []]
 
@@ -220,7 +220,7 @@ async def test_passes_over_a_disk_that_has_failed_say_nothing(
         for work in (
             engine.tiers.upload_pass,
             engine.tiers.remote_retention_pass,
-            engine.tiers.local_retention_pass,
+            engine.local_retention.run,
             engine.logs.tasks.flush_old,
             engine.logs.tasks.checkpoint_recovery_points,
             engine.logs.tasks.checkpoint_starts,

@@ -141,8 +141,8 @@ async def test_a_start_tells_of_cordons_that_name_none_of_its_directories(
 
     async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": f"{wrong}/,{other}"}):
         [text] = told()
-        assert f"by them: {wrong}. " in text
-        assert f"is named as in {data}, {other}. " in text
+        assert f": {wrong}. " in text
+        assert f"as in {data}, {other};" in text
         assert "log-dirs uncordon PATH" in text
     async with service_bench(tmp_path, log_dirs=(other,), config={"cordoned.log.dirs": other}):
         assert told() == []

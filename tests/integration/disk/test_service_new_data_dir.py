@@ -46,9 +46,9 @@ async def fill(bench: ServiceBench, topic: str = "t", config: Mapping[str, str] 
 
 async def start_after_retention(bench: ServiceBench, topic: str = "t") -> int:
     """Log start of the topic's only partition after every pass of retention."""
-    tiers = bench.server.engine.tiers
-    await asyncio.to_thread(tiers.remote_retention_pass)
-    await asyncio.to_thread(tiers.local_retention_pass)
+    engine = bench.server.engine
+    await asyncio.to_thread(engine.tiers.remote_retention_pass)
+    await asyncio.to_thread(engine.local_retention.run)
     return (await bench.client.earliest(topic))[TopicPartition(topic, 0)]
 
 

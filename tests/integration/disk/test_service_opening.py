@@ -100,7 +100,7 @@ async def test_a_fault_in_opening_a_log_keeps_no_other_from_being_served(
     with caplog.at_level(logging.ERROR):
         async with service_bench(tmp_path, filesystem=disk) as bench:
             assert await bench.append("t", [b"x"], 0) == 0
-            with pytest.raises(DataDirectoryError, match="a fault of this server") as failure:
+            with pytest.raises(DataDirectoryError, match="nobody has foreseen this") as failure:
                 await bench.append("t", [b"x"], 1)
             assert failure.value.fields["path"] == path
             assert "nobody has foreseen this" in str(failure.value.fields["reason"])

@@ -72,7 +72,7 @@ async def test_a_data_directory_belongs_to_one_store(tmp_path: Path) -> None:
     another = f"file://{tmp_path}/another"
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t")
-    with pytest.raises(DataDirectoryError, match="there is none here") as failure:
+    with pytest.raises(DataDirectoryError) as failure:
         async with service_bench(tmp_path, store_url=another):
             raise AssertionError(MUST_NOT_START)
     assert failure.value.fields["wanted_store"] == another

@@ -54,7 +54,7 @@ async def test_one_of_an_unknown_id_is_set_aside_listed_and_counted(
             assert f"path=`{stray}`" in caplog.text
             assert await gauge(bench) == ["1.0"]
             shown = (await asyncio.to_thread(run, bench, "log-dirs", "describe")).output
-            assert f"{stray} is of no topic, or was set aside" in shown
+            assert f"{stray} belongs to no topic, or was set aside" in shown
             [described] = (await bench.client.admin.describe_log_dirs()).log_dirs
             assert (described.partition_count, list(described.set_aside)) == (1, [str(stray)])
             # It is looked at, and gone: so says whoever looks next.

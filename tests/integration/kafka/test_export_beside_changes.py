@@ -195,5 +195,5 @@ def test_an_id_that_kafka_keeps_to_itself_is_refused(tmp_path: Path, topic_id: s
     arguments = ["export", "kafka", "t", f"{tmp_path}/out", "--topic-id", topic_id]
     result = CliRunner().invoke(stratalog, arguments)
     assert result.exit_code == 2
-    assert "no topic has this id" in result.stderr
+    assert "Kafka reserves this id" in result.stderr
     assert not list(tmp_path.iterdir())

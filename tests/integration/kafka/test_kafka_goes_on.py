@@ -25,7 +25,7 @@ from stratalog.migration.log_export import LogExport
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.thread_scheduler import ThreadScheduler
+from stratalog.server.background.thread_scheduler import ThreadScheduler
 from tests.support.kafka.kafka_broker import KafkaBroker
 from tests.support.kafka.kafka_distribution import KafkaDistribution
 from tests.support.service.service_bench import service_bench

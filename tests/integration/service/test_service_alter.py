@@ -65,9 +65,9 @@ async def look(bench: ServiceBench) -> None:
 
 
 async def retain(bench: ServiceBench) -> None:
-    tiers = bench.server.engine.tiers
-    await asyncio.to_thread(tiers.local_retention_pass)
-    await asyncio.to_thread(tiers.remote_retention_pass)
+    engine = bench.server.engine
+    await asyncio.to_thread(engine.local_retention.run)
+    await asyncio.to_thread(engine.tiers.remote_retention_pass)
 
 
 async def test_appends_rolls_and_visibility_go_by_the_new_configuration(tmp_path: Path) -> None:
@@ -180,11 +180,11 @@ async def test_without_the_catalog_records_that_only_this_disk_has_are_kept(tmp_
             await bench.append(name, [b"of 1970"])
         await bench.client.admin.upload()
         is_away = True
-        await asyncio.to_thread(bench.server.engine.tiers.local_retention_pass)
+        await asyncio.to_thread(bench.server.engine.local_retention.run)
         assert partition_of(bench).log_start_offset == 0
         assert partition_of(bench, "tiered").log.local_log_start_offset == 1, "the bucket has it"
         is_away = False
-        await asyncio.to_thread(bench.server.engine.tiers.local_retention_pass)
+        await asyncio.to_thread(bench.server.engine.local_retention.run)
         assert partition_of(bench).log_start_offset == 1
 
 

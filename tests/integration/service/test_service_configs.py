@@ -95,7 +95,7 @@ async def test_defaults_of_the_server_reach_its_logs_at_once_and_outlive_a_resta
         await admin.alter_configs({"log.segment.bytes": "1024", "log.retention.bytes": "800"})
         assert partition_of(bench).log.config.segment_bytes == 1024
         await bench.append("t", [b"x" * 800])
-        await asyncio.to_thread(bench.server.engine.tiers.local_retention_pass)
+        await asyncio.to_thread(bench.server.engine.local_retention.run)
         assert partition_of(bench).log_start_offset == 3
         assert partition_of(bench, "own").log_start_offset == 0, "a key of the topic is stronger"
     async with service_bench(tmp_path) as bench:

@@ -311,6 +311,6 @@ async def test_an_unknown_isolation_level_is_refused(tmp_path: Path) -> None:
         )
         offsets = log_pb2.ListOffsetsRequest(isolation=7)  # type: ignore[arg-type]  # on purpose
         for call in (bench.client.log.Fetch(fetch), bench.client.log.ListOffsets(offsets)):
-            with pytest.raises(grpc.aio.AioRpcError, match="isolation level is unknown") as caught:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

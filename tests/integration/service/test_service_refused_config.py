@@ -34,7 +34,7 @@ async def require_offline(bench: ServiceBench, topic: str, config: dict[str, str
             await call
         assert key in str(refusal.value.fields["reason"])
     for work in (
-        engine.tiers.local_retention_pass,
+        engine.local_retention.run,
         engine.tiers.remote_retention_pass,
         engine.tiers.refresh_pass,
     ):

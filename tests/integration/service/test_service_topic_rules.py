@@ -87,7 +87,7 @@ async def test_a_record_without_a_key_is_named_where_keys_are_needed(tmp_path: P
     async with service_bench(tmp_path) as bench:
         config = {"cleanup.policy": "compact", "compression.type": "lz4"}
         await bench.client.admin.create_topic("t", config=config)
-        with pytest.raises(InvalidRequestError, match="needs a key") as caught:
+        with pytest.raises(InvalidRequestError) as caught:
             await bench.client.append("t", 0, RECORDS)
         assert caught.value.fields == {"batch_index": 0, "record_index": 1, "null_key_count": 1}
 

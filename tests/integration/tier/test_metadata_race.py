@@ -28,7 +28,7 @@ from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
 from tests.support.tiered.s3_servers import S3Server
 
-WRITERS = 16
+WRITERS = 8
 COMMITS = 4
 # Folds happen in the middle of the race: a writer must find its commit in the history as well.
 SETTINGS = CommitSettings(fold_inline_commits=15, max_lost_races=1000)

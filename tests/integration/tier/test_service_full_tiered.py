@@ -46,9 +46,9 @@ async def test_an_upload_on_a_full_disk_needs_no_scratch_directory_and_local_seg
         for value in values:
             await bench.append("t", [value])
         disk.full = f"{tmp_path}/data"
-        tiers = bench.server.engine.tiers
-        tiers.upload_pass()
-        tiers.local_retention_pass()
+        engine = bench.server.engine
+        engine.tiers.upload_pass()
+        engine.local_retention.run()
         [log] = await bench.client.admin.describe_log("t", [0])
         assert (log.tiered_end_offset, log.local_log_start_offset) == (7, 7)
         assert not (tmp_path / "data" / "scratch").exists()

@@ -125,7 +125,7 @@ async def test_a_disk_that_fails_under_scratch_files_ends_one_pass_with_its_path
         await bench.append("tiered", [b"x" * 900], kept["tiered"])
         assert (await bench.client.admin.upload()).objects == 1
         disk.broken = str(tmp_path)
-        with pytest.raises(DataDirectoryError, match="no log directory takes scratch files"):
+        with pytest.raises(DataDirectoryError):
             await bench.client.admin.run_compaction()
         disk.broken = "/nowhere"
 

@@ -98,7 +98,7 @@ async def test_a_claim_in_the_data_directory_tells_of_a_head_that_nothing_in_the
         pass
     store.delete_many([SHARD, key])
     before = contents(store)
-    with pytest.raises(StoreCorruptError, match="the head is lost") as refused:
+    with pytest.raises(StoreCorruptError) as refused:
         async with service_bench(tmp_path, store=store):
             raise AssertionError(MUST_NOT_START)
     assert refused.value.fields["key"] == key

@@ -14,7 +14,7 @@ from stratalog.base.errors import DataDirectoryError, PreconditionFailedError
 from stratalog.base.filesystem import AppendFile
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.server.topics.tier_manager import UPLOAD_TRY_COUNT
+from stratalog.server.background.tier_manager import UPLOAD_TRY_COUNT
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Operation
 from tests.support.service.service_bench import ServiceBench, service_bench

@@ -1,11 +1,9 @@
-"""Transactions under the kernels of the log cleaner, against an oracle that knows what was written."""
+"""Both ways to clean transactions, against an oracle that knows what was written."""
 
 from __future__ import annotations
 
-import importlib
 from array import array
 from random import Random
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,27 +15,14 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import DELETE_HORIZON_BIT, HEADER_SIZE, parse_header
+from stratalog.record.native import pure_clean_kernels
 from stratalog.record.native.aborted_spans import ordered
-from stratalog.record.native.clean_rule import CleanRule
-from stratalog.record.native.pure_clean_kernels import aborted_spans_in, clean_batches
-from stratalog.record.native.pure_offset_map import OffsetMap
-from stratalog.record.native.pure_open_transactions import OpenTransactions
+from stratalog.record.native.cleaned_batches import CleanRule
 from stratalog.record.record import Record
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from tests.support.cleaner.clean_ways import WAYS, native
 
-KERNELS: list[Any] = [
-    SimpleNamespace(
-        __name__="pure",
-        OffsetMap=OffsetMap,
-        OpenTransactions=OpenTransactions,
-        clean_batches=clean_batches,
-        aborted_spans_in=aborted_spans_in,
-    )
-]
-try:
-    KERNELS.append(importlib.import_module("stratalog.record.native._kernels"))
-except ImportError:
-    pass
+both_ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 SEEDS = st.integers(0, 2**32)
 END = 2**63 - 1
 
@@ -81,9 +66,9 @@ def some_transactions(random: Random) -> tuple[bytes, dict[int, list[Transaction
     return b"".join(parts), all_of
 
 
-@pytest.mark.parametrize("kernels", KERNELS, ids=lambda kernels: kernels.__name__)
+@both_ways
 @given(seed=SEEDS)
-def test_transactions_go_as_a_whole_and_their_markers_behind_them(kernels: Any, seed: int) -> None:
+def test_transactions_go_as_a_whole_and_their_markers_behind_them(way: Any, seed: int) -> None:
     random = Random(seed)
     data, all_of = some_transactions(random)
     aborted = {
@@ -93,13 +78,13 @@ def test_transactions_go_as_a_whole_and_their_markers_behind_them(kernels: Any, 
         if one.is_aborted and one.offsets
     }
     gone = {offset for offsets in aborted.values() for offset in offsets}
-    offset_map, transactions = kernels.OffsetMap(bytes(16), 1000, 0.9), kernels.OpenTransactions()
+    offset_map, transactions = way.new_map(), way.transactions()
     spans = ordered(aborted)
-    assert offset_map.put_batches(data, 0, 0, END, spans).end_position == len(data)
+    assert way.put(offset_map, data, 0, END, spans) == len(data)
     told = {one.producer for ended in all_of.values() for one in ended if random.random() < 0.2}
     flat = [number for producer in sorted(told | {(3, 7)}) for number in producer]
-    rule = CleanRule(1000, 9000, END, aborted=spans, kept_epochs=random.choice((flat, array("q", flat))))
-    cleaned = kernels.clean_batches(data, 0, offset_map, rule, transactions)
+    rule = CleanRule(1000, 9000, aborted=spans, kept_epochs=random.choice((flat, array("q", flat))))
+    cleaned = way.clean(data, offset_map, rule, transactions)
     assert cleaned.end_position == len(data)
 
     kept = {header.base_offset: header for _, header in batches(cleaned.data)}
@@ -115,7 +100,7 @@ def test_transactions_go_as_a_whole_and_their_markers_behind_them(kernels: Any, 
         assert horizon_ms == (one.horizon_ms if one.offsets or one.producer in told else wanted_ms)
     dropped = [offset for offset in sorted(markers) if offset not in kept]
     assert cleaned.dropped_marker_count == len(dropped)
-    assert cleaned.dropped_aborts == [offset for offset in dropped if markers[offset].is_aborted]
+    assert cleaned.dropped_aborts == tuple(offset for offset in dropped if markers[offset].is_aborted)
     assert cleaned.aborted_count == len(gone)
     assert cleaned.has_waiting_marker == any(
         one.offsets and not set(one.offsets) & set(kept) and one.producer not in told
@@ -138,7 +123,7 @@ def data_of(data: bytes, producer_id: int) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("kernels", KERNELS, ids=lambda kernels: kernels.__name__)
+@pytest.mark.parametrize("kernels", [pure_clean_kernels, *([native] if native else [])])
 @given(
     entries=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(1, 40)), max_size=40),
     start=st.integers(0, 90),

@@ -1,11 +1,10 @@
-"""The kernels of the log cleaner: the compiled ones and their twins give the same, whatever the bytes.
+"""The kernels of the log cleaner: rows and single batches give the same, whatever the bytes.
 
-An oracle of its own, a dict and decoded records, says what is right where the bytes are.
+An independent oracle, a dict and decoded records, says what is right for sound bytes.
 """
 
 from __future__ import annotations
 
-import importlib
 from array import array
 from random import Random
 from typing import Any
@@ -31,27 +30,15 @@ from stratalog.record.header import (
     BatchHeader,
     parse_header,
 )
-from stratalog.record.native import (
-    pure_clean_kernels,
-    pure_kernels,
-    pure_offset_map,
-    pure_open_transactions,
-)
-from stratalog.record.native.aborted_spans import ordered
-from stratalog.record.native.batch_row import MAX_ROW_COUNT
-from stratalog.record.native.clean_rule import CleanRule
-from stratalog.record.native.cleaned_batches import CleanedBatches
+from stratalog.record.native import pure_clean_kernels, pure_kernels
+from stratalog.record.native.aborted_spans import is_aborted, ordered
+from stratalog.record.native.cleaned_batches import CleanRule
 from stratalog.record.record import Record
-
-try:
-    native: Any = importlib.import_module("stratalog.record.native._kernels")
-except ImportError:
-    native = None
+from tests.support.cleaner.clean_ways import WAYS, native, sound_headers
 
 needs_native = pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
-MAPS: list[Any] = [pure_offset_map.OffsetMap, *([native.OffsetMap] if native else [])]
+both_ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 SEEDS = st.integers(0, 2**32)
-HASH_KEY = b"0123456789abcdef"
 END = 2**63 - 1
 
 
@@ -195,7 +182,6 @@ def some_rule(random: Random, data: bytes) -> CleanRule:
     return CleanRule(
         now_ms=random.choice((0, 1000, 2**62)),
         horizon_ms=random.choice((0, 5000, 10**12, 2**62, END)),
-        stop_offset=random.choice([END, END, *(header.base_offset for header in headers)]),
         aborted=some_spans(random, headers),
         kept_empty=random.choice((kept_empty, tuple(kept_empty), array("q", kept_empty))),
     )
@@ -218,19 +204,23 @@ def assert_same_maps(ours: Any, twin: Any, key_count: int) -> None:
         assert ours.get(key) == twin.get(key)
 
 
-def comparable(cleaned: CleanedBatches) -> CleanedBatches:
-    return cleaned._replace(data=bytes(cleaned.data))
+def may_be_left(header: BatchHeader, rule: CleanRule, latest_offset: int) -> bool:
+    """A row kernel may leave the batch to the long way."""
+    if header.is_control or header.base_offset > latest_offset:
+        return True
+    is_plain = header.codec is Codec.NONE if header.records_count else header.is_bare
+    return not is_plain and not is_aborted(rule.aborted, header)
 
 
 @needs_native
 @given(SEEDS)
-def test_both_put_and_clean_alike(seed: int) -> None:
+def test_rows_and_single_batches_are_put_and_cleaned_alike(seed: int) -> None:
     random = Random(seed)
     key_count = random.choice((1, 4, 40, 400))
     capacity = random.choice((1, 2, 3, 9, 50, 1000))
     load_factor = random.choice((0.01, 0.5, 0.9, 1.0))
-    ours = native.OffsetMap(HASH_KEY, capacity, load_factor)
-    twin = pure_offset_map.OffsetMap(HASH_KEY, capacity, load_factor)
+    batch_way, row_way = WAYS
+    ours, twin = row_way.new_map(capacity, load_factor), batch_way.new_map(capacity, load_factor)
     assert (ours.max_entries, ours.memory_bytes) == (twin.max_entries, twin.memory_bytes)
     for _ in range(random.choice((1, 1, 3))):
         row = some_row(random, key_count, is_plain=random.random() < 0.6)
@@ -238,30 +228,34 @@ def test_both_put_and_clean_alike(seed: int) -> None:
         offsets = [header.base_offset for _, header in batches(row)]
         data = damaged(random, row) if random.random() < 0.6 else row
         first_offset = random.choice([0, 0, *offsets, *(offset + 1 for offset in offsets)])
-        put = [one.put_batches(data, 0, first_offset, rule.stop_offset, rule.aborted) for one in (ours, twin)]
-        assert put[0] == put[1]
+        stop_offset = random.choice([END, END, *offsets])
+        end_position = row_way.put(ours, data, first_offset, stop_offset, rule.aborted)
+        # A plain batch at which the kernel stopped is damaged, and in the map in part.
+        put_bytes = end_position
+        for position, header in sound_headers(data):
+            if position == end_position and not may_be_left(header, rule, stop_offset - 1):
+                put_bytes += header.size_in_bytes
+        assert batch_way.put(twin, data[:put_bytes], first_offset, stop_offset, rule.aborted) == end_position
         assert_same_maps(ours, twin, key_count)
         if random.random() < 0.2 and not twin.is_full:
             offset = random.choice((0, 50, 2**41))
             ours.skip_to(offset)
             twin.skip_to(offset)
-        place = random.choice((0, 10**9))
-        for map_of_either in (ours, twin):
-            transactions = native.OpenTransactions(), pure_open_transactions.OpenTransactions()
-            for producer_id in random.choice(((), (7,), (8, 7), (3, 9))):
-                is_kept = random.random() < 0.5
-                for one in transactions:
-                    one.on_data(producer_id, is_kept=is_kept)
-            cleaned = [
-                comparable(native.clean_batches(data, 0, ours, rule, transactions[0], place)),
-                comparable(
-                    pure_clean_kernels.clean_batches(data, 0, map_of_either, rule, transactions[1], place)
-                ),
-            ]
-            assert cleaned[0] == cleaned[1]
-            assert len(transactions[0]) == len(transactions[1])
-            for producer_id in (-1, 3, 7, 8, 9):
-                assert len({one.on_marker(producer_id) for one in transactions}) == 1
+        transactions = row_way.transactions(), batch_way.transactions()
+        for producer_id in random.choice(((), (7,), (8, 7), (3, 9))):
+            is_kept = random.random() < 0.5
+            for one in transactions:
+                one.on_data(producer_id, is_kept=is_kept)
+        cleaned = row_way.clean(data, ours, rule, transactions[0])
+        assert batch_way.clean(data[: cleaned.end_position], twin, rule, transactions[1]) == cleaned
+        assert len(transactions[0]) == len(transactions[1])
+        for producer_id in (-1, 3, 7, 8, 9):
+            assert len({one.on_marker(producer_id) for one in transactions}) == 1
+        # A plain batch that the kernel does not clean is damaged.
+        for position, header in sound_headers(data):
+            if position == cleaned.end_position and not may_be_left(header, rule, twin.latest_offset):
+                batch = data[position : position + header.size_in_bytes]
+                assert batch_way.clean(batch, twin, rule, batch_way.transactions()).end_position == 0
 
 
 @needs_native
@@ -270,7 +264,7 @@ def test_both_take_the_records_of_a_batch_alike(seed: int) -> None:
     random = Random(seed)
     key_count = random.choice((1, 4, 40))
     capacity = random.choice((1, 3, 100))
-    ours, twin = native.OffsetMap(HASH_KEY, capacity, 1.0), pure_offset_map.OffsetMap(HASH_KEY, capacity, 1.0)
+    twin, ours = (way.new_map(capacity, 1.0) for way in WAYS)
     for _ in range(3):
         batch = some_batch(random, 0, key_count, is_plain=True)
         payload = batch[HEADER_SIZE:]
@@ -279,8 +273,9 @@ def test_both_take_the_records_of_a_batch_alike(seed: int) -> None:
         records_count = parse_header(batch).records_count + random.choice((0, 0, 0, 1, -1))
         base_offset = random.choice((0, 0, 7, END - 3))
         first_offset = random.choice((0, 0, base_offset + 2))
+        last_delta = random.choice((2**31 - 1, records_count - 1))
         put = [
-            outcome(one.put_records, payload, records_count, base_offset, first_offset)
+            outcome(one.put_records, payload, records_count, base_offset, first_offset, last_delta)
             for one in (ours, twin)
         ]
         assert put[0] == put[1]
@@ -293,22 +288,13 @@ def test_both_take_the_records_of_a_batch_alike(seed: int) -> None:
                 records_count,
                 base_offset,
                 one,
+                last_offset_delta=last_delta,
                 drop_tombstones=drops,
                 timestamp_shift=shift,
             )
             for module, one in ((native, ours), (pure_clean_kernels, twin))
         ]
         assert cleaned[0] == cleaned[1]
-
-
-def kernels_of(map_class: Any) -> Any:
-    return native if native and map_class is native.OffsetMap else pure_clean_kernels
-
-
-def open_transactions(map_class: Any) -> Any:
-    """Of the kind that goes with the map."""
-    is_native = native and map_class is native.OffsetMap
-    return (native if is_native else pure_open_transactions).OpenTransactions()
 
 
 def known_by_oracle(data: bytes) -> tuple[dict[bytes, int], int]:
@@ -338,31 +324,28 @@ def kept_by_oracle(
     ]
 
 
-@pytest.mark.parametrize("map_class", MAPS)
+@both_ways
 @given(seed=SEEDS)
-def test_what_stays_is_what_a_reader_would_keep(map_class: Any, seed: int) -> None:
-    random, clean = Random(seed), kernels_of(map_class).clean_batches
+def test_what_stays_is_what_a_reader_would_keep(way: Any, seed: int) -> None:
+    random = Random(seed)
     data = some_row(random, random.choice((2, 30)), is_plain=True)
-    offset_map = map_class(HASH_KEY, 1000, 0.9)
+    offset_map = way.new_map()
     stop_offset = random.choice([END, *(header.base_offset for _, header in batches(data))])
-    put = offset_map.put_batches(data, 0, 0, stop_offset)
-    newest, latest = known_by_oracle(data[: put.end_position])
+    newest, latest = known_by_oracle(data[: way.put(offset_map, data, 0, stop_offset)])
     assert offset_map.latest_offset == latest
     assert len(offset_map) == len(newest)
     assert all(offset_map.get(key) == offset for key, offset in newest.items())
 
-    rule = some_rule(random, data)._replace(stop_offset=END, horizon_ms=5000, aborted=())
-    cleaned = clean(data, 0, offset_map, rule, open_transactions(map_class), 100)
-    assert cleaned.end_position == cleaned.bytes_in == len(data)
+    if random.random() < 0.5:
+        latest = random.randrange(latest, latest + 9)
+        offset_map.skip_to(latest)
+    rule = some_rule(random, data)._replace(horizon_ms=5000, aborted=())
+    cleaned = way.clean(data, offset_map, rule, way.transactions())
+    taken = [header for _, header in batches(data) if header.base_offset <= latest]
+    assert cleaned.end_position == sum(header.size_in_bytes for header in taken)
     horizons_ms: list[int] = []
     left = list(batches(cleaned.data))
-    assert [
-        (row.position, row.size_bytes, row.last_offset, row.max_timestamp_ms) for row in cleaned.rows
-    ] == [
-        (100 + position, header.size_in_bytes, header.last_offset, header.max_timestamp)
-        for position, header in left
-    ]
-    for position, header in batches(data):
+    for position, header in batches(data[: cleaned.end_position]):
         records = decode(data, position)
         drops = header.delete_horizon_ms is not None and header.delete_horizon_ms <= rule.now_ms
         kept = kept_by_oracle(records, newest, latest, drops=drops)
@@ -386,30 +369,28 @@ def test_what_stays_is_what_a_reader_would_keep(map_class: Any, seed: int) -> No
         elif kept:
             assert after.delete_horizon_ms == header.delete_horizon_ms
         horizon_ms = after.delete_horizon_ms
-        is_met = header.base_offset <= latest and any(record.value is None for record in kept)
-        if is_met and horizon_ms is not None and (gets_horizon or horizon_ms > rule.now_ms):
+        if (
+            any(record.value is None for record in kept)
+            and horizon_ms is not None
+            and (gets_horizon or horizon_ms > rule.now_ms)
+        ):
             horizons_ms.append(horizon_ms)
     assert not left
     assert cleaned[-2:] == (min(horizons_ms, default=END), max(horizons_ms, default=-1))
 
 
-@pytest.mark.parametrize("map_class", MAPS)
-def test_a_map_that_fills_up_stops_between_two_records(map_class: Any) -> None:
+@both_ways
+def test_a_map_that_fills_up_stops_between_two_records(way: Any) -> None:
     records = [Record(index, 0, key, b"v") for index, key in enumerate((b"a", b"b", b"a", None, b"c", b"a"))]
     data = encode_batch(records[:2]) + encode_batch(records[2:], base_offset=2)
-    offset_map = map_class(HASH_KEY, 2, 1.0)
-    assert offset_map.put_batches(data, 0, 0, END) == (
-        len(encode_batch(records[:2])),
-        2,
-        4,
-        1,
-        True,
-    )
+    offset_map = way.new_map(2, 1.0)
+    assert way.put(offset_map, data, 0, END) == len(encode_batch(records[:2]))
     assert (len(offset_map), offset_map.latest_offset, offset_map.is_full) == (2, 3, True)
     assert (offset_map.get(b"a"), offset_map.get(b"b"), offset_map.get(b"c")) == (2, 1, None)
-    # Nothing is put any more, not even what is known.
-    assert offset_map.put_batches(data, 0, 0, END)[:3] == (0, -1, 0)
-    assert offset_map.put_records(data[HEADER_SIZE:], 2, 90, 0) == (0, 0, True)
+    # Later puts do nothing, not even for known keys.
+    assert way.put(offset_map, data, 0, END) == 0
+    offset_map.put_records(data[HEADER_SIZE:], 2, 90, 0, 9)
+    assert offset_map.latest_offset == 3
     with pytest.raises(AssertionError):
         offset_map.skip_to(90)
 
@@ -418,14 +399,14 @@ def test_a_map_that_fills_up_stops_between_two_records(map_class: Any) -> None:
 @pytest.mark.parametrize(("capacity", "load_factor"), [(1, 1.0), (7, 1.0), (5000, 0.9), (5000, 1.0)])
 def test_the_map_against_a_dict(capacity: int, load_factor: float) -> None:
     random = Random(capacity)
-    offset_map = native.OffsetMap(HASH_KEY, capacity, load_factor)
+    offset_map = native.OffsetMap(bytes(16), capacity, load_factor)
     newest: dict[bytes, int] = {}
     offset = 0
     while not offset_map.is_full:
         keys = [b"%d" % random.randrange(capacity * 3) for _ in range(random.choice((1, 100)))]
         payload = pure_kernels.encode_records([Record(0, 0, key, b"") for key in keys], 0)
-        put = offset_map.put_records(payload, len(keys), offset, 0)
-        for index, key in enumerate(keys[: put.records_count]):
+        offset_map.put_records(payload, len(keys), offset, 0, len(keys))
+        for index, key in enumerate(keys[: offset_map.latest_offset + 1 - offset]):
             newest[key] = offset + index
         offset += len(keys)
     offset_map.check()
@@ -437,59 +418,55 @@ def test_the_map_against_a_dict(capacity: int, load_factor: float) -> None:
 @needs_native
 def test_look_ups_are_short_where_nine_slots_of_ten_are_in_use() -> None:
     capacity = 200_000
-    offset_map = native.OffsetMap(HASH_KEY, capacity, 0.9)
+    offset_map = native.OffsetMap(bytes(16), capacity, 0.9)
     for base in range(0, offset_map.max_entries, 1000):
         records = [Record(0, 0, b"%d" % (base + index), b"") for index in range(1000)]
-        offset_map.put_records(pure_kernels.encode_records(records, 0), 1000, base, 0)
+        offset_map.put_records(pure_kernels.encode_records(records, 0), 1000, base, 0, 1000)
     assert len(offset_map) == offset_map.max_entries == 180_000
     offset_map.check()
     # Half of (1 + 1 / (1 - load)) is what theory says.
     assert 5.0 < offset_map.mean_probe_slots < 6.0
 
 
-@pytest.mark.parametrize("map_class", MAPS)
-def test_a_call_gives_no_more_rows_than_are_bearable(map_class: Any) -> None:
-    clean = kernels_of(map_class).clean_batches
+@needs_native
+def test_a_call_keeps_no_more_batches_than_the_writer_can_take() -> None:
     data = b"".join(
-        encode_batch([Record(index, 0, b"%d" % index, b"v")], base_offset=index)
-        for index in range(MAX_ROW_COUNT + 9)
+        encode_batch([Record(index, 0, b"%d" % index, b"v")], base_offset=index) for index in range(1033)
     )
-    offset_map = map_class(HASH_KEY, 10_000, 0.9)
-    offset_map.put_batches(data, 0, 0, END)
-    rule = CleanRule(0, 0, END)
-    transactions = open_transactions(map_class)
-    first = clean(data, 0, offset_map, rule, transactions)
-    assert (len(first.rows), first.next_offset) == (MAX_ROW_COUNT, MAX_ROW_COUNT)
-    second = clean(data, first.end_position, offset_map, rule, transactions, len(first.data))
-    assert (len(second.rows), second.end_position) == (9, len(data))
+    offset_map = native.OffsetMap(bytes(16), 10_000, 0.9)
+    assert offset_map.put_batches(data, 0, 0, END) == (len(data), 1033)
+    rule, transactions = CleanRule(0, 0), native.OpenTransactions()
+    first = native.clean_batches(data, 0, offset_map, rule, transactions)
+    assert first.next_offset == 1024
+    second = native.clean_batches(data, first.end_position, offset_map, rule, transactions)
+    assert second.end_position == len(data)
     assert bytes(first.data) + bytes(second.data) == data
 
 
-@pytest.mark.parametrize("map_class", MAPS)
+@both_ways
 @pytest.mark.parametrize(
     ("now_ms", "left", "expected"),
     [(4, [0, 1], (5, 5)), (5, [1], (END, -1)), (9, [1], (END, -1))],
 )
 def test_a_horizon_that_has_passed_is_not_to_come(
-    map_class: Any, now_ms: int, left: list[int], expected: tuple[int, int]
+    way: Any, now_ms: int, left: list[int], expected: tuple[int, int]
 ) -> None:
     """Of a batch that the map has not reached the end of, tombstones stay that were stamped all the same."""
-    clean = kernels_of(map_class).clean_batches
     data = encode_batch([Record(0, 0, b"a", None), Record(0, 0, b"b", None)], delete_horizon_ms=5)
-    offset_map = map_class(HASH_KEY, 9, 0.9)
+    offset_map = way.new_map(9)
     offset_map.skip_to(0)
-    cleaned = clean(data, 0, offset_map, CleanRule(now_ms, 50, END), open_transactions(map_class))
+    cleaned = way.clean(data, offset_map, CleanRule(now_ms, 50), way.transactions())
     assert [one.offset for one in decode(cleaned.data, 0)] == left
     assert (cleaned.earliest_horizon_ms, cleaned.latest_horizon_ms) == expected
 
 
-@pytest.mark.parametrize("map_class", MAPS)
-def test_a_map_is_as_large_as_its_memory(map_class: Any) -> None:
+@both_ways
+def test_a_map_is_as_large_as_its_memory(way: Any) -> None:
     for memory_bytes in (0, 24, 48, 1000, 128 << 20):
-        slots = map_class.slots_for(memory_bytes)
+        slots = way.new_map().slots_for(memory_bytes)
         assert slots >= 1
         if slots > 1:
             assert (slots + 1) * 24 <= memory_bytes < (slots + 2) * 24
-    assert map_class(HASH_KEY, 10, 0.9).memory_bytes == 11 * 24
-    assert map_class(HASH_KEY, 10, 0.9).max_entries == 9
-    assert map_class(HASH_KEY, 10, 0.01).max_entries == 1
+    assert way.new_map(10).memory_bytes == 11 * 24
+    assert way.new_map(10).max_entries == 9
+    assert way.new_map(10, 0.01).max_entries == 1

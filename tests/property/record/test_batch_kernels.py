@@ -1,26 +1,43 @@
-"""The batch kernels: the compiled ones and their twins give the same, and both what a reader of records sees.
+"""The kernels for rows of batches: compiled and in plain Python they give the same, and what a reader sees.
 
-Rows are of batches of all kinds, as they are, changed in a few bytes, cut off, or not batches at all.
+The kernels that have no twin are compared with their callers, once with the kernel and once the long way.
+Rows have batches of all kinds, whole, changed in a few bytes, cut off, or random bytes.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from random import Random
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
+from uuid import UUID
 
 import crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import CorruptRecordError
+from stratalog.base.errors import CorruptRecordError, LogStoreError
+from stratalog.compaction import partition_rewriter, survivor_plan
+from stratalog.compaction.key_cursor import KeyCursor
+from stratalog.compaction.partition_rewriter import PartitionRewriter
+from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
+from stratalog.compaction.plan.topic_policy import TopicPolicy
+from stratalog.compaction.slice_reader import SliceReader
+from stratalog.compaction.survivor_bits import new_bitmap
+from stratalog.compaction.survivor_plan import SurvivorPlan, merge_keys
+from stratalog.compaction.tombstone_rule import TombstoneRule
+from stratalog.compaction.verifier import PartsReader
 from stratalog.record.batch import batches, decode_all
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     CONTROL_BIT,
+    CRC_POSITION,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
     TIMESTAMP_TYPE_BIT,
@@ -33,7 +50,12 @@ from stratalog.record.native.batch_row import MAX_ROW_COUNT
 from stratalog.record.native.key_entries import KeyEntries
 from stratalog.record.native.pure_key_kernels import hash_keys, sort_key_entries
 from stratalog.record.record import Record
-from stratalog.remote.objects.key_stream import encode_key_stream
+from stratalog.remote.metadata.shard.partition_state import LiveSlice
+from stratalog.remote.objects import key_stream, slice_builder
+from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream
+from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd
+from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
+from tests.support.cleaner.clean_ways import sound_headers
 
 KERNELS: list[Any] = [pure_batch_kernels]
 try:
@@ -42,7 +64,9 @@ try:
 except ImportError:
     native = None
 
+needs_native = pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
 SEEDS = st.integers(0, 2**32)
+END = 2**62
 HASH_KEY = b"0123456789abcdef"
 
 
@@ -144,7 +168,7 @@ def outcome(function: Any, *arguments: Any) -> Any:
     return result
 
 
-@pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
+@needs_native
 @given(SEEDS)
 def test_both_kinds_agree_on_any_bytes(seed: int) -> None:
     random = Random(seed)
@@ -169,23 +193,178 @@ def test_both_kinds_agree_on_any_bytes(seed: int) -> None:
         ("skip_batches", (data[position:], rule.end_offset, offset, random.choice((-1, 1, 2)))),
         ("skip_batches", (data[position:limit], 2**63 - 1, 0, -1)),
         ("walk_batches", (data, position, file_position, offset, random.choice((-1, 1, 2)))),
-        ("scan_batches", (data, position, limit, fingerprint)),
-        ("filter_batches", (data, position, survivors, ordinal, rule, fingerprint)),
     ):
         expected = outcome(getattr(pure_batch_kernels, name), *arguments)
         assert expected != "corrupt"
         assert outcome(getattr(native, name), *arguments) == expected, name
-    found, expected_entries = KeyEntries(), KeyEntries()
-    first = random.choice((0, 5, 2**32 - 3))
-    assert outcome(native.hash_batches, data, HASH_KEY, first, found) == outcome(
-        pure_batch_kernels.hash_batches, data, HASH_KEY, first, expected_entries
+    # Whatever these find: they stay inside of their memory and come to an end.
+    native.scan_batches(data, position, limit, fingerprint)
+    native.filter_batches(data, position, survivors, ordinal, rule, fingerprint)
+    outcome(native.hash_batches, data, HASH_KEY, random.choice((0, 5, 2**32 - 3)), KeyEntries())
+
+
+def sum_again(data: bytes) -> bytes:
+    """The same batches, with checksums that are true."""
+    summed = bytearray(data)
+    for position, header in sound_headers(data):
+        end = position + header.size_in_bytes
+        crc = crc32c.crc32c(data[position + ATTRIBUTES_POSITION : end])
+        summed[position + CRC_POSITION : position + ATTRIBUTES_POSITION] = crc.to_bytes(4, "big")
+    return bytes(summed)
+
+
+def entry_of(data: bytes, **fields: Any) -> SliceEntry:
+    """Of a slice with all batches of the data, whatever their offsets are."""
+    return SliceEntry(
+        topic_id=UUID(int=1),
+        topic="topic",
+        partition=0,
+        base_offset=0,
+        end_offset=END,
+        data_position=0,
+        data_bytes=len(data),
+        data_crc=crc32c.crc32c(data),
+        record_count=sum(header.records_count for _, header in sound_headers(data)),
+        min_timestamp=0,
+        max_timestamp=0,
+        max_timestamp_offset=0,
+        codec_mask=1,
+        stable_end_offset=END,
+        **fields,
     )
-    assert columns_of(found) == columns_of(expected_entries)
 
 
-def columns_of(entries: KeyEntries) -> list[object]:
-    entries.check()
-    return [entries.hash_high, entries.hash_low, entries.ordinal, entries.tombstone]
+def whole(data: bytes) -> bytes:
+    """As much of it as consists of whole batches, in ascending order as a slice has them."""
+    end = 0
+    for position, header in sound_headers(data):
+        end = position + header.size_in_bytes
+    return data[:end]
+
+
+@contextmanager
+def long_way() -> Iterator[None]:
+    """The callers of row kernels take each batch by itself."""
+    with ExitStack() as patches:
+        for module, name in (
+            (slice_builder, "scan_batches"),
+            (slice_builder, "hash_batches"),
+            (partition_rewriter, "filter_batches"),
+            (survivor_plan, "merge_key_streams"),
+            (key_stream, "merge_key_streams"),
+        ):
+            patches.enter_context(mock.patch.object(module, name, getattr(pure_batch_kernels, name)))
+        yield
+
+
+def both_outcomes(work: Callable[[], object]) -> tuple[object, object]:
+    """What the work returns, or the class of its error: with the row kernels, and the long way."""
+    found: list[object] = []
+    for way in (nullcontext, long_way):
+        with way():
+            try:
+                found.append(work())
+            except LogStoreError as error:
+                found.append(type(error))
+    return found[0], found[1]
+
+
+def built_slice(data: bytes, interval_bytes: int) -> object:
+    builder = SliceBuilder(
+        UUID(int=1),
+        "topic",
+        0,
+        0,
+        data_position=0,
+        key_hashing=KeyHashing(HASH_KEY),
+        index_interval_bytes=interval_bytes,
+        max_record_count=100,
+    )
+    position = 0
+    while position < len(data):
+        position = builder.add(data, position)
+    builder.sum_up(data)
+    built = builder.build(SliceEnd(builder.next_offset))
+    keys = built.key_stream
+    return built.entry, built.encoded_index, None if keys is None else [bytes(part) for part in keys.parts]
+
+
+@needs_native
+@given(SEEDS)
+def test_a_slice_is_built_alike_from_rows_and_from_single_batches(seed: int) -> None:
+    random = Random(seed)
+    data = some_row(random).data
+    if random.random() < 0.5:
+        data = whole(damaged(random, data))
+    if random.random() < 0.7:
+        data = sum_again(data)
+    interval_bytes = random.choice((1, 100, 300, 4096))
+    row, single = both_outcomes(lambda: built_slice(data, interval_bytes))
+    assert row == single
+
+
+class Sink:
+    """Collects what a rewriter writes. Used by one thread."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def begin_slice(self, *_: object, **__: object) -> None: ...
+
+    def append(self, data: Any, payload: object = None) -> None:
+        self.data += data
+
+    def end_slice(self, end: object) -> None: ...
+
+
+def rewritten(data: bytes, survivors: bytearray | None, rule: BatchFilter) -> object:
+    entry = entry_of(data, tombstone_count=int(rule.has_tombstones))
+    live = LiveSlice("object", 0, rule.end_offset, entry)
+    topic = TopicPolicy(
+        topic_id=UUID(int=1),
+        name="topic",
+        hashing=KeyHashing(HASH_KEY),
+        is_compacted=True,
+        delete_retention_ms=0,
+        min_compaction_lag_ms=0,
+        max_compaction_lag_ms=0,
+    )
+    run = PartitionRun(
+        topic_id_partition=entry.topic_id_partition,
+        topic=topic,
+        mode=RunMode.CARRY if survivors is None else RunMode.COMPACT,
+        covers=False,
+        log_start_offset=rule.first_offset,
+        slices=(live,),
+    )
+    plan = None
+    if survivors is not None:
+        plan = SurvivorPlan()
+        plan.survivors = [survivors]
+    sink: Any = Sink()
+    streams: Any = SimpleNamespace(
+        slice_reader=lambda _: SliceReader(entry, PartsReader([data]).read, 1 << 20),
+        pass_by=lambda _: None,
+        producer_snapshot=lambda _: b"",
+    )
+    rewriter = PartitionRewriter(run, plan, TombstoneRule(rule.drop_until_ms, rule.stamp_ms), sink)
+    return rewriter.rewrite({"object": streams}, 1 << 20), bytes(sink.data)
+
+
+@needs_native
+@given(SEEDS)
+def test_a_slice_is_rewritten_alike_in_rows_and_in_single_batches(seed: int) -> None:
+    random = Random(seed)
+    row = some_row(random).data
+    rule = some_rule(random, row)
+    data = sum_again(whole(damaged(random, row) if random.random() < 0.5 else row))
+    count = entry_of(data).record_count
+    if not 0 <= count < 1000:
+        return
+    bits = bytearray(random.choice((random.randbytes(count // 8 + 1), b"\xff" * (count // 8 + 1))))
+    survivors = random.choice((None, bits, bits))
+    found, single = both_outcomes(lambda: rewritten(data, survivors, rule))
+    assert found == single
 
 
 def some_producer(random: Random, batch: bytes) -> bytes:
@@ -266,12 +445,12 @@ def test_a_walk_gives_so_many_rows_at_once(kernels: Any) -> None:
     assert [row.last_offset for row in rest] == [MAX_ROW_COUNT, MAX_ROW_COUNT + 1]
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@needs_native
 @given(SEEDS)
-def test_a_scan_tells_what_records_say(kernels: Any, seed: int) -> None:
+def test_a_scan_tells_what_records_say(seed: int) -> None:
     random = Random(seed)
     data = some_row(random, is_plain=True).data
-    scanned = kernels.scan_batches(data, 0, len(data), 0)
+    scanned = native.scan_batches(data, 0, len(data), 0)
     taken = data[: scanned.end_position]
     headers = [header for _, header in batches(taken)]
     records = decode_all(taken)
@@ -303,15 +482,15 @@ def test_a_scan_tells_what_records_say(kernels: Any, seed: int) -> None:
         )
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@needs_native
 @given(SEEDS)
-def test_a_filter_keeps_the_records_that_are_to_stay(kernels: Any, seed: int) -> None:
+def test_a_filter_keeps_the_records_that_are_to_stay(seed: int) -> None:
     random = Random(seed)
     row = some_row(random, is_plain=True)
     rule = some_rule(random, row.data)._replace(has_tombstones=True)
     bitmap_bytes = (row.records_count + 7) // 8
     survivors = random.choice((random.randbytes(bitmap_bytes), b"\xff" * bitmap_bytes))
-    filtered = kernels.filter_batches(row.data, 0, survivors, 0, rule, 0)
+    filtered = native.filter_batches(row.data, 0, survivors, 0, rule, 0)
     expected: list[Record] = []
     dropped_count = ordinal = 0
     for position, header in batches(row.data[: filtered.end_position]):
@@ -338,7 +517,7 @@ def test_a_filter_keeps_the_records_that_are_to_stay(kernels: Any, seed: int) ->
     # What was made anew is sound: a scan in pieces gets through all of it, and has the same fingerprint.
     position = fingerprint = 0
     while position < len(kept):
-        scanned = kernels.scan_batches(kept, position, len(kept), fingerprint)
+        scanned = native.scan_batches(kept, position, len(kept), fingerprint)
         if scanned.end_position == position:
             # Only a batch that was kept as it is may have a header with another highest timestamp.
             size = parse_header(kept, position).size_in_bytes
@@ -348,7 +527,7 @@ def test_a_filter_keeps_the_records_that_are_to_stay(kernels: Any, seed: int) ->
     assert fingerprint == filtered.fingerprint
 
 
-@pytest.mark.skipif(native is None, reason="the compiled kernels were not built")
+@needs_native
 @given(st.binary(max_size=40) | st.integers(0, 20_000).map(lambda size: Random(size).randbytes(size)), SEEDS)
 def test_the_checksum_is_that_of_the_library(data: bytes, begin: int) -> None:
     crc = begin & 0xFFFFFFFF
@@ -368,9 +547,9 @@ def some_key_stream(random: Random, keys: list[bytes]) -> tuple[bytes, int, int,
     return b"".join(stream.parts), stream.entry_count, stream.crc, len(records)
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@needs_native
 @given(SEEDS)
-def test_the_last_record_of_a_key_survives(kernels: Any, seed: int) -> None:
+def test_the_last_record_of_a_key_survives(seed: int) -> None:
     random = Random(seed)
     keys = [b"%d" % number for number in range(random.choice((1, 3, 60)))]
     last: dict[bytes, tuple[int, int]] = {}
@@ -387,12 +566,12 @@ def test_the_last_record_of_a_key_survives(kernels: Any, seed: int) -> None:
     expected = [bytearray((record_count + 7) // 8) for *_, record_count in streams]
     for index, ordinal in last.values():
         expected[index][ordinal >> 3] |= 1 << (ordinal & 7)
-    assert kernels.merge_key_streams(streams) == expected
+    assert native.merge_key_streams(streams) == expected
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@needs_native
 @given(SEEDS)
-def test_a_stream_of_several_blocks_is_one_stream(kernels: Any, seed: int) -> None:
+def test_a_stream_of_several_blocks_is_one_stream(seed: int) -> None:
     """Blocks of 4,096 entries are many for a test, so these are put together from short ones."""
     random = Random(seed)
     hashes = sorted({(random.randrange(4), random.randrange(2**64)) for _ in range(30)})
@@ -407,14 +586,15 @@ def test_a_stream_of_several_blocks_is_one_stream(kernels: Any, seed: int) -> No
         parts += [bytes(part) for part in encode_key_stream(entries).parts]
     count = len(hashes)
     whole = b"".join(parts)
-    (bitmap,) = kernels.merge_key_streams([(whole, count, crc32c.crc32c(whole), count)])
+    (bitmap,) = native.merge_key_streams([(whole, count, crc32c.crc32c(whole), count)])
     assert int.from_bytes(bitmap, "little") == (1 << count) - 1
     random.shuffle(parts)
     shuffled = b"".join(parts)
-    merged = kernels.merge_key_streams([(shuffled, count, crc32c.crc32c(shuffled), count)])
+    merged = native.merge_key_streams([(shuffled, count, crc32c.crc32c(shuffled), count)])
     assert (merged is None) == (shuffled != whole)
 
 
+@needs_native
 @given(SEEDS)
 def test_a_stream_that_is_not_what_it_must_be_is_left_alone(seed: int) -> None:
     random = Random(seed)
@@ -435,7 +615,38 @@ def test_a_stream_that_is_not_what_it_must_be_is_left_alone(seed: int) -> None:
             streams[place] = data, entry_count, crc, max(0, record_count - random.randrange(3))
         case _:
             pass
-    outcomes = [kernels.merge_key_streams(streams) for kernels in KERNELS]
-    assert outcomes[0] == outcomes[-1]
+    merged = native.merge_key_streams(streams)
+    assert merged == survivors_in_windows(streams)
     if streams[place][0] != data or streams[place][1:3] != (entry_count, crc):
-        assert outcomes[0] is None
+        assert merged is None
+
+
+def survivors_in_windows(streams: list[tuple[bytes, int, int, int]]) -> list[bytearray] | None:
+    """The same the long way, block by block."""
+    bitmaps = [new_bitmap(record_count) for *_, record_count in streams]
+    hashing = KeyHashing(HASH_KEY)
+    try:
+        merge_keys(
+            [
+                KeyCursor(
+                    key_stream.key_blocks(
+                        data,
+                        KeyStreamRef(
+                            position=0,
+                            size_bytes=len(data),
+                            entry_count=entry_count,
+                            crc=crc,
+                            strategy=hashing.strategy,
+                            version_header=hashing.version_header,
+                            hash_key_id=0,
+                        ),
+                        record_count,
+                    ),
+                    bitmap,
+                )
+                for (data, entry_count, crc, record_count), bitmap in zip(streams, bitmaps, strict=True)
+            ]
+        )
+    except LogStoreError:
+        return None
+    return bitmaps

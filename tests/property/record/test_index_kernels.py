@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.record.native import pure_batch_kernels
-from stratalog.record.native.batch_row import BatchRow
-from stratalog.record.native.index_rows import IndexProgress
+from stratalog.record.native.batch_row import BatchRow, IndexProgress
 
 KERNELS: list[Any] = [pure_batch_kernels]
 try:

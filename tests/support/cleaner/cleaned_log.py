@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratalog.cleaner.clean.clean_result import CleanLimits
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.unified_log import UnifiedLog
@@ -56,7 +56,7 @@ class Cleaned:
         stop_offset = min(log.active_base_offset, log.last_stable_offset)
         first_offset = log.log_start_offset if all_dirty else max(self.end_offset, log.log_start_offset)
         to_clean = LogToClean(log, first_offset, stop_offset, 0, 1, 0)
-        cleaner = Cleaner(self.machine.clock, SequentialIds())
+        cleaner = LogCleaner(self.machine.clock, SequentialIds())
         self.result = cleaner.clean(to_clean, limits() if made is None else made)
         self.end_offset = self.result.end_offset
         log.check()

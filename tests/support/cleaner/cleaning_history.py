@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.cleaner_checkpoints import CleanerCheckpoints
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
@@ -68,7 +68,7 @@ class CleaningHistory:
         self.oracle = CleaningOracle(DELETE_RETENTION_MS)
         self.log: UnifiedLog = self.machine.start()
         self.machine_ids = SequentialIds()
-        self.cleaner = Cleaner(self.machine.clock, self.machine_ids)
+        self.cleaner = LogCleaner(self.machine.clock, self.machine_ids)
         self.first_dirty_offset = 0
         self._sequences: dict[int, int] = {}
         self._epochs: dict[int, int] = {}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.cleaner.clean.clean_result import CleanResult
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.read.isolation import Isolation
 from stratalog.record.batch import batches
@@ -144,7 +144,7 @@ class CompactedLog:
             cleanings.check_done(log)
 
         made = limits(key_count, check_done, load_factor=1.0, io_buffer_bytes=io_buffer_bytes)
-        result = Cleaner(self.machine.clock, SequentialIds()).clean(chosen, made)
+        result = LogCleaner(self.machine.clock, SequentialIds()).clean(chosen, made)
         cleanings.done(chosen, result.end_offset, result.horizon_ms)
         log.check()
         return result

@@ -17,14 +17,18 @@ import re
 import socket
 import subprocess
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
 from stratalog.base.clock import SystemClock
 from stratalog.log.checkpoint import HIGH_WATERMARK_FILE
-from stratalog.manager.partitions.partition_metadata import format_topic_id, parse_topic_id
+from stratalog.manager.partitions.partition_metadata import (
+    PARTITION_METADATA_FILE,
+    format_topic_id,
+    parse_partition_metadata,
+)
 from tests.support.kafka.kafka_distribution import KafkaDistribution
 
 START_TIMEOUT_S: Final = 90.0
@@ -34,7 +38,6 @@ _NODE_ID: Final = 1
 _FOLLOWER_ID: Final = 2
 _IN_SYNC: Final = re.compile(r"Isr: (\S+)")
 _CLUSTER_ID: Final = UUID(int=1)
-_TOPIC_ID: Final = re.compile(r"TopicId: (\S{22})")
 
 
 class KafkaBroker:
@@ -172,12 +175,18 @@ class KafkaBroker:
             clock.sleep(0.1)
 
     def create_topic(self, name: str, partition_count: int) -> UUID:
-        """Create a topic; returns the id that the broker has given to it."""
+        """Create a topic; returns the id that the broker has written into the directory of partition 0."""
         command = ["org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.address, "--topic", name]
         self._kafka.run(*command, "--create", "--partitions", str(partition_count))
-        found = _TOPIC_ID.search(self._kafka.run(*command, "--describe"))
-        assert found is not None, "the broker has the topic"
-        return parse_topic_id(found[1])
+        clock = SystemClock()
+        deadline_s = clock.monotonic_s() + START_TIMEOUT_S
+        while clock.monotonic_s() < deadline_s:
+            for log_dir in self.log_dirs:
+                with suppress(FileNotFoundError):
+                    metadata = log_dir / f"{name}-0" / PARTITION_METADATA_FILE
+                    return parse_partition_metadata(metadata.read_text())
+            clock.sleep(0.05)
+        raise AssertionError(f"the broker has not created {name}")
 
     def produce(self, topic: str, values: Sequence[str]) -> None:
         """Let Kafka's own producer, which is idempotent, write records; it is a new producer each time."""

@@ -1,8 +1,8 @@
-"""Prints a partition of a Kafka broker as lines of JSON, in the form of the golden data.
+"""Prints partition 0 of topics of a Kafka broker as lines of JSON, in the form of the golden data.
 
-A program, because the client library warns of things that are its own business::
+A program, because the client library prints warnings. One line for each topic: a list of its records::
 
-    python -m tests.support.kafka.kafka_consume 127.0.0.1:9092 orders 0 read_committed
+    python -m tests.support.kafka.kafka_consume 127.0.0.1:9092 read_committed orders payments
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import sys
 from typing import Any
 
 
-def consume(address: str, topic: str, partition: int, isolation_level: str) -> None:
-    """From the log start to the end of now, as that isolation level sees it."""
-    # It has no types.
-    kafka: Any = importlib.import_module("kafka")
+def consume(kafka: Any, address: str, topic: str, isolation_level: str) -> list[dict[str, Any]]:
+    """The records from the log start to the current end, as that isolation level shows them."""
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=address, isolation_level=isolation_level, enable_auto_commit=False, group_id=None
     )
-    assigned = kafka.TopicPartition(topic, partition)
+    assigned = kafka.TopicPartition(topic, 0)
+    lines: list[dict[str, Any]] = []
     consumer.assign([assigned])
     consumer.seek_to_beginning(assigned)
     end_offset = consumer.end_offsets([assigned])[assigned]
@@ -37,8 +36,9 @@ def consume(address: str, topic: str, partition: int, isolation_level: str) -> N
                     "value": _encoded(record.value),
                     "headers": [[key, _encoded(value)] for key, value in record.headers],
                 }
-                sys.stdout.write(json.dumps(line) + "\n")
+                lines.append(line)
     consumer.close()
+    return lines
 
 
 def _encoded(data: bytes | None) -> str | None:
@@ -46,4 +46,7 @@ def _encoded(data: bytes | None) -> str | None:
 
 
 if __name__ == "__main__":
-    consume(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    # The library has no types.
+    library: Any = importlib.import_module("kafka")
+    for name in sys.argv[3:]:
+        sys.stdout.write(json.dumps(consume(library, sys.argv[1], name, sys.argv[2])) + "\n")

@@ -94,20 +94,25 @@ class CrashSweep(Generic[Subject]):
     def at_deaths(
         self, verify: Callable[[Death[Subject]], None], *, always: Callable[[str], bool] = lambda _: False
     ) -> None:
-        """Let the machine die. `always` chooses by their names operations that no sample leaves out."""
+        """Let the machine die, also when all is done. `always` chooses operations, by their names, that no
+        sample leaves out."""
         moments = list(deaths(self.trace, self.first_operation))
         chosen = {moment for moment in moments if always(self.trace[moment[0] - 1])}
         chosen.update(self._sampling.at_most(moments, self._count))
-        for operation, part in sorted(chosen):
+        for operation, part in [*sorted(chosen), (len(self.trace) + 1, 0.0)]:
             subject = self._prepare()
             subject.disk.crash_at(operation, part=part)
-            with pytest.raises(SimulatedCrash):
+            if operation > len(self.trace):
                 self._work(subject)
-            assert subject.disk.trace == self.trace[:operation], "each run has the same operations"
+            else:
+                with pytest.raises(SimulatedCrash):
+                    self._work(subject)
+            done = subject.disk.trace
+            assert done == self.trace[:operation], "each run has the same operations"
             try:
                 verify(Death(subject, operation, self._sampling))
             except Exception as error:
-                error.add_note(f"died at {operation}, {self.trace[operation - 1]}, part {part}")
+                error.add_note(f"died at {operation}, {done[-1]}, part {part}")
                 raise
 
     def at_failures(

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from stratalog.base.errors import LogStoreError
 from stratalog.cleaner.clean.clean_result import CleanLimits
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.log.log_config import LogConfig
 from stratalog.log.read.isolation import Isolation
 from stratalog.log.unified_log import UnifiedLog
@@ -163,7 +163,7 @@ class LogScenario:
             """As fast as it goes."""
 
         limits = CleanLimits(map_bytes, 1.0, 4096, check_done, throttle)
-        result = Cleaner(machine.clock, SequentialIds()).clean(chosen, limits)
+        result = LogCleaner(machine.clock, SequentialIds()).clean(chosen, limits)
         cleanings.done(chosen, result.end_offset, result.horizon_ms)
         stats = result.stats
         log.check()

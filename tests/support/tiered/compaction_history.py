@@ -53,7 +53,7 @@ class CompactionHistory:
             "merge_fanout": 3,
             "read_chunk_bytes": random.choice((1, 100, 1_000, 1 << 20)),
             "job_memory_bytes": random.choice((0, 20_000, 1 << 20)),
-            "hash_run_entries": random.choice((1, 3, 1 << 20)),
+            "hash_part_entries": random.choice((1, 3, 1 << 20)),
         }
 
         def change(base: CompactionSettings) -> CompactionSettings:

@@ -16,6 +16,7 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.job_execution import CompactedShard
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import decode_all
@@ -98,15 +99,17 @@ class TieredStore:
         settings = change(CompactionSettings(spool_directory=f"{self._directory}/compaction"))
         return Compactor(
             self._filesystem,
-            store,
             self._clock,
             self._ids,
-            self.open_metadata(store, "compactor"),
-            self.open_catalog(store, "compactor"),
-            self.store_id,
+            self.shard(store),
             settings,
             defaults,
         )
+
+    def shard(self, store: ObjectStore) -> CompactedShard:
+        """As a compactor of its own sees it through `store`."""
+        metadata, catalog = self.open_metadata(store, "compactor"), self.open_catalog(store, "compactor")
+        return CompactedShard(store, self.store_id, metadata, catalog)
 
     def upload(
         self,

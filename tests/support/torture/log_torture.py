@@ -26,17 +26,17 @@ from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.cleaner_pool import CleanerPool, CleanLog
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.cleaner_stats import CleanerStats
-from stratalog.cleaner.log_cleaner import CleanLog, LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.moves.log_move import MoveState
-from stratalog.server.thread_scheduler import ThreadScheduler
+from stratalog.server.background.thread_scheduler import ThreadScheduler
 from tests.support.torture.keyed_ledger import KeyedLedger
 from tests.support.torture.torture_producer import TortureProducer
 from tests.support.torture.torture_reader import TortureReader
@@ -142,11 +142,11 @@ class LogTorture:
     def _run(self, duration_s: float) -> TortureReport:
         scheduler = ThreadScheduler(8)
         manager = self._open(scheduler)
-        cleaner = LogCleaner(
+        cleaner = CleanerPool(
             self._clock,
             scheduler,
             manager.cleaner,
-            self._counting(Cleaner(self._clock, SystemIdGenerator()).clean),
+            self._counting(LogCleaner(self._clock, SystemIdGenerator()).clean),
             CleanerSettings(thread_count=2, map_bytes=2 << 20, map_load_factor=0.005, backoff_ms=20),
         )
         self._undo += [scheduler.close, cleaner.stop]

@@ -1,315 +1,443 @@
-"""Workers that clean real logs: what they leave, what ends them, and what a disk does to them."""
+"""The workers: what they clean in which order, with what, and what ends them."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from errno import EIO, ENOSPC
-from queue import SimpleQueue
+from typing import NamedTuple
 
 import pytest
 
-from stratalog.base.filesystem import AppendFile
-from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.cleaner import Cleaner
-from stratalog.cleaner.cleaner_settings import CleanerSettings
+from stratalog.base.errors import CorruptRecordError, InvalidConfigError
+from stratalog.base.types import TopicPartition
+from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult, CleanStats
+from stratalog.cleaner.cleaner_failures import FIRST_DELAY_MS, MAX_DELAY_MS
+from stratalog.cleaner.cleaner_pool import CleanerPool
+from stratalog.cleaner.cleaner_settings import MIN_MAP_BYTES, CleanerSettings
 from stratalog.cleaner.failure_kind import FailureKind
-from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.builder import encode_batch
-from stratalog.record.record import Record
-from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
-from stratalog.testing.faulty_filesystem import FaultyFileSystem
-from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.record.native.cleaned_batches import NO_HORIZON
 from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
-from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import DATA_DIR
 
-KEY_COUNT = 7
-SEGMENT_COUNT = 16
-END_OFFSET = 5 * SEGMENT_COUNT
 BOTH = replace(COMPACTED, cleanup_policy=frozenset({"compact", "delete"}))
+DEFAULTS = CleanerSettings()
+STATS = CleanStats(
+    map_entry_count=3,
+    max_map_entry_count=12,
+    cleaned_record_count=10,
+    kept_record_count=4,
+    null_key_count=1,
+    cleaned_bytes=1000,
+    written_bytes=300,
+)
 
 
-class PoolMachine(CleanerMachine):
-    """With workers that clean. Used by one thread. `at_check` is called with the number of each look that a
-    clean takes at whether it shall go on; `map_bytes` bounds its map."""
+class Seen(NamedTuple):
+    partition: TopicPartition
+    limits: CleanLimits
 
-    def __init__(self, disk: FaultyFileSystem | None = None) -> None:
-        super().__init__(disk)
-        self.at_check: Callable[[int], None] = lambda _: None
-        self.map_bytes = 1 << 20
-        self.check_count = 0
-        self._clean = Cleaner(self.clock, SequentialIds()).clean
-        self.cleaner = LogCleaner(
-            self.clock, self.machine.scheduler, self.manager, self.clean, CleanerSettings(thread_count=2)
-        )
+
+class FakeCleaner:
+    """Cleans nothing and says so. Thread-safe: lists are appended to. `trouble`: what the cleans of a
+    partition raise. `gates`: cleans of a partition wait there."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self.trouble: dict[TopicPartition, BaseException] = {}
+        self.gates: dict[TopicPartition, threading.Barrier] = {}
+        self.makes_progress = True
 
     def clean(self, chosen: LogToClean, limits: CleanLimits) -> CleanResult:
-        def check_done() -> None:
-            self.check_count += 1
-            self.at_check(self.check_count)
-            limits.check_done()
+        self.seen.append(Seen(chosen.partition, limits))
+        if chosen.partition in self.trouble:
+            raise self.trouble[chosen.partition]
+        if chosen.partition in self.gates:
+            # Once when it has begun, once to let it end.
+            self.gates[chosen.partition].wait(30)
+            self.gates[chosen.partition].wait(30)
+        end_offset = chosen.first_uncleanable_offset if self.makes_progress else chosen.first_dirty_offset
+        return CleanResult(end_offset, STATS, NO_HORIZON)
 
-        return self._clean(chosen, limits._replace(check_done=check_done, map_bytes=self.map_bytes))
-
-    def write(self, log: UnifiedLog, count: int) -> None:
-        """So many segments with some keys each."""
-        for _ in range(count):
-            first = log.log_end_offset
-            records = [
-                Record(0, self.clock.now_ms(), b"%d" % (offset % KEY_COUNT), b"%d" % offset)
-                for offset in range(first, first + 5)
-            ]
-            log.append_as_leader(encode_batch(records), 1)
-            log.roll()
-
-    def leftovers(self, log: UnifiedLog) -> list[str]:
-        names = self.machine.disk.list_directory(log.directory)
-        return [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
+    @property
+    def partitions(self) -> list[int]:
+        return [seen.partition.partition for seen in self.seen]
 
 
-def values(log: UnifiedLog) -> dict[bytes | None, bytes | None]:
-    return {record.key: record.value for record in read_local(log)}
+class CleanedMachine(CleanerMachine):
+    """With workers. Used by one thread."""
+
+    def __init__(self, settings: CleanerSettings = DEFAULTS) -> None:
+        super().__init__()
+        self.fake = FakeCleaner()
+        scheduler = self.machine.scheduler
+        self.cleaner = CleanerPool(self.clock, scheduler, self.manager, self.fake.clean, settings)
+
+    def filled(self, count: int) -> list[UnifiedLog]:
+        logs = [self.open(number) for number in range(count)]
+        for number, log in enumerate(logs):
+            self.fill(log, 1 + number)
+        return logs
+
+    def round(self) -> None:
+        """Have the workers come again."""
+        self.clock.advance(self.cleaner.settings.backoff_ms)
+
+    def begin(self, pool: ThreadPoolExecutor, number: int) -> threading.Barrier:
+        """A clean of that log has begun in another thread; the barrier ends it."""
+        gate = self.fake.gates[self.partition(number)] = threading.Barrier(2)
+        # Those that have a gate are being cleaned already.
+        others = [
+            partition for partition in map(self.partition, range(9)) if partition not in self.fake.gates
+        ]
+        with self.manager.paused(*others):
+            pool.submit(self.cleaner.clean_filthiest)
+            gate.wait(30)
+        return gate
 
 
-def expected_values(end_offset: int) -> dict[bytes | None, bytes | None]:
-    return {b"%d" % (offset % KEY_COUNT): b"%d" % offset for offset in range(end_offset)}
-
-
-def is_clean(log: UnifiedLog) -> bool:
-    return len(read_local(log)) == len(values(log))
-
-
-def test_workers_clean_beside_each_other_and_beside_appends() -> None:
-    machine = PoolMachine()
-    logs = [machine.open(number) for number in range(4)]
-    with ThreadPoolExecutor(3) as pool:
-        for _ in range(10):
-            for log in logs:
-                machine.write(log, 3)
-            cleaning = [pool.submit(machine.cleaner.clean_filthiest) for _ in range(4)]
-            writing = pool.submit(machine.write, logs[0], 2)
-            writing.result(60)
-            assert sum(each.result(60) for each in cleaning)
-            machine.cleaner.check()
-    while machine.cleaner.clean_filthiest():
-        pass
-    for log in logs:
-        assert values(log) == expected_values(log.log_end_offset)
-        assert not machine.leftovers(log)
-        log.check()
-    stats = machine.cleaner.stats()
-    assert stats.failures == ()
-    assert 0 < stats.reclaimed_bytes < stats.cleaned_bytes
-
-
-def test_a_map_that_holds_one_key_cleans_all_the_same() -> None:
-    machine = PoolMachine()
-    machine.map_bytes = 24 * 2
-    log = machine.open(0, replace(COMPACTED, min_cleanable_dirty_ratio=0.0))
-    machine.write(log, 4)
-    rounds = 0
-    while machine.cleaner.clean_filthiest():
-        rounds += 1
-        assert rounds <= 20
-    assert rounds > 5
-    assert machine.manager.failures() == ()
-    assert values(log) == expected_values(20)
-    assert is_clean(log)
-
-
-@pytest.mark.parametrize("kind", ["pause", "truncate", "delete", "policy", "directory", "stop"])
-def test_whatever_ends_a_clean_finds_a_log_that_is_right(kind: str) -> None:
-    """At each place where a clean looks whether it shall end."""
-    number, was_ended = 1, True
-    while was_ended:
-        was_ended = end_at(number, kind)
-        number += 1
-    assert number > 5
-
-
-def end_at(number: int, kind: str) -> bool:
-    """False where the clean ended by itself before."""
-    machine = PoolMachine()
-    log = machine.open(0, replace(COMPACTED, segment_bytes=1024))
-    machine.write(log, SEGMENT_COUNT)
-    log.append_as_leader(encode_batch([Record(0, machine.clock.now_ms(), b"truncated", b"")]), 1)
-    signals, told = SimpleQueue[str](), threading.Event()
-
-    def at_check(count: int) -> None:
-        if count == number:
-            signals.put("reached")
-            assert told.wait(30)
-
-    machine.at_check = at_check
-    with ThreadPoolExecutor(2) as pool:
-        cleaning = pool.submit(machine.cleaner.clean_filthiest)
-        cleaning.add_done_callback(lambda _: signals.put("ended"))
-        if signals.get(timeout=30) == "ended":
-            assert cleaning.result()
-            assert machine.cleaner.stats().clean_count == 1
-            return False
-        acting = None
-        if kind == "policy":
-            log.reconfigure(replace(COMPACTED, remote_storage_enable=True))
-        elif kind == "directory":
-            machine.manager.directory_failed(DATA_DIR)
-        else:
-            acting = pool.submit(ACTS[kind], machine, log)
-            machine.clock.until_waiting()
-        told.set()
-        assert cleaning.result(30)
-        if acting is not None:
-            acting.result(30)
-    assert machine.cleaner.stats().aborted_count == 1
-    assert machine.manager.failures() == ()
+def test_a_round_cleans_all_that_is_due() -> None:
+    machine = CleanedMachine()
+    machine.filled(3)
+    assert machine.fake.partitions == []
+    machine.cleaner.start()
+    machine.machine.scheduler.run_due()
+    assert sorted(machine.fake.partitions) == [0, 1, 2]
+    machine.round()
+    assert len(machine.fake.seen) == 3
+    machine.fill(machine.manager.cleaned_logs()[1], 9)
+    machine.round()
+    assert machine.fake.partitions[3:] == [1]
     machine.cleaner.check()
-    if kind != "delete":
-        verify_ended(machine, log, kind)
-    return True
 
 
-def truncate(machine: PoolMachine, log: UnifiedLog) -> None:
-    with machine.manager.paused(log.topic_partition):
-        machine.manager.lower(log.topic_partition, END_OFFSET)
-        log.truncate_to(END_OFFSET)
-
-
-def pause(machine: PoolMachine, log: UnifiedLog) -> None:
-    with machine.manager.paused(log.topic_partition):
-        pass
-
-
-def delete(machine: PoolMachine, log: UnifiedLog) -> None:
-    with machine.manager.paused(log.topic_partition):
-        machine.log_manager.delete_log(log.topic_partition)
-        machine.manager.forget(log.topic_partition)
-
-
-ACTS: dict[str, Callable[[PoolMachine, UnifiedLog], None]] = {
-    "pause": pause,
-    "stop": lambda machine, _: machine.cleaner.stop(),
-    "truncate": truncate,
-    "delete": delete,
-}
-
-
-def verify_ended(machine: PoolMachine, log: UnifiedLog, kind: str) -> None:
-    """What was cleaned is right, and what was not is cleaned later, unless nothing may be any more."""
-    extra = {} if kind == "truncate" else {b"truncated": b""}
-    assert not machine.leftovers(log)
-    assert values(log) == expected_values(END_OFFSET) | extra
-    log.check()
-    if kind not in ("directory", "stop"):
-        log.reconfigure(COMPACTED)
-        assert machine.cleaner.clean_filthiest()
-        assert values(log) == expected_values(END_OFFSET) | extra
-        assert is_clean(log)
-
-
-def test_a_full_disk_is_no_damage() -> None:
-    """Whichever operation of a clean it refuses: the log stays as it was, and the clean is tried again."""
-    operation_count = refuse_at(None)
-    kinds = {refuse_at(number) for number in range(1, operation_count + 1)}
-    assert kinds == {0}
-
-
-def refuse_at(number: int | None) -> int:
-    """The operations of a clean; or 0 where one of them was refused and all was well."""
-    disk = FaultyFileSystem()
-    machine = PoolMachine(disk)
-    log = machine.open(0)
-    machine.write(log, 4)
+def test_what_it_did_can_be_seen() -> None:
+    machine = CleanedMachine(CleanerSettings(thread_count=2))
+    logs = machine.filled(2)
+    logs[0].reconfigure(replace(COMPACTED, max_compaction_lag_ms=1000))
+    machine.clock.advance(5000)
+    stats = machine.cleaner.stats()
+    assert (stats.clean_count, stats.ms_since_last_run, stats.worker_count) == (0, 5000, 0)
+    assert machine.cleaner.clean_filthiest()
+    stats = machine.cleaner.stats()
+    assert (stats.max_compaction_delay_ms, stats.max_cleanable_ratio) == (4000, 1.0)
     machine.cleaner.start()
-    begun = disk.operation_count
-    if number is not None:
-        disk.fail_at(begun + number, number=ENOSPC)
-    machine.machine.scheduler.run_due()
-    if number is None:
-        return disk.operation_count - begun
-    if log.is_offline:
-        # A sync was refused, or a rename: nobody knows what is on the disk. What takes space never ends so.
-        assert not disk.trace[begun + number - 1].startswith("append ")
-        return 0
-    assert values(log) == expected_values(20)
-    failures = machine.manager.failures()
-    assert {failure.kind for failure in failures} <= {FailureKind.FULL_DISK}
-    machine.clock.advance(60_000)
-    assert machine.manager.failures() == ()
-    assert is_clean(log)
-    assert values(log) == expected_values(20)
-    assert not machine.leftovers(log)
-    log.check()
-    return 0
+    machine.round()
+    machine.clock.advance(700)
+    stats = machine.cleaner.stats()
+    assert (stats.worker_count, stats.running_count, stats.dead_worker_count) == (2, 0, 0)
+    assert (stats.clean_count, stats.aborted_count, stats.ms_since_last_run) == (2, 0, 700)
+    assert (stats.cleaned_record_count, stats.dropped_record_count, stats.null_key_count) == (20, 12, 2)
+    assert (stats.cleaned_bytes, stats.reclaimed_bytes) == (2000, 1400)
+    assert stats.max_map_use_ratio == 0.25
+    assert (stats.uncleanable, stats.failures, stats.max_compaction_delay_ms) == ({}, (), 0)
 
 
-def test_damage_names_the_segment_and_a_reset_tries_again_at_once() -> None:
-    machine = PoolMachine()
-    damaged, other = machine.open(0, BOTH), machine.open(1)
-    for log in (damaged, other):
-        machine.write(log, 4)
+def test_each_clean_that_came_to_its_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="stratalog.cleaner.cleaner_pool")
+    machine = CleanedMachine()
+    first, second = machine.filled(2)
+    machine.fake.trouble[second.topic_partition] = CorruptRecordError("no batch begins here")
+    with ThreadPoolExecutor(1) as pool:
+        gate = machine.begin(pool, 0)
+        machine.clock.advance(700)
+        gate.wait(30)
+    assert machine.cleaner.clean_filthiest()
+    assert machine.fake.partitions == [0, 1]
+    [told] = [record for record in caplog.records if record.levelno == logging.INFO]
+    end_offset = first.local_segments.active.base_offset
+    assert told.message == (
+        f"a clean of {first.topic_partition} has ended, first_dirty_offset=`0` end_offset=`{end_offset}`"
+        " duration_ms=`700` mapped_bytes=`0` map_entry_count=`3` max_map_entry_count=`12`"
+        " is_map_full=`False` cleaned_segment_count=`0` written_segment_count=`0` cleaned_bytes=`1000`"
+        " written_bytes=`300` cleaned_record_count=`10` kept_record_count=`4` null_key_count=`1`"
+        " aborted_record_count=`0` dropped_tombstone_count=`0` dropped_marker_count=`0`"
+    )
+
+
+def test_the_longest_of_the_last_cleans_is_known() -> None:
+    """Of as many workers as there are: one that is there no more has had its last clean."""
+    machine = CleanedMachine(CleanerSettings(thread_count=2))
+    logs = machine.filled(2)
+    with ThreadPoolExecutor(2) as pool:
+        first = machine.begin(pool, 0)
+        second = machine.begin(pool, 1)
+        machine.clock.advance(700)
+        first.wait(30)
+        # Who pauses a log goes on when its clean has ended.
+        with machine.manager.paused(logs[0].topic_partition):
+            machine.clock.advance(2000)
+        second.wait(30)
+    assert machine.cleaner.stats().max_clean_ms == 2700
+    machine.cleaner.reconfigure(CleanerSettings(thread_count=1))
+    assert machine.cleaner.stats().max_clean_ms == 700
+    machine.cleaner.reconfigure(CleanerSettings(thread_count=2))
+    assert machine.cleaner.stats().max_clean_ms == 700
+
+
+def test_one_log_that_fails_keeps_no_other_waiting() -> None:
+    machine = CleanedMachine()
+    machine.filled(3)
+    bad = machine.partition(1)
+    machine.fake.trouble[bad] = CorruptRecordError("no batch begins here", path="/data/x.log", position=9)
     machine.cleaner.start()
-    path = f"{damaged.directory}/{5:020}.log"
-    file = machine.machine.disk.open_append(path)
-    whole = file.read_at(0, file.size())
-    flip(file, whole, at=len(whole) - 3)
     machine.machine.scheduler.run_due()
+    assert sorted(machine.fake.partitions) == [0, 1, 2]
+    stats = machine.cleaner.stats()
+    (failure,) = stats.failures
+    assert (failure.partition, failure.kind) == (bad, FailureKind.DAMAGE)
+    assert "path=`/data/x.log` position=`9`" in failure.reason
+    assert stats.uncleanable[DATA_DIR] == (1, failure.dirty_bytes)
+    assert failure.dirty_bytes == machine.log_manager.log(bad).segments()[0].size_bytes
+    # What comes meanwhile waits, too.
+    machine.fill(machine.log_manager.log(bad), 7)
+    machine.clock.advance(1)
+    machine.cleaner.clean_filthiest()
+    assert machine.cleaner.stats().failures[0].dirty_bytes > failure.dirty_bytes
+    machine.fake.trouble.clear()
+    machine.clock.advance(FIRST_DELAY_MS * 2)
+    assert machine.fake.partitions.count(1) == 2
+    assert machine.cleaner.stats().failures == ()
+
+
+def test_a_reset_tries_again_at_once() -> None:
+    machine = CleanedMachine()
+    machine.filled(1)
+    partition = machine.partition(0)
+    machine.fake.trouble[partition] = AssertionError("a bug")
+    machine.cleaner.start()
+    machine.machine.scheduler.run_due()
+    assert machine.cleaner.stats().failures[0].kind is FailureKind.UNEXPECTED
+    machine.fake.trouble.clear()
+    assert machine.cleaner.reset(partition)
+    machine.machine.scheduler.run_due()
+    assert machine.fake.partitions == [0, 0]
+    assert machine.cleaner.stats().failures == ()
+    assert not machine.cleaner.reset(partition)
+
+
+def test_a_clean_without_progress_is_no_loop() -> None:
+    machine = CleanedMachine()
+    machine.filled(1)
+    machine.fake.makes_progress = False
+    machine.cleaner.start()
+    machine.machine.scheduler.run_due()
+    assert machine.fake.partitions == [0]
     (failure,) = machine.cleaner.stats().failures
-    assert (failure.partition, failure.kind) == (damaged.topic_partition, FailureKind.DAMAGE)
-    assert path in failure.reason
-    assert failure.dirty_bytes == sum(segment.size_bytes for segment in damaged.segments())
-    assert is_clean(other)
-    # Its retention goes on.
-    damaged.increment_log_start_offset(5)
-    machine.cleaner.delete_old_segments()
-    assert damaged.local_log_start_offset == 5
-    flip(file, whole, at=None)
-    assert machine.cleaner.reset(damaged.topic_partition)
+    assert (failure.kind, failure.is_alarm) == (FailureKind.NO_PROGRESS, False)
+    assert "[0, 1)" in failure.reason
+    machine.clock.advance(FIRST_DELAY_MS * 2)
+    assert len(machine.fake.seen) == 2
+    machine.clock.advance(4 * MAX_DELAY_MS)
+    assert 4 < len(machine.fake.seen) < 20
+    assert machine.cleaner.stats().failures[0].is_alarm
+    machine.fake.makes_progress = True
+    machine.cleaner.reset(machine.partition(0))
     machine.machine.scheduler.run_due()
     assert machine.cleaner.stats().failures == ()
-    assert is_clean(damaged)
 
 
-def flip(file: AppendFile, whole: bytes, *, at: int | None) -> None:
-    """Write the file's bytes again, with one of them changed."""
-    data = bytearray(whole)
-    if at is not None:
-        data[at] ^= 1
-    file.truncate(0)
-    file.append([bytes(data)])
-
-
-def test_records_that_are_deleted_go_from_a_compacted_log() -> None:
-    """With and without a clean between; what is clean stays so."""
-    machine = PoolMachine()
-    log = machine.open(0)
-    machine.write(log, 4)
+def test_the_retention_of_compacted_logs_goes_on_whatever_fails() -> None:
+    machine = CleanedMachine(CleanerSettings(is_enabled=False))
+    both, compact = machine.open(0, replace(BOTH, retention_ms=60_000)), machine.open(1)
+    for log in (both, compact):
+        machine.fill(log, 2, 2)
+    compact.increment_log_start_offset(2)
     machine.cleaner.start()
     machine.machine.scheduler.run_due()
-    assert is_clean(log)
-    machine.write(log, 1)
-    log.increment_log_start_offset(22)
-    machine.clock.advance(15_000)
-    assert log.segments()[0].base_offset == 20
-    assert [record.offset for record in read_local(log) if record.offset >= 22] == [22, 23, 24]
-    found = machine.manager.take_filthiest()
-    assert found is None or found.first_dirty_offset == 22
-    log.check()
+    assert (both.local_log_start_offset, compact.local_log_start_offset) == (0, 2)
+    machine.clock.advance(120_000)
+    assert (both.local_log_start_offset, compact.local_log_start_offset) == (4, 2)
+    assert machine.fake.seen == []
 
 
-def test_a_disk_that_fails_is_an_error_of_the_disk() -> None:
-    disk = FaultyFileSystem()
-    machine = PoolMachine(disk)
-    log = machine.open(0)
-    machine.write(log, 4)
-    machine.at_check = lambda count: (
-        disk.fail_at(disk.operation_count + 1, number=EIO) if count == 2 else None
+def test_nothing_goes_while_nobody_may_begin_and_no_log_shrinks_that_may_not() -> None:
+    machine = CleanedMachine()
+    may_begin, may_shrink = [False], [False]
+    cleaner = CleanerPool(
+        machine.clock,
+        machine.machine.scheduler,
+        machine.manager,
+        machine.fake.clean,
+        DEFAULTS,
+        may_begin=lambda: may_begin[0],
+        may_shrink=lambda _: may_shrink[0],
     )
+    log = machine.open(0)
+    machine.fill(log, 2, 2)
+    log.increment_log_start_offset(2)
+    assert (cleaner.clean_filthiest(), cleaner.delete_old_segments()) == (False, 0)
+    may_begin[0] = True
+    assert (cleaner.delete_old_segments(), cleaner.clean_filthiest()) == (0, False)
+    assert cleaner.stats().failures == ()
+    may_begin[0], may_shrink[0] = False, True
+    assert cleaner.delete_old_segments() == 0
+    may_begin[0] = True
+    assert (cleaner.delete_old_segments(), cleaner.clean_filthiest()) == (1, True)
+
+
+def test_retention_goes_on_for_a_log_that_cannot_be_cleaned() -> None:
+    machine = CleanedMachine()
+    log = machine.open(0, replace(BOTH, retention_ms=60_000))
+    machine.fill(log, 2)
+    machine.fake.trouble[log.topic_partition] = OSError(28, "No space left on device")
+    machine.cleaner.start()
+    machine.machine.scheduler.run_due()
+    assert machine.cleaner.stats().failures[0].kind is FailureKind.FULL_DISK
+    machine.clock.advance(120_000)
+    assert log.local_log_start_offset == 2
+
+
+def test_retention_leaves_out_what_somebody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = CleanedMachine()
+    logs = machine.filled(3)
+    for log in logs:
+        log.increment_log_start_offset(log.high_watermark)
+
+    def refuse() -> int:
+        raise CorruptRecordError("a timestamp is not what was written")
+
+    monkeypatch.setattr(logs[1], "delete_old_segments", refuse)
+    with machine.manager.paused(machine.partition(0)):
+        assert machine.cleaner.delete_old_segments() == 1
+    assert machine.cleaner.delete_old_segments() == 1
+    machine.cleaner.check()
+
+
+def test_no_more_cleans_run_than_there_are_workers() -> None:
+    machine = CleanedMachine(CleanerSettings(thread_count=2, map_bytes=10 * MIN_MAP_BYTES))
+    machine.filled(4)
+    with ThreadPoolExecutor(4) as pool:
+        gates = [machine.begin(pool, 0), machine.begin(pool, 1)]
+        assert not machine.cleaner.clean_filthiest()
+        assert machine.cleaner.stats().running_count == 2
+        # More workers share the same memory: what the others have is not there to give.
+        machine.cleaner.reconfigure(CleanerSettings(thread_count=4, map_bytes=10 * MIN_MAP_BYTES))
+        assert not machine.cleaner.clean_filthiest()
+        for gate in gates:
+            gate.wait(30)
+    machine.cleaner.check()
     assert machine.cleaner.clean_filthiest()
-    (failure,) = machine.manager.failures()
-    assert failure.kind is FailureKind.DISK
-    assert "Input/output error" in failure.reason
+
+
+def test_the_memory_of_all_maps_is_bounded_while_the_numbers_change() -> None:
+    machine = CleanedMachine(CleanerSettings(thread_count=1, map_bytes=8 * MIN_MAP_BYTES))
+    machine.filled(4)
+    with ThreadPoolExecutor(4) as pool:
+        gates = [machine.begin(pool, 0)]
+        machine.cleaner.reconfigure(CleanerSettings(thread_count=2, map_bytes=12 * MIN_MAP_BYTES))
+        gates.append(machine.begin(pool, 1))
+        machine.cleaner.reconfigure(CleanerSettings(thread_count=4, map_bytes=12 * MIN_MAP_BYTES))
+        assert not machine.cleaner.clean_filthiest()
+        for gate in gates:
+            gate.wait(30)
+    assert [seen.limits.map_bytes // MIN_MAP_BYTES for seen in machine.fake.seen] == [8, 4]
+    assert machine.cleaner.clean_filthiest()
+    assert machine.fake.seen[-1].limits.map_bytes == 3 * MIN_MAP_BYTES
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted", "allowed"),
+    [
+        (1, 3, "at least 1 and at most 2, half and double of what it is"),
+        (8, 3, "at least 4 and at most 16, half and double of what it is"),
+        (8, 17, "at least 4 and at most 16, half and double of what it is"),
+        (5, 1, "at least 2 and at most 10, half and double of what it is"),
+    ],
+)
+def test_workers_are_halved_or_doubled_at_most(current: int, wanted: int, allowed: str) -> None:
+    machine = CleanedMachine(CleanerSettings(thread_count=current))
+    with pytest.raises(InvalidConfigError) as failure:
+        machine.cleaner.reconfigure(CleanerSettings(thread_count=wanted))
+    assert failure.value.fields == {"name": "log.cleaner.threads", "value": wanted, "allowed": allowed}
+    assert machine.cleaner.settings.thread_count == current
+
+
+def test_workers_without_memory_are_refused() -> None:
+    settings = CleanerSettings(thread_count=5, map_bytes=4 * MIN_MAP_BYTES)
+    with pytest.raises(InvalidConfigError) as failure:
+        CleanedMachine(settings)
+    assert failure.value.fields["name"] == "log.cleaner.dedupe.buffer.size"
+    with pytest.raises(InvalidConfigError):
+        CleanedMachine(CleanerSettings(thread_count=4)).cleaner.reconfigure(settings)
+
+
+def test_what_is_altered_holds_from_now_on() -> None:
+    machine = CleanedMachine()
+    machine.cleaner.start()
+    machine.cleaner.reconfigure(CleanerSettings(thread_count=2, backoff_ms=500, max_bytes_per_s=5.0))
+    assert machine.manager.throttler.max_bytes_per_s == 5.0
+    assert sorted(machine.machine.scheduler.pending())[-2:] == ["log cleaner 0", "log cleaner 1"]
+    machine.machine.scheduler.run_due()
+    machine.filled(1)
+    machine.clock.advance(499)
+    assert machine.fake.seen == []
+    machine.clock.advance(1)
+    assert machine.fake.partitions == [0]
+    assert machine.fake.seen[0].limits.map_load_factor == 0.9
+    assert machine.fake.seen[0].limits.io_buffer_bytes == 256 << 10
+
+
+def test_a_worker_that_died_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = CleanedMachine()
+    machine.filled(1)
+    machine.cleaner.start()
+
+    def die(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(machine.manager, "take_filthiest", die)
+        with pytest.raises(RuntimeError):
+            machine.machine.scheduler.run_due()
+    stats = machine.cleaner.stats()
+    assert (stats.dead_worker_count, stats.running_count) == (1, 0)
+    machine.cleaner.reconfigure(CleanerSettings())
+    machine.machine.scheduler.run_due()
+    assert machine.fake.partitions == [0]
+    assert machine.cleaner.stats().dead_worker_count == 0
+
+
+class ThreadEndedError(BaseException):
+    pass
+
+
+def test_a_worker_whose_thread_ends_leaves_the_log_to_others() -> None:
+    machine = CleanedMachine()
+    machine.filled(1)
+    partition = machine.partition(0)
+    machine.fake.trouble[partition] = ThreadEndedError()
+    with pytest.raises(ThreadEndedError):
+        machine.cleaner.clean_filthiest()
+    machine.cleaner.check()
+    machine.manager.pause(partition)
+    machine.manager.resume(partition)
+    machine.fake.trouble.clear()
+    assert machine.cleaner.clean_filthiest()
+
+
+def test_a_stop_ends_a_clean_that_waits_for_the_throttle() -> None:
+    machine = CleanedMachine(CleanerSettings(max_bytes_per_s=1.0))
+    machine.filled(1)
+    machine.manager.throttler.take(1 << 40, lambda: None)
+
+    def clean(chosen: LogToClean, limits: CleanLimits) -> CleanResult:
+        limits.throttle(1)
+        raise AssertionError("it was told to end")
+
+    cleaner = CleanerPool(
+        machine.clock, machine.machine.scheduler, machine.manager, clean, CleanerSettings(max_bytes_per_s=1.0)
+    )
+    with ThreadPoolExecutor(1) as pool:
+        cleaning = pool.submit(cleaner.clean_filthiest)
+        machine.clock.until_waiting()
+        cleaner.stop()
+        assert cleaning.result(30)
+    assert cleaner.stats().aborted_count == 1
+    assert cleaner.stats().failures == ()
+    assert not cleaner.clean_filthiest()
+    assert not cleaner.reset(machine.partition(0))
+    cleaner.stop()

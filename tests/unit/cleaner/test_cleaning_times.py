@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from stratalog.base.types import Durability
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean, first_ms_on, log_to_clean
 from stratalog.log.retention.retention import newest_ms_on
 from stratalog.record.builder import encode_batch
@@ -117,9 +117,9 @@ def test_the_hash_of_each_clean_has_its_own_secret(monkeypatch: pytest.MonkeyPat
         return OffsetMap(secret, slot_count, load_factor)
 
     monkeypatch.setattr(noting_map, "slots_for", OffsetMap.slots_for, raising=False)
-    monkeypatch.setattr("stratalog.cleaner.clean.cleaner.OffsetMap", noting_map)
+    monkeypatch.setattr("stratalog.cleaner.clean.log_cleaner.OffsetMap", noting_map)
     cleaned = Cleaned()
-    cleaner = Cleaner(cleaned.machine.clock, NotingIds())
+    cleaner = LogCleaner(cleaned.machine.clock, NotingIds())
     cleaned.put((b"a", b"1"))
     cleaned.log.roll()
     for _ in range(2):

@@ -13,20 +13,21 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.cleaner import Cleaner
-from stratalog.cleaner.clean.kept_horizons import MAX_HORIZON_MS, KeptHorizons
+from stratalog.cleaner.clean.kept_horizons import KeptHorizons
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.cleaner_checkpoints import CLEANER_HORIZON_FILE
 from stratalog.cleaner.cleaner_failures import MAX_DELAY_MS
 from stratalog.cleaner.cleaner_manager import CleanerManager
+from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.failure_kind import FailureKind
-from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.checkpoint import parse_checkpoint
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.keep_rules import MAX_HORIZON_MS
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -83,14 +84,14 @@ class IdleMachine(CleanerMachine):
         super().__init__(disk)
         self.cleans: list[LogToClean] = []
 
-    def worker(self, manager: CleanerManager | None = None) -> LogCleaner:
-        cleaner = Cleaner(self.clock, SequentialIds())
+    def worker(self, manager: CleanerManager | None = None) -> CleanerPool:
+        cleaner = LogCleaner(self.clock, SequentialIds())
 
         def clean(chosen: LogToClean, limits: CleanLimits) -> CleanResult:
             self.cleans.append(chosen)
             return cleaner.clean(chosen, limits)
 
-        return LogCleaner(
+        return CleanerPool(
             self.clock, self.machine.scheduler, manager or self.manager, clean, CleanerSettings()
         )
 

@@ -76,7 +76,7 @@ def test_a_record_in_full() -> None:
         ('{"value": "a", "headers": [{"key": "k", "value": 3}]}', "a header's value must be"),
         ('{"value": "\\ud800"}', "surrogate"),
         ('{"value": "a", "headers": [{"key": "\\ud800"}]}', "surrogate"),
-        ("1" * 5000, "number too long"),
+        ("1" * 5000, "number that is too long"),
         ("[" * 100_000, "nested too deep"),
     ],
 )

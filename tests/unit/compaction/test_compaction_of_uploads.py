@@ -6,6 +6,7 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.job_execution import CompactedShard
 from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
 from stratalog.log.read.isolation import Isolation
 from stratalog.objectstore.memory import MemoryObjectStore
@@ -60,12 +61,9 @@ class World:
         assert identity is not None
         compactor = Compactor(
             MemoryFileSystem(),
-            self.store,
             self.clock,
             self.ids,
-            self.logs.metadata,
-            self.logs.catalog,
-            identity.store_id,
+            CompactedShard(self.store, identity.store_id, self.logs.metadata, self.logs.catalog),
             CompactionSettings(spool_directory="/compaction"),
         )
         return compactor.run_once(("t",))

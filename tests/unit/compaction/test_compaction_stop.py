@@ -51,12 +51,9 @@ class Shard:
         settings = CompactionSettings(spool_directory=SCRATCH)
         return Compactor(
             self.filesystem,
-            StoppableObjectStore(self.store, stop),
             self.clock,
             SequentialIds(2),
-            self.tiered.open_metadata(self.store, "compactor"),
-            self.tiered.open_catalog(self.store, "compactor"),
-            self.tiered.store_id,
+            self.tiered.shard(self.store)._replace(store=StoppableObjectStore(self.store, stop)),
             dataclasses.replace(settings, read_chunk_bytes=100),
         ).run_once(["state"])
 

@@ -175,12 +175,9 @@ def test_a_clock_that_is_off_removes_no_tombstone() -> None:
     tiered = world.tiered
     compactor = Compactor(
         world.filesystem,
-        world.store,
         wrong,
         SequentialIds(2),
-        tiered.open_metadata(world.store, "compactor"),
-        tiered.open_catalog(world.store, "compactor"),
-        tiered.store_id,
+        tiered.shard(world.store),
         CompactionSettings(spool_directory="/tiered/compaction"),
     )
     assert compactor.run_once(["state"]) == ()

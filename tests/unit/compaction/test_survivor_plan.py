@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.compaction.key_run import KeyRun
+from stratalog.compaction.key_cursor import KeyCursor
 from stratalog.compaction.survivor_bits import bits_between, new_bitmap, set_bit
-from stratalog.compaction.survivor_plan import merge_key_runs
+from stratalog.compaction.survivor_plan import merge_keys
 from stratalog.remote.objects.key_stream import KeyBlock
 
 Entry = tuple[tuple[int, int], int]
@@ -39,10 +39,10 @@ def test_the_newest_slice_of_a_hash_survives(
 ) -> None:
     bitmaps = [new_bitmap(41) for _ in streams]
     runs = [
-        KeyRun(blocks_of(sorted(stream.items()), block_size), bitmap)
+        KeyCursor(blocks_of(sorted(stream.items()), block_size), bitmap)
         for stream, block_size, bitmap in zip(streams, block_sizes, bitmaps, strict=False)
     ]
-    merge_key_runs(runs)
+    merge_keys(runs)
     newest = {
         pair: (slice_index, stream[pair]) for slice_index, stream in enumerate(streams) for pair in stream
     }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaner_settings import CleanerSettings
-from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.log_manager import LogManager
@@ -30,13 +30,13 @@ def policy(*kinds: str, retention_bytes: int = -1) -> LogConfig:
     )
 
 
-def cleaner_of(clock: ManualClock, manager: LogManager) -> LogCleaner:
+def cleaner_of(clock: ManualClock, manager: LogManager) -> CleanerPool:
     """Of which only the retention is wanted."""
 
     def clean(to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
         raise AssertionError(f"{to_clean.partition} was cleaned with {limits}")
 
-    return LogCleaner(clock, ManualScheduler(clock), manager.cleaner, clean, CleanerSettings())
+    return CleanerPool(clock, ManualScheduler(clock), manager.cleaner, clean, CleanerSettings())
 
 
 @pytest.mark.parametrize("is_deleted_too", [True, False])

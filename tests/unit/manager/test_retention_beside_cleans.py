@@ -8,9 +8,9 @@ from dataclasses import replace
 from queue import SimpleQueue
 
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaner_settings import CleanerSettings
-from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
@@ -36,7 +36,7 @@ class StoppedClean:
         self._at_step, self._step_count = at_step, 0
         self._signals, self._told = SimpleQueue[str](), threading.Event()
         self._pool = ThreadPoolExecutor(1)
-        self.cleaner = LogCleaner(
+        self.cleaner = CleanerPool(
             self.machine.clock,
             self.machine.machine.scheduler,
             self.machine.log_manager.cleaner,
@@ -56,7 +56,7 @@ class StoppedClean:
                 self._signals.put("stopped")
                 assert self._told.wait(60)
 
-        cleaner = Cleaner(self.machine.clock, SequentialIds())
+        cleaner = LogCleaner(self.machine.clock, SequentialIds())
         return cleaner.clean(chosen, limits._replace(throttle=throttle))
 
     def go_on(self) -> None:

@@ -51,11 +51,11 @@ def test_epochs_and_producer_ids_alone_are_changed(keeps_producer_ids: bool) -> 
 def test_a_damaged_batch_gets_no_checksum_that_fits() -> None:
     data = bytearray(batch(0, 0))
     data[-1] ^= 1
-    with pytest.raises(CorruptRecordError, match="checksum"):
+    with pytest.raises(CorruptRecordError):
         broker_batches(data, keeps_producer_ids=False)
 
 
 def test_an_id_that_cannot_be_raised_is_told() -> None:
-    with pytest.raises(InvalidRequestError, match="--keep-producer-ids"):
+    with pytest.raises(InvalidRequestError):
         broker_batches(batch(0, 2**63 - 1), keeps_producer_ids=False)
     assert proved(broker_batches(batch(0, 2**63 - 1), keeps_producer_ids=True))[0].producer_id == 2**63 - 1

@@ -184,7 +184,7 @@ def test_an_epoch_that_the_file_has_and_no_batch_is_let_go() -> None:
 def test_what_contradicts_the_file_is_refused(entries: tuple[EpochEntry, ...]) -> None:
     broker = Broker()
     broker.know(entries)
-    with pytest.raises(DataDirectoryError, match="another leader epoch than the log's file"):
+    with pytest.raises(DataDirectoryError):
         broker.run()
     assert not broker.disk.exists(OURS)
 
@@ -236,5 +236,5 @@ def test_a_torn_end_is_cut_behind_an_epoch_that_was_learnt() -> None:
 def test_of_our_own_logs_an_epoch_that_is_missing_is_refused() -> None:
     broker = Broker()
     broker.know(EXPECTED[:3])
-    with pytest.raises(DataDirectoryError, match="another leader epoch than the log's file"):
+    with pytest.raises(DataDirectoryError):
         broker.open("/kafka").open_log(ORDERS, TOPIC_ID, CONFIG)

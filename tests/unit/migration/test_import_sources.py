@@ -106,11 +106,11 @@ def test_a_refused_import_leaves_no_directory_that_it_made(world: ImportWorld) -
     last = max(name for name in world.disk.list_directory("/kafka/orders-1") if name.endswith(".log"))
     world.write(f"/kafka/orders-1/{last}", b"damaged")
     importer = world.importer(topics=("orders",), data_dir="/machine/new/far/data")
-    with pytest.raises(DataDirectoryError, match="cannot be opened"):
+    with pytest.raises(DataDirectoryError):
         importer.run()
     assert (world.disk.exists("/machine"), world.disk.list_directory("/machine")) == (True, [])
     # What somebody else needs by now stays.
-    with pytest.raises(DataDirectoryError, match="cannot be opened"):
+    with pytest.raises(DataDirectoryError):
         importer.run(lambda _: world.disk.make_directories("/machine/new/others"))
     assert world.disk.list_directory("/machine/new") == ["others"]
 
@@ -199,7 +199,7 @@ def test_what_has_not_got_its_place_is_never_removed_as_if_it_had(world: ImportW
         world.disk.make_directories(f"{staged}/closed/lost-0")
         world.write(f"{staged}/closed/lost-0/{0:020}.log", b"records")
 
-    with pytest.raises(DataDirectoryError, match=r"has not got its place.*closed/lost-0` left_count=`1`"):
+    with pytest.raises(DataDirectoryError, match="closed/lost-0` left_count=`1`"):
         world.importer(topics=("payments",)).run(put_another)
     [staged] = staged_in(world)
     assert world.disk.read_file(f"{staged}/closed/lost-0/{0:020}.log") == b"records"
@@ -267,7 +267,7 @@ def test_a_partition_that_was_lost_before_is_missed_as_before(
     logs = LogManager.open(world.disk, world.clock, world.scheduler, world.ids, settings)
     # What is known of it is in the store.
     if was_killed:
-        with pytest.raises(DataDirectoryError, match="was not closed in order"):
+        with pytest.raises(DataDirectoryError):
             logs.open_log(bills, UUID(int=13), SMALL_SEGMENTS, start_offset=1)
     else:
         assert logs.open_log(bills, UUID(int=13), SMALL_SEGMENTS, start_offset=1).log_end_offset == 1
@@ -293,7 +293,7 @@ def test_messages_of_an_older_format_behind_batches_are_refused(
     if is_killed:
         kill_broker(world)
     before = world.disk.contents()
-    with pytest.raises(UnsupportedOperationError, match="older than version 2") as refusal:
+    with pytest.raises(UnsupportedOperationError) as refusal:
         world.run("payments")
     assert refusal.value.fields == {
         "path": path,
@@ -311,7 +311,7 @@ def test_such_messages_are_refused_where_the_log_has_to_be_walked_besides(world:
     path = segment_path("/kafka/payments-0", 25, ".log")
     world.write(path, world.disk.read_file(path) + old_message(30, 1, b"k", b"v"))
     kill_broker(world)
-    with pytest.raises(UnsupportedOperationError, match=r"older than version 2.*offset=`30`"):
+    with pytest.raises(UnsupportedOperationError, match="offset=`30`"):
         world.run("payments")
 
 

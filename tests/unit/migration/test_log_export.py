@@ -67,7 +67,7 @@ def test_a_link_leads_to_where_the_directory_will_be(tmp_path: Path, slash: str,
     assert (tmp_path / "link").is_symlink()
     assert (real / str(ORDERS)).is_dir()
     assert os.listdir(tmp_path / "disk") == ["real"]
-    with pytest.raises(DataDirectoryError, match="nothing is overwritten") as refusal:
+    with pytest.raises(DataDirectoryError) as refusal:
         export_empty(PosixFileSystem(), f"{tmp_path}/link{slash}")
     assert refusal.value.fields["path"] == str(real)
 

@@ -13,9 +13,8 @@ from stratalog.base.errors import StoreUnavailableError
 from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.server.configuration.settings import ServerSettings
-from stratalog.server.partitions.partition_host import PartitionHost
-from stratalog.server.storage_engine import StorageEngineBuilder
-from stratalog.server.store_wait import tell_of_waiting
+from stratalog.server.partitions.partition_opener import PartitionHost
+from stratalog.server.storage_engine import EngineSeams, StorageEngineBuilder, tell_of_waiting
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
@@ -51,16 +50,16 @@ def test_a_start_on_a_silent_store_tells_of_it(caplog: pytest.LogCaptureFixture)
         clock.advance(60_000)
         return Fault.FAILS
 
-    builder = StorageEngineBuilder(
-        MemoryFileSystem(),
-        FaultyObjectStore(MemoryObjectStore(clock), Random(1), plan),
-        clock,
-        ManualScheduler(clock),
-        ManualScheduler(clock),
-        SequentialIds(1),
-        StopSignal(),
-        ServerSettings(data_dir="/data"),
+    seams = EngineSeams(
+        filesystem=MemoryFileSystem(),
+        store=FaultyObjectStore(MemoryObjectStore(clock), Random(1), plan),
+        clock=clock,
+        scheduler=ManualScheduler(clock),
+        long_scheduler=ManualScheduler(clock),
+        ids=SequentialIds(1),
+        stop=StopSignal(),
     )
+    builder = StorageEngineBuilder(seams, ServerSettings(data_dir="/data"))
     with ThreadPoolExecutor(1) as executor, pytest.raises(StoreUnavailableError):
         # No partition is opened, so none needs a host.
         builder.open(cast("PartitionHost", None), lambda *_: executor, lambda: None)

@@ -1,4 +1,4 @@
-"""What one compaction job did."""
+"""The result of one compaction job."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class CompactionReport:
     get_requests: int = 0
     """Counted at the object store: two an input."""
     input_bytes: int = 0
-    """Sizes of the inputs as they lie in the store."""
+    """Sizes of the inputs in the store."""
     bytes_read: int = 0
-    """What the requests delivered; less than `input_bytes` where footers and dead slices were left out."""
+    """Bytes that the requests returned; less than `input_bytes` without footers and dead slices."""
     records_in: int = 0
     records_out: int = 0
     tombstones_removed: int = 0
-    """Those that went because their horizon has passed; a tombstone with a later record of its key is just a
-    record.
+    """Tombstones that were dropped after their horizon; a tombstone with a later record of its key counts as
+    a record.
     """
     outputs: int = 0
     output_bytes: int = 0
     partitions: int = 0
     """Partitions whose slices were replaced."""
     refused: str | None = None
-    """Why nothing was committed; None where the job was. What the inputs hold is untouched then."""
+    """The reason if the job was not committed, else None. Its inputs are unchanged then."""
     refused_partitions: tuple[tuple[TopicIdPartition, str], ...] = ()
-    """Partitions that were left as they are, and why, where the rest of the job went on."""
+    """Partitions that the commit left unchanged, with reasons."""

@@ -55,8 +55,8 @@ class CompactionSettings:
     """What a job keeps of its inputs and outputs in memory, half each; beyond, it takes files in
     `spool_directory`. Default 256 MiB. Chunks, key blocks and one bit a record come on top."""
 
-    hash_run_entries: int = 1 << 20
-    """Keys that are sorted in memory at once where a slice has no usable key stream. Default 1 Mi, about 24
+    hash_part_entries: int = 1 << 20
+    """Keys that are sorted in memory at once if a slice has no usable key stream. Default 1 Mi, about 24
     MiB.
     """
 
@@ -70,6 +70,6 @@ class CompactionSettings:
         assert 0 <= self.min_dirty_ratio <= 1
         assert 0 <= self.min_live_ratio < 1
         assert (
-            min(self.max_job_bytes, self.target_object_bytes, self.read_chunk_bytes, self.hash_run_entries)
+            min(self.max_job_bytes, self.target_object_bytes, self.read_chunk_bytes, self.hash_part_entries)
             > 0
         )

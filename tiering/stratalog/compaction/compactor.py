@@ -1,16 +1,14 @@
-"""Compacts and merges the objects of a shard: plans, runs the jobs one after the other, and commits each by
-itself.
+"""Compacts and merges the objects of a shard: plans jobs, executes them one after the other, commits each.
 
-A commit replaces exactly the slices that the job read. Until it has landed nothing has happened to them: a
-failure leaves objects that no commit names, which the orphan sweep collects. Whoever commits first wins: a
-partition whose slices have changed in the meantime is refused by the commit, alone, and planned anew in the
-next run. The inputs that lose their last slice are dropped by the commit and deleted after the grace period
-by the collector, never here.
+A commit replaces exactly the slices that the job read. A failure before it leaves objects that no commit
+names, which the orphan sweep collects. The first commit wins: if the slices of a partition have changed in
+the meantime, the commit refuses this partition alone, and the next plan takes it again. The commit drops
+inputs without slices; the collector deletes them after the grace period.
 
-The configuration that decided what went is read again just before the commit; where a topic of the job has
-changed, the job is given up. Time is the store's. Where the own clock is too far from it, tombstones stay.
+The configuration of each topic is read again just before the commit. If a topic of the job has changed, the
+job is given up. Time is the store's; if the local clock is too far from it, tombstones stay.
 
-A partition whose job failed on its data is left alone for a while, and the others of that job are planned
+If a job fails on the data of a partition, that partition is excluded for a while, and the others are planned
 again without it: one damaged slice must not keep a shard from being compacted.
 """
 
@@ -41,16 +39,13 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.job_run import JobClock, JobResult, JobRun
+from stratalog.compaction.job_execution import CompactedShard, JobClock, JobExecution, JobResult
 from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.counting import CountingObjectStore
-from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
-from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.spool import clear_spool_directory
 from stratalog.remote.store_clock import MAX_CLOCK_SKEW_MS, clock_skew_ms
 
@@ -59,7 +54,7 @@ CONFIG_CHANGED = (
 )
 INPUTS_GONE = "other commits took the inputs while the job ran; what is left of them is planned again"
 MAX_ROUNDS = 4
-"""How often one run plans anew because partitions turned out to be unusable."""
+"""How often `run_once` plans anew because partitions turned out to be unusable."""
 
 
 class _Exclusion(NamedTuple):
@@ -68,31 +63,27 @@ class _Exclusion(NamedTuple):
 
 
 class Compactor:
-    """Thread-safe: `_lock` is held for a whole run, so runs follow one another."""
+    """Thread-safe: `_lock` is held during `run_once`, so that calls follow one another."""
 
     def __init__(
         self,
         filesystem: FileSystem,
-        store: ObjectStore,
         clock: Clock,
         ids: IdGenerator,
-        metadata: MetadataLog,
-        catalog: Catalog,
-        store_id: UUID,
+        shard: CompactedShard,
         settings: CompactionSettings,
         defaults: Callable[[Mapping[str, str]], LogConfig] = lambda _: LogConfig(),
         spool_directory: Callable[[], str] | None = None,
     ) -> None:
         """`defaults`: the defaults of topics under that server configuration of the catalog.
-        `spool_directory`: replaces the settings' directory at the beginning of each run; its directory is
-        empty or missing."""
+        `spool_directory`: called at the beginning of `run_once` for an empty or missing directory, in place
+        of that of the settings."""
         self._filesystem = filesystem
-        self._store = store
         self._clock = clock
         self._ids = ids
-        self._metadata = metadata
-        self._catalog = catalog
-        self._store_id = store_id
+        self._shard = shard
+        self._metadata = shard.metadata
+        self._catalog = shard.catalog
         self._settings = settings
         self._defaults = defaults
         self._spool_directory = spool_directory
@@ -174,19 +165,11 @@ class Compactor:
         self, job: CompactionJob, topics: Mapping[UUID, TopicEntry], job_clock: JobClock
     ) -> tuple[CompactionReport, bool]:
         """The job's report, and whether it makes sense to go on with others."""
-        counting = CountingObjectStore(self._store)
-        run = JobRun(
-            self._filesystem,
-            counting,
-            self._ids,
-            self._metadata,
-            self._store_id,
-            self._settings,
-            job,
-            job_clock,
-        )
+        counting = CountingObjectStore(self._shard.store)
+        shard = self._shard._replace(store=counting)
+        execution = JobExecution(self._filesystem, self._ids, shard, self._settings, job, job_clock)
         try:
-            result = run.execute()
+            result = execution.execute()
             return self._commit(job, topics, result, counting), True
         except StoppingError:
             raise
@@ -198,7 +181,7 @@ class Compactor:
             StoreNotUsableError,
             UnsupportedOperationError,
         ) as error:
-            self._exclude(job, run.current, error)
+            self._exclude(job, execution.current, error)
             return _report(job, counting, refused=str(error)), True
         except (LogStoreError, OSError) as error:
             # The store, the disk: what failed here would fail the next job too.

@@ -1,18 +1,17 @@
-"""Everything that a job reads of one input object, with exactly two GETs however many partitions it holds.
+"""Reads one input object of a job with exactly two GETs, whatever the number of its partitions.
 
     object = header | slice data ... | directory | key streams ... | indexes ... | footer
                       `-- GET 2 ---'   `------------- GET 1 -------------'
 
 GET 1 goes from the directory to the end of the last index that the job needs (the producers at the end of a
-slice are in its index). It is opened when the job first asks for anything
-of the object and drained at once to scratch (memory while it is small, else a file), so that its connection
-does not idle. GET 2 goes over the data, from the first slice that the job needs to the end of the last. It is
-opened when the first slice is wanted and only moves forward: slices that are not part of the job, or of which
-nothing is kept, are read past. Where all of it is small it is drained to scratch too.
+slice are in its index). It is opened at the first use of the object and drained at once to scratch (memory if
+it is small, else a file), so that its connection does not idle. GET 2 goes over the data, from the first
+slice that the job needs to the end of the last. It is opened for the first slice and only moves forward:
+slices that the job does not need, or of which no record survives, are read past. If all of it is small, it is
+drained to scratch too.
 
-The entries of the slices that the job needs are those that the state of the shard has. The directory that
-comes with GET 1 must be the one whose checksum the commit has, so they were taken from these very bytes and
-need not be decoded again.
+The slice entries come from the state of the shard. The directory in GET 1 must have the checksum of the
+commit, so it contains the same entries and is not decoded again.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ class InputStreams:
         self._data_position = 0
 
     def small_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
-        """The bytes of a slice's key stream, not proved yet; None where they are too many for one piece.
-        Raises StoreCorruptError, and what the store raises.
+        """The bytes of a slice's key stream, not proved; None if it is too large for one piece. Raises
+        StoreCorruptError, and what the store raises.
         """
         if stream.size_bytes > SMALL_STREAM_BYTES:
             return None
@@ -67,8 +66,8 @@ class InputStreams:
         return keys.read_at(self._place_among_keys(stream, keys), stream.size_bytes)
 
     def key_blocks(self, entry: SliceEntry) -> Iterator[KeyBlock]:
-        """The blocks of the slice's key stream, which it must have; to be trusted when the iteration has
-        ended. Raises StoreCorruptError, and what the store raises.
+        """The blocks of the slice's key stream, which it must have; proved only when the iteration has ended.
+        Raises StoreCorruptError, and what the store raises.
         """
         stream = entry.key_stream
         assert stream is not None
@@ -77,15 +76,15 @@ class InputStreams:
         return read_key_stream(reader.read, stream, entry.record_count)
 
     def _place_among_keys(self, stream: KeyStreamRef, keys: Scratch) -> int:
-        """Where `stream` lies in what GET 1 brought."""
+        """The position of `stream` in the bytes of GET 1."""
         position = stream.position - self._ref.directory_position
         if position < self._ref.directory_bytes or position + stream.size_bytes > keys.size_bytes:
             raise self._corrupt("refers to a key stream outside its own part")
         return position
 
     def producer_snapshot(self, entry: SliceEntry) -> bytes:
-        """What the slice says of producers; empty where it says nothing. Raises StoreCorruptError,
-        StoreNotUsableError for a newer format, and what the store raises.
+        """The producers of the slice; empty if it has none. Raises StoreCorruptError, StoreNotUsableError for
+        a newer format, and what the store raises.
         """
         part = entry.index
         if part is None:
@@ -100,8 +99,8 @@ class InputStreams:
         return decode_slice_index(data, entry.data_bytes).producer_snapshot
 
     def pass_by(self, entry: SliceEntry) -> None:
-        """Leave a slice unread. GET 2 is opened all the same, so that what a job asks of the store does not
-        depend on keys; where nothing of it is wanted, it is closed without having been read.
+        """Leave a slice unread. GET 2 is opened all the same, so that the requests of a job do not depend on
+        keys; if the job needs nothing of it, it is closed unread.
         """
         if self._key_part is None:
             self._open_keys()
@@ -109,8 +108,8 @@ class InputStreams:
             self._open_data()
 
     def slice_reader(self, entry: SliceEntry) -> SliceReader:
-        """The data of a slice. Slices must be asked for in the order in which they lie, each at most once and
-        read to its end. Raises StoreCorruptError, and what the store raises.
+        """The data of a slice. To be called in the order of the slices, once each, and read to the end.
+        Raises StoreCorruptError, and what the store raises.
         """
         self._open_keys()
         if entry.data_bytes > 0:
@@ -179,8 +178,8 @@ class InputStreams:
         return data
 
     def _skip_to(self, position: int) -> None:
-        """Read past what the job does not need."""
-        # The stream only moves forward: partitions are worked on in the order in which their slices lie.
+        """Read past unneeded bytes."""
+        # The stream only moves forward: partitions come in the order of their slices.
         assert self._data_position <= position
         while self._data_position < position:
             if not self._read_data(min(self._chunk_bytes, position - self._data_position)):

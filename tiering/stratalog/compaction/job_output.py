@@ -1,7 +1,7 @@
-"""The objects that a job writes: those of compacted topics apart from those of plain ones.
+"""The output objects of a job: compacted topics are kept apart from plain ones.
 
-Readers of compacted topics read all of them again and again, readers of plain ones mostly the end; what dies
-together lies together, and later jobs need not read past the other kind.
+Consumers read compacted topics as a whole, again and again, and plain ones mostly at the end. Slices that die
+together lie together, and later jobs need not read past the other kind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stratalog.remote.store_layout import StoreLayout
 
 
 class StoredObject(NamedTuple):
-    """An output that lies in the store, not yet committed."""
+    """An output in the store, not yet committed."""
 
     ref: ObjectRef
     entries: tuple[SliceEntry, ...]
@@ -81,11 +81,11 @@ class JobOutput:
         return writer
 
     def expect(self, tip: TopicIdPartition, planned: PlannedSlice, *, is_compacted: bool) -> None:
-        """Note what the slice that was just written must turn out to hold."""
+        """Note the plan of the slice that was just written, for the proof."""
         self._planned[is_compacted][tip] = planned
 
     def finish(self) -> None:
-        """Verify and store what is left. Raises StoreCorruptError where a proof fails, StoreError."""
+        """Verify and store the rest. Raises StoreCorruptError if a proof fails, StoreError."""
         for is_compacted in sorted(self._writers):
             self._store_object(is_compacted)
 

@@ -1,4 +1,4 @@
-"""What is left of a partition: counted while it is decided, and counted again from what was written."""
+"""Counts the records that stay of a partition: while they are chosen, and again in the written object."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _BATCH_MARK = struct.Struct("<qIi")
 
 
 class KeptRecords(NamedTuple):
-    """The records of one slice, as far as two countings can be compared."""
+    """The facts of one slice in which both counts must agree."""
 
     record_count: int
     first_offset: int
-    """Of a record; -1 where there is none, as is the next."""
+    """Of the first record; -1 if there is none, like `last_offset`."""
     last_offset: int
     fingerprint: int
     """CRC-32C over base offset, checksum and record count of every batch. A batch's checksum covers its
@@ -39,7 +39,7 @@ class KeptTally:
         self._first_offset = -1
         self._last_offset = -1
         self._unseen: tuple[memoryview, BatchHeader] | None = None
-        """The last batch, as long as nobody knows the offset of its last record."""
+        """The last batch, until the offset of its last record is known."""
 
     def add(
         self,
@@ -49,8 +49,8 @@ class KeptTally:
         record_count: int,
         offset_deltas: tuple[int, int] | None = None,
     ) -> None:
-        """A whole batch with that many records, as far as the caller knows; `offset_deltas` of the first and
-        the last record, where they are at hand. Raises CorruptRecordError.
+        """Add a whole batch with that many records; `offset_deltas`: of the first and the last record, if
+        known. Raises CorruptRecordError.
         """
         if offset_deltas is None and header.records_count == header.last_offset_delta + 1:
             offset_deltas = 0, header.last_offset_delta
@@ -68,7 +68,7 @@ class KeptTally:
         self.fingerprint = crc_of(mark, self.fingerprint)
 
     def add_proved(self, kept: ScannedBatches | FilteredBatches) -> None:
-        """Batches with at least one record, whose fingerprint continues this one."""
+        """Add batches with at least one record; their fingerprint continues this one."""
         if self._record_count == 0:
             self._first_offset = kept.first_offset
         self._unseen = None
@@ -77,7 +77,7 @@ class KeptTally:
         self.fingerprint = kept.fingerprint
 
     def keep(self) -> None:
-        """Let go of the buffers that were handed over: a slice has been read to its end."""
+        """Release the buffers of the caller, at the end of a slice."""
         if self._unseen is not None:
             (batch, header), self._unseen = self._unseen, None
             self._last_offset = header.base_offset + _offset_deltas(batch, 0, header)[1]

@@ -1,15 +1,14 @@
-"""Phase 2: copies what phase 1 decided to keep of a partition, batch by batch, into the output object.
+"""Phase 2: copies the surviving records of a partition into the output object, batch by batch.
 
-* A batch that keeps all its records, unchanged, is copied as it is: no byte of it is made anew.
-* A batch that loses some is made anew around those that stay: same base offset, last offset delta, leader
-  epoch, producer fields and codec, so offsets, order, timestamps and headers of records never change.
-* A batch that loses all is gone; no empty batches are kept, the slice's logical range says what it covered.
+* A batch that keeps all its records is copied as it is.
+* A batch that loses some is rebuilt around the others: same base offset, last offset delta, leader epoch,
+  producer fields and codec, so that offsets, order, timestamps and headers of records never change.
+* A batch that loses all goes; the logical range of the slice says what it covered.
 * Tombstones follow `TombstoneRule`. A new delete horizon takes the place of the base timestamp, so the
-  timestamp deltas of that batch are shifted by the difference; when all tombstones are gone the horizon's bit
-  goes with them.
+  timestamp deltas of that batch are shifted by the difference. The horizon goes with the last tombstone.
 
-Records outside the slice's logical range or below log start are not readable and are not kept. Producers are
-those of the last slice, which knew all of them; leader epochs those of all slices.
+Records outside the slice's logical range or below log start are not readable and do not stay. Producers are
+those of the last slice, which has all of them; leader epochs are those of all slices.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ from stratalog.compaction.survivor_bits import bits_between
 from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.batch import records_payload
-from stratalog.record.builder import rebuild_batch
+from stratalog.record.builder import rebuild_batch, rebuilt_max_timestamp, timestamp_shift
 from stratalog.record.header import DELETE_HORIZON_BIT, BatchHeader, parse_header
 from stratalog.record.native.batch_filter import BatchFilter, FilteredBatches
 from stratalog.record.native.batch_kernels import filter_batches
-from stratalog.record.native.copied_records import CopiedRecords
 from stratalog.record.native.kernels import copy_records
+from stratalog.record.records_summary import CopiedRecords
 from stratalog.remote.metadata.shard.partition_state import LiveSlice
 from stratalog.remote.objects.object_writer import ObjectWriter
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import SliceEntry, joined_epochs
 
 _GATHERED_BYTES = 64 << 10
-"""What is kept goes to the writer in pieces of at least this size, but for the last of a run."""
+"""The writer gets pieces of at least this size, except for the last of a run."""
 
 
 class RewrittenPartition(NamedTuple):
-    """What became of a run."""
+    """The result of rewriting a run."""
 
     kept: KeptRecords
     records_in: int
@@ -65,7 +64,7 @@ class PlacedBatch(NamedTuple):
 
 
 class _Position(NamedTuple):
-    """Where a batch stands in its slice, and which of its offsets count."""
+    """The place of a batch in its slice, and the offsets that count."""
 
     first_ordinal: int
     first_offset_delta: int
@@ -86,13 +85,13 @@ class PartitionRewriter:
         self._writer = writer
         self._tally = KeptTally()
         self._tombstones_removed = 0
-        # Few bytes at a time are put together, because the writer looks at all that one call brings at once.
+        # Small pieces are joined, because the writer treats each call as a whole.
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
 
     def rewrite(self, inputs: Mapping[str, InputStreams], chunk_bytes: int) -> RewrittenPartition:
-        """Read the run's slices and append one slice to the output. Raises as `SliceReader` and
-        `ObjectWriter` do, and UnsupportedOperationError where the partition holds transactions.
+        """Read the run's slices and append one slice to the output. Raises what `SliceReader` and
+        `ObjectWriter` raise, and UnsupportedOperationError if the partition holds transactions.
         """
         run, topic = self._run, self._run.topic
         entries = [live.entry for live in run.slices]
@@ -153,7 +152,7 @@ class PartitionRewriter:
     def _rewrite_batch(
         self, batch: PlacedBatch, survivors: bytearray | None, ordinal: int, rule: BatchFilter
     ) -> None:
-        """The long way, for what the kernel does not take: compressed batches, and errors."""
+        """The long way, for batches that the kernel does not take, and for errors."""
         header = batch.header
         if header.is_control or header.is_transactional:
             raise UnsupportedOperationError(TRANSACTIONS_REFUSED, base_offset=header.base_offset)
@@ -171,7 +170,7 @@ class PartitionRewriter:
             self._filter(batch, survivors, ordinal, rule)
 
     def _filter(self, batch: PlacedBatch, survivors: bytearray, ordinal: int, rule: BatchFilter) -> None:
-        """Keep what survives of a batch."""
+        """Keep the surviving records of a batch."""
         header = batch.header
         first_delta = max(0, rule.first_offset - header.base_offset)
         position = _Position(ordinal, first_delta, header.last_offset_delta + 1, first_delta > 0)
@@ -179,24 +178,26 @@ class PartitionRewriter:
         if bits == 0:
             return
         keeps_all = bits.bit_count() == header.records_count and not position.is_clipped
-        must_look = rule.has_tombstones and (self._rule.drops(header) or self._rule.stamps(header))
+        drops = rule.drops_tombstones(header)
+        may_stamp = rule.new_horizon_ms(header, has_tombstones=rule.has_tombstones) is not None
+        must_look = (rule.has_tombstones and drops) or may_stamp
         if keeps_all and not must_look:
             self._keep(batch)
             return
-        # The slice's checksum, which the reader proves, was made of batches that had proved theirs.
+        # The reader proves the checksum of the slice, which was built from proved batches.
         payload = records_payload(batch.buffer, batch.position, header)
-        copied = self._copy(payload, header, survivors, position, timestamp_shift=0)
+        copied = _copied(payload, header, survivors, position, drops=drops)
         _require_planned(copied, bits.bit_count(), header, position)
         self._tombstones_removed += copied.dropped_tombstone_count
         if copied.count == 0:
             return
-        if copied.tombstone_count and self._rule.stamps(header):
-            shift = header.base_timestamp - self._rule.new_horizon_ms
-            copied = self._copy(payload, header, survivors, position, timestamp_shift=shift)
-            self._append_rebuilt(header, copied, self._rule.new_horizon_ms)
-        elif self._rule.drops(header):
-            # No tombstone is left to wait for. The base timestamp stays, so that the deltas keep their
-            # meaning.
+        new_horizon_ms = rule.new_horizon_ms(header, has_tombstones=copied.tombstone_count > 0)
+        if new_horizon_ms is not None:
+            shift = timestamp_shift(header, new_horizon_ms)
+            copied = _copied(payload, header, survivors, position, drops=drops, timestamp_shift=shift)
+            self._append_rebuilt(header, copied, new_horizon_ms)
+        elif drops:
+            # No tombstone is left. The base timestamp stays, and with it the meaning of the deltas.
             without_horizon = header._replace(attributes=header.attributes & ~DELETE_HORIZON_BIT)
             self._append_rebuilt(without_horizon, copied, None)
         elif copied.count == header.records_count:
@@ -204,38 +205,13 @@ class PartitionRewriter:
         else:
             self._append_rebuilt(header, copied, None)
 
-    def _copy(
-        self,
-        payload: Buffer,
-        header: BatchHeader,
-        survivors: bytearray,
-        position: _Position,
-        *,
-        timestamp_shift: int,
-    ) -> CopiedRecords:
-        return copy_records(
-            payload,
-            header.records_count,
-            survivors,
-            position.first_ordinal,
-            first_offset_delta=position.first_offset_delta,
-            end_offset_delta=position.end_offset_delta,
-            drop_tombstones=self._rule.drops(header),
-            timestamp_shift=timestamp_shift,
-        )
-
     def _append_rebuilt(self, header: BatchHeader, copied: CopiedRecords, new_horizon_ms: int | None) -> None:
         self._flush()
-        if header.append_time_ms is not None:
-            max_timestamp = header.append_time_ms
-        else:
-            base_timestamp = header.base_timestamp if new_horizon_ms is None else new_horizon_ms
-            max_timestamp = base_timestamp + copied.max_timestamp_delta
         batch = rebuild_batch(
             header,
             copied.payload,
             records_count=copied.count,
-            max_timestamp=max_timestamp,
+            max_timestamp=rebuilt_max_timestamp(header, copied.max_timestamp_delta, new_horizon_ms),
             delete_horizon_ms=new_horizon_ms,
         )
         self._tally.add(batch, 0, parse_header(batch), copied.count, (copied.first_delta, copied.last_delta))
@@ -248,8 +224,8 @@ class PartitionRewriter:
         self._append(part, len(batch.buffer))
 
     def _append(self, data: Buffer, source_bytes: int) -> None:
-        """Hand batches to the writer, now or with others. Few bytes that wait in a spool must not hold all
-        that they came from, so they are copied, unless they are most of it.
+        """Give batches to the writer, now or with others. Small pieces are copied, unless they are most of
+        their buffer: as views they would keep all of it in memory.
         """
         if len(data) >= _GATHERED_BYTES:
             self._flush()
@@ -267,16 +243,36 @@ class PartitionRewriter:
 
 
 def is_all_dropped(survivors: bytearray, entry: SliceEntry) -> bool:
-    """Whether nothing of the slice is needed. Its key stream has said so, and was proved; where there are
-    markers, somebody has to look at them.
-    """
+    """No record of the slice survives, by its proved key stream. A slice with markers must be read all the
+    same."""
     return entry.marker_count == 0 and not any(survivors)
+
+
+def _copied(
+    payload: Buffer,
+    header: BatchHeader,
+    survivors: bytearray,
+    position: _Position,
+    *,
+    drops: bool,
+    timestamp_shift: int = 0,
+) -> CopiedRecords:
+    return copy_records(
+        payload,
+        header.records_count,
+        survivors,
+        position.first_ordinal,
+        first_offset_delta=position.first_offset_delta,
+        end_offset_delta=position.end_offset_delta,
+        drop_tombstones=drops,
+        timestamp_shift=timestamp_shift,
+    )
 
 
 def _require_planned(
     copied: CopiedRecords, planned_count: int, header: BatchHeader, position: _Position
 ) -> None:
-    """What was copied is what phase 1 had in mind; in a batch that is clipped, at most that."""
+    """Require that the copied records are those of phase 1; of a clipped batch, at most those."""
     count = copied.count + copied.dropped_tombstone_count
     if count > planned_count or (count < planned_count and not position.is_clipped):
         raise StoreCorruptError(

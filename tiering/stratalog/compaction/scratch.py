@@ -1,8 +1,7 @@
-"""Bytes that are written once and then read anywhere: memory while they are few, a temporary file beyond.
+"""Bytes that are written once and then read anywhere: in memory up to a bound, else in a temporary file.
 
-This is for what a job must read out of order, or later than it arrives. It is never synced, its name is
-unlinked when it is closed, and what a crash leaves behind goes when the next compactor begins
-(`clear_spool_directory`).
+A job puts bytes here that it reads out of order, or later than they arrive. The file is never synced, and is
+unlinked when it is closed. The next compactor removes the files of a crash (`clear_spool_directory`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from stratalog.remote.objects.spool import SCRATCH_SUFFIX
 
 
 class Scratch:
-    """Not thread-safe: guarded by the job that made it. As a context manager it gives memory and file back in
+    """Not thread-safe: guarded by the job that made it. As a context manager it releases memory and file at
     the end.
     """
 
@@ -37,7 +36,7 @@ class Scratch:
         return self._size_bytes
 
     def append(self, data: Buffer) -> None:
-        """Bytes that nobody changes any more. Raises OSError where the disk is full."""
+        """Append bytes, which must not change afterwards. Raises OSError if the disk is full."""
         if not len(data):
             return
         if self._file is None and self._size_bytes + len(data) <= self._memory_limit_bytes:
@@ -46,11 +45,11 @@ class Scratch:
         else:
             self._append_to_file(data)
         self._size_bytes += len(data)
-        # Everything lies in one place.
+        # All bytes lie in one place.
         assert self._file is None or not self._pieces
 
     def read_at(self, position: int, size: int) -> Buffer:
-        """Exactly `size` bytes; not copied where they lie in one piece in memory."""
+        """Exactly `size` bytes; not copied if they lie in one piece in memory."""
         assert position >= 0
         assert position + size <= self._size_bytes, "scratch is read where it was written"
         if self._file is None:

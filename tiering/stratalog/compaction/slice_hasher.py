@@ -1,13 +1,13 @@
-"""Key runs of a slice that has no usable key stream, made from its data within a bound of memory.
+"""Makes sorted key streams of a slice that has no usable one, from its data and in bounded memory.
 
-The slice's bytes are spooled as they come in, because they will be needed again and its stream only moves
-forward. Keys are hashed as the batches pass by; whenever so many have gathered, they are sorted and put away
-as a run. The runs of a slice are merged like slices, later ones being newer; so there is no second pass over
-the data and no bound on the number of keys.
+The slice's bytes are spooled while they are read: phase 2 needs them again, and the data stream only moves
+forward. Keys are hashed batch by batch; a number of them is sorted and put into scratch as one *part*. Parts
+are merged like slices, later ones being newer, so that there is no second pass over the data and no bound on
+the number of keys.
 
-A record without a key has nothing that could displace it: its bit is set at once. Such records come from a
-time at which the topic was plain. They have no entry in a key stream, so a slice that holds one is written
-without (``slice_builder``): the stream would be taken for all that the slice holds.
+No other record can replace a record without a key: its bit is set at once. Such records come from a time at
+which the topic was plain. They have no entry in a key stream, so a slice that holds one is written without a
+key stream (``slice_builder``): readers would take it for all records of the slice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.key_run import KeyRun
+from stratalog.compaction.key_cursor import KeyCursor
 from stratalog.compaction.scratch import Scratch, ScratchReader
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.survivor_bits import set_bit
@@ -28,26 +28,25 @@ from stratalog.remote.objects.slice_entry import KeyStreamRef
 
 
 class SliceHasher:
-    """Not thread-safe: guarded by the job. `close` gives the scratch of the runs back."""
+    """Not thread-safe: guarded by the job. `close` gives the scratch of the parts back."""
 
     def __init__(
         self,
         hashing: KeyHashing,
         record_count: int,
         make_scratch: Callable[[], Scratch],
-        max_run_entries: int,
+        max_part_entries: int,
     ) -> None:
         self._hashing = hashing
         self._record_count = record_count
         self._make_scratch = make_scratch
-        self._max_run_entries = max_run_entries
+        self._max_run_entries = max_part_entries
         self._entries = KeyEntries()
-        self._runs: list[tuple[Scratch, KeyStreamRef]] = []
+        self._parts: list[tuple[Scratch, KeyStreamRef]] = []
 
-    def hash_slice(self, reader: SliceReader, copy: Scratch, survivors: bytearray) -> list[KeyRun]:
-        """Read the slice to its end, into `copy`; returns its runs, oldest first. Raises as `SliceReader`
-        does.
-        """
+    def hash_slice(self, reader: SliceReader, copy: Scratch, survivors: bytearray) -> list[KeyCursor]:
+        """Read the slice to its end, into `copy`; returns a cursor for each part, oldest first. Raises what
+        `SliceReader` raises."""
         ordinal = 0
         for row in reader.rows():
             copy.append(row)
@@ -55,18 +54,18 @@ class SliceHasher:
                 self._hash(row, position, header, ordinal, survivors)
                 ordinal += header.records_count
                 if len(self._entries) >= self._max_run_entries:
-                    self._put_run_away()
+                    self._put_part_away()
         assert ordinal == self._record_count
         if len(self._entries):
-            self._put_run_away()
-        return [KeyRun(self._blocks(scratch, stream), survivors) for scratch, stream in self._runs]
+            self._put_part_away()
+        return [KeyCursor(self._blocks(scratch, stream), survivors) for scratch, stream in self._parts]
 
     def close(self) -> None:
         """May be called again."""
         with contextlib.ExitStack() as closing:
-            for scratch, _ in self._runs:
+            for scratch, _ in self._parts:
                 closing.callback(scratch.close)
-        self._runs = []
+        self._parts = []
 
     def _hash(
         self, row: Buffer, position: int, header: BatchHeader, first_ordinal: int, survivors: bytearray
@@ -80,7 +79,7 @@ class SliceHasher:
                 if ordinal not in with_key:
                     set_bit(survivors, ordinal)
 
-    def _put_run_away(self) -> None:
+    def _put_part_away(self) -> None:
         encoded = encode_key_stream(sort_key_entries(self._entries))
         scratch = self._make_scratch()
         stream = KeyStreamRef(
@@ -92,7 +91,7 @@ class SliceHasher:
             version_header=self._hashing.version_header,
             hash_key_id=0,
         )
-        self._runs.append((scratch, stream))
+        self._parts.append((scratch, stream))
         for part in encoded.parts:
             scratch.append(part)
         self._entries = KeyEntries()

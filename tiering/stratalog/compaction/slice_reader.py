@@ -1,7 +1,7 @@
-"""The record batches of one slice, read forward in chunks and proved by the slice's checksum.
+"""Reads the record batches of one slice forward in chunks, and proves them by the slice's checksum.
 
-Whole batches are handed out as rows, where they lie in a chunk; one that straddles two chunks is put together
-on its own, so that no chunk is copied. Memory is one chunk, or one batch where that is larger.
+Whole batches of a chunk are returned as rows; a batch that straddles two chunks is joined by itself, so that
+no chunk is copied. Memory is one chunk, or one larger batch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from stratalog.remote.objects.slice_entry import SliceEntry
 class SliceReader:
     """Reads a slice once, forward. Not thread-safe: guarded by the job.
 
-    `read(size)` gives at least one byte and at most `size` of the slice, none only at the end of what it
-    reads from. Best is as many as lie in one piece: nothing is copied then but batches that straddle two.
+    `read(size)` returns between one and `size` bytes of the slice, and none only at the end of its source. If
+    it returns pieces as they lie in memory, only straddling batches are copied.
     """
 
     def __init__(self, entry: SliceEntry, read: Callable[[int], Buffer], chunk_bytes: int) -> None:
@@ -32,11 +32,10 @@ class SliceReader:
         self._record_count = 0
 
     def rows(self) -> Iterator[Buffer]:
-        """Every batch of the slice, as rows of whole ones. What was read is known to be true only when this
-        has ended.
+        """All batches of the slice, in rows of whole ones. They are proved only when the iteration has ended.
 
-        Raises StoreCorruptError where the slice is not what the directory says, CorruptRecordError for a
-        header that cannot be.
+        Raises StoreCorruptError if the slice contradicts the directory, CorruptRecordError for an impossible
+        header.
         """
         while self._left_bytes > 0:
             chunk = self._take_some(self._chunk_bytes)

@@ -1,12 +1,12 @@
-"""Phase 1: which records of a partition are the last of their keys, as one bit a record.
+"""Phase 1: finds the records of a partition that are the newest of their keys, as one bit a record.
 
-The key streams of the run's slices are sorted by hash, so they can be merged by ranges of the hash, however
-many keys there are: each stream shows a window; up to the smallest of the windows' bounds everything is in
-view, so everything up to there can be decided, newest slice first. Then the windows that are used up move on.
-Memory is one or two blocks a stream and one bit a record.
+The key streams of the run's slices are sorted by hash, so they can be merged by ranges of the hash, whatever
+the number of keys. Each stream shows a window. All entries up to the smallest bound of the windows are in
+view, so they can be decided, newest slice first; then the used-up windows move on. Memory is one or two
+blocks a stream and one bit a record.
 
-A slice whose key stream is missing, or was made with another hash key or strategy, is hashed from its data,
-and its bytes are kept at hand for phase 2 (`SurvivorPlan.copies`).
+A slice without a usable key stream (none, or made with another hash key or strategy) is hashed from its data,
+and its bytes are kept for phase 2 (`SurvivorPlan.copies`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
-from stratalog.compaction.key_run import KeyRun
+from stratalog.compaction.key_cursor import KeyCursor
 from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.compaction.scratch import Scratch
 from stratalog.compaction.slice_hasher import SliceHasher
@@ -61,42 +61,41 @@ class SurvivorPlan:
             return plan
         with contextlib.ExitStack() as on_error:
             on_error.callback(plan._closing.close)
-            key_runs: list[KeyRun] = []
+            cursors: list[KeyCursor] = []
             for index, live in enumerate(run.slices):
                 streams = inputs[live.object_name]
                 entry = live.entry
                 bitmap = new_bitmap(entry.record_count)
                 plan.survivors.append(bitmap)
                 if entry.key_stream is not None and run.topic.hashing.made(entry.key_stream):
-                    key_runs.append(KeyRun(streams.key_blocks(entry), bitmap))
+                    cursors.append(KeyCursor(streams.key_blocks(entry), bitmap))
                 elif entry.record_count > 0:
-                    key_runs += plan._hashed_runs(
-                        index, run, streams, make_scratch, settings.hash_run_entries
+                    cursors += plan._hashed_parts(
+                        index, run, streams, make_scratch, settings.hash_part_entries
                     )
-            merge_key_runs(key_runs)
+            merge_keys(cursors)
             on_error.pop_all()
         return plan
 
-    def _hashed_runs(
+    def _hashed_parts(
         self,
         index: int,
         run: PartitionRun,
         streams: InputStreams,
         make_scratch: Callable[[], Scratch],
-        max_run_entries: int,
-    ) -> list[KeyRun]:
+        max_part_entries: int,
+    ) -> list[KeyCursor]:
         entry = run.slices[index].entry
         copy = self.copies[index] = make_scratch()
         self._closing.callback(copy.close)
-        hasher = SliceHasher(run.topic.hashing, entry.record_count, make_scratch, max_run_entries)
+        hasher = SliceHasher(run.topic.hashing, entry.record_count, make_scratch, max_part_entries)
         self._closing.callback(hasher.close)
         return hasher.hash_slice(streams.slice_reader(entry), copy, self.survivors[index])
 
 
 def _survivors_at_once(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> list[bytearray] | None:
-    """The survivors of a run whose key streams are all usable and small, with one call; None for others, and
-    where something is wrong, which the long way finds again and names.
-    """
+    """The survivors of a run with usable, small key streams, with one call. None for another run, and for a
+    damaged one: the long way finds the damage again and names it."""
     key_streams: list[tuple[Buffer, int, int, int]] = []
     for live in run.slices:
         stream = live.entry.key_stream
@@ -109,14 +108,14 @@ def _survivors_at_once(run: PartitionRun, inputs: Mapping[str, InputStreams]) ->
     return merge_key_streams(key_streams)
 
 
-def merge_key_runs(key_runs: Sequence[KeyRun]) -> None:
-    """Set the bit of the newest entry of each hash. `key_runs` are sorted from the oldest to the newest."""
-    active: list[KeyRun] = [run for run in key_runs if not run.is_at_end]
+def merge_keys(cursors: Sequence[KeyCursor]) -> None:
+    """Set the bit of the newest entry of each hash. `cursors`: from the oldest to the newest."""
+    active = [cursor for cursor in cursors if not cursor.is_at_end]
     while active:
-        limit = min((bound for run in active if (bound := run.bound) is not None), default=None)
-        consumed = merge_windows([run.window for run in active], limit, [run.survivors for run in active])
+        limit = min((bound for one in active if (bound := one.bound) is not None), default=None)
+        consumed = merge_windows([one.window for one in active], limit, [one.survivors for one in active])
         # The window that sets the limit is used up, so every round gets on.
         assert sum(consumed) > 0
-        for run, count in zip(active, consumed, strict=True):
-            run.consume(count)
-        active = [run for run in active if not run.is_at_end]
+        for cursor, count in zip(active, consumed, strict=True):
+            cursor.consume(count)
+        active = [cursor for cursor in active if not cursor.is_at_end]

@@ -1,11 +1,7 @@
-"""When tombstones may go: after every consumer had `delete.retention.ms` to see them, and nothing older is
-left.
+"""When a compaction job stamps and drops tombstones.
 
-A tombstone's clock starts when a job covers its partition from the first live slice: such a job leaves
-nothing older than its run, so once the horizon that it stamps has passed, the tombstone hides nothing and
-nobody waits for it. Any job keeps a horizon that is there. Only a job that covers from the first live slice,
-too, removes the tombstone: another could not know what older records are still hidden (KIP-534 for the form:
-attribute bit 6, base timestamp = horizon).
+Only a job that covers its partition from the first live slice may do so: it sees all older records of its
+keys, and leaves none of them. Any other job keeps the horizons that it finds. ``keep_rules`` has the rules.
 """
 
 from __future__ import annotations
@@ -13,46 +9,35 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stratalog.compaction.plan.compaction_job import PartitionRun
-from stratalog.record.header import BatchHeader
+from stratalog.record.keep_rules import new_horizon_ms
 from stratalog.record.native.batch_filter import BatchFilter
 from stratalog.remote.metadata.shard.partition_state import LiveSlice
 
-MAX_DELETE_HORIZON_MS = 1 << 62
-"""Later than anybody will wait, and far enough from the end of the numbers that timestamp deltas can be taken
-from it.
-"""
-
 
 class TombstoneRule(NamedTuple):
-    """The rule for one run. Immutable."""
+    """The rule for one partition of a job. Immutable."""
 
-    is_settling: bool
-    """Whether this run stamps and removes."""
-    may_drop: bool
-    """False where the clocks cannot be trusted."""
-    now_ms: int
-    new_horizon_ms: int
+    drop_until_ms: int | None
+    """Tombstones with a horizon up to this time go; None if the job may drop none."""
+    stamp_ms: int | None
+    """The new horizon of tombstones without one; None if the job stamps none."""
 
     @staticmethod
     def of(run: PartitionRun, now_ms: int, *, may_drop: bool) -> TombstoneRule:
-        horizon_ms = min(now_ms + run.topic.delete_retention_ms, MAX_DELETE_HORIZON_MS)
-        return TombstoneRule(run.settles_tombstones, may_drop, now_ms, horizon_ms)
-
-    def drops(self, header: BatchHeader) -> bool:
-        """Whether the batch's tombstones go now."""
-        horizon_ms = header.delete_horizon_ms
-        return self.is_settling and self.may_drop and horizon_ms is not None and horizon_ms <= self.now_ms
-
-    def stamps(self, header: BatchHeader) -> bool:
-        """Whether the batch's tombstones, if it has any, get their horizon now."""
-        return self.is_settling and header.delete_horizon_ms is None
+        """`may_drop`: the clocks can be trusted."""
+        if not run.settles_tombstones:
+            return TombstoneRule(None, None)
+        return TombstoneRule(
+            drop_until_ms=now_ms if may_drop else None,
+            stamp_ms=new_horizon_ms(now_ms, run.topic.delete_retention_ms),
+        )
 
     def batch_filter(self, live: LiveSlice, log_start_offset: int) -> BatchFilter:
-        """The rule for the batches of one slice of the run."""
+        """The filter for the batches of one slice."""
         return BatchFilter(
             first_offset=max(live.base_offset, log_start_offset),
             end_offset=live.end_offset,
             has_tombstones=live.entry.tombstone_count > 0,
-            drop_until_ms=self.now_ms if self.is_settling and self.may_drop else None,
-            stamp_ms=self.new_horizon_ms if self.is_settling else None,
+            drop_until_ms=self.drop_until_ms,
+            stamp_ms=self.stamp_ms,
         )

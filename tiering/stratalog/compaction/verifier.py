@@ -1,10 +1,10 @@
-"""Proves an output object before it may be stored: what lies in its spool is what the job planned.
+"""Proves an output object before it is stored: the bytes in its spool are those that the job planned.
 
-The object is read once, forward, as a reader of the store would see it, from the parts that will be sent.
-Nothing that was in memory while it was made is believed: batches are checked by their checksums and record by
-record, counted, and compared per partition with the plan (record count, first and last offset, fingerprint of
-the batches); slices, key streams, directory and footer are checked against each other. After compaction a
-slice has as many keys as keyed records, which says that phase 1 and phase 2 meant the same records.
+The object is read once, forward, from the parts that will be sent, as a reader of the store would see it. The
+proof uses nothing that was in memory while the object was made. Batches are checked by their checksums and
+record by record, counted, and compared per partition with the plan (record count, first and last offset,
+fingerprint of the batches); slices, key streams, directory and footer are compared with each other. After
+compaction a slice has as many keys as keyed records: phase 1 and phase 2 agree on the records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stratalog.remote.objects.slice_entry import SliceEntry
 
 
 class PlannedSlice(NamedTuple):
-    """What an output slice must hold."""
+    """The contents that an output slice must have."""
 
     kept: KeptRecords
     base_offset: int
@@ -79,7 +79,7 @@ class PartsReader:
 def verify_object(
     finished: FinishedObject, planned: Mapping[TopicIdPartition, PlannedSlice], chunk_bytes: int
 ) -> None:
-    """Raises StoreCorruptError or CorruptRecordError where the object is not what was planned."""
+    """Raises StoreCorruptError or CorruptRecordError if the object differs from the plan."""
     ref = finished.ref
     reader = PartsReader(finished.parts)
     if [entry.topic_id_partition for entry in finished.entries] != sorted(planned):
@@ -104,7 +104,7 @@ def verify_object(
 def _verify_slice(
     reader: PartsReader, entry: SliceEntry, plan: PlannedSlice, ref: ObjectRef, chunk_bytes: int
 ) -> int:
-    """Returns how many of the records have a key."""
+    """Returns the number of records with a key."""
     tally = KeptTally()
     tombstone_count = keyless_count = 0
     for row in SliceReader(entry, reader.read_some, chunk_bytes).rows():

@@ -1,4 +1,4 @@
-"""`stratalog cleaner`: what the cleaner of local logs does, and what it cannot clean."""
+"""`stratalog cleaner`: state of the cleaner of local logs, and partitions that it cannot clean."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stratalog.cli.output import message_document, print_json, print_table, utc_
 
 @click.group()
 def cleaner() -> None:
-    """Look at the cleaner of local logs, those of compacted topics that are not tiered."""
+    """Show the cleaner of local logs, which cleans compacted topics that are not tiered."""
 
 
 @cleaner.command()
@@ -59,7 +59,7 @@ def reset(topic: str, partition: int, server: str) -> None:
     """Try a partition of TOPIC whose cleaning failed again, at once."""
     had_failed = with_client(server, lambda client: client.admin.reset_cleaner(topic, partition))
     if had_failed:
-        click.echo(f"{topic}-{partition} is tried again")
+        click.echo(f"cleaning of {topic}-{partition} is tried again")
     else:
         click.echo(f"the cleaning of {topic}-{partition} had not failed")
 

@@ -17,8 +17,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 def _resource_options(command: _Command) -> _Command:
     """Adds `--topic` and `--broker`; one of them is given."""
-    broker = click.option("--broker", is_flag=True, help="Of the server itself.")
-    topic = click.option("--topic", metavar="TOPIC", help="Of this topic.")
+    broker = click.option("--broker", is_flag=True, help="The server itself.")
+    topic = click.option("--topic", metavar="TOPIC", help="This topic.")
     return topic(broker(command))
 
 
@@ -35,13 +35,13 @@ def config() -> None:
 @config.command()
 @click.argument("keys", nargs=-1)
 @_resource_options
-@click.option("--synonyms", is_flag=True, help="Also what stands behind each value.")
+@click.option("--synonyms", is_flag=True, help="Also print the sources behind each value.")
 @json_option
 @server_option
 def describe(
     keys: tuple[str, ...], topic: str | None, broker: bool, synonyms: bool, as_json: bool, server: str
 ) -> None:
-    """Show the named KEYS, or all: the value in force, who set it, and when it may change."""
+    """Show the named KEYS, or all: the value in force, its source, and when it may change."""
     _require_one(topic, broker)
     entries = with_client(server, lambda client: client.admin.describe_configs(topic, keys))
     _print(entries, as_json, synonyms)
@@ -50,8 +50,10 @@ def describe(
 @config.command()
 @_resource_options
 @config_option("--add", text="Set this; may be repeated.")
-@click.option("--delete", "deleted", multiple=True, metavar="KEY", help="Take back what is set; repeatable.")
-@click.option("--dry-run", is_flag=True, help="Only say whether it could be.")
+@click.option(
+    "--delete", "deleted", multiple=True, metavar="KEY", help="Remove the value that is set; may be repeated."
+)
+@click.option("--dry-run", is_flag=True, help="Only check the changes.")
 @json_option
 @server_option
 def alter(
@@ -115,7 +117,7 @@ def _update_mode(entry: admin_pb2.ConfigEntry) -> str:
 
 
 def _document(entry: admin_pb2.ConfigEntry) -> dict[str, object]:
-    """Names in the place of numbers."""
+    """Replace the numbers of enums by names."""
     document = message_document(entry)
     document["value"] = entry.value if entry.HasField("value") else None
     document["source"] = admin_pb2.ConfigSource.Name(entry.source)

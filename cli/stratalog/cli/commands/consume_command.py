@@ -16,7 +16,7 @@ from stratalog.cli.isolation_option import isolation_option
 from stratalog.cli.json_pieces import json_pieces
 from stratalog.cli.left_out import LeftOut
 from stratalog.cli.output import counted
-from stratalog.cli.record_json import document_of, line_of
+from stratalog.cli.record_json import line_of, record_fields
 from stratalog.client.client import Client
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.retry import RetryPolicy
@@ -24,10 +24,10 @@ from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
 
 Start = str | int | datetime
-"""Where to begin: earliest or latest, an offset, or a time with its zone."""
+"""The start: earliest or latest, an offset, or a time with its zone."""
 
 FOLLOW_RETRY = RetryPolicy(deadline_s=60.0)
-"""Whoever follows wants to go on behind a restart of the server."""
+"""`--follow` continues after a restart of the server."""
 
 _LATEST = log_pb2.OFFSET_SPEC_LATEST
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,26 +56,28 @@ def _parse_start(context: click.Context, parameter: click.Parameter, text: str) 
     callback=_parse_start,
     default="earliest",
     show_default=True,
-    help="Where to begin: earliest, latest, an offset, or a time in ISO 8601, such as 2013-01-01T05:00:00Z or"
-    " 2013-01-01T00:00-05:00; one without a zone is UTC.",
+    help="Start at earliest, latest, an offset, or a time in ISO 8601, such as 2013-01-01T05:00:00Z or"
+    " 2013-01-01T00:00-05:00; a time without a zone is UTC.",
 )
 @click.option(
     "--follow",
     is_flag=True,
-    help="Go on as records arrive, until Ctrl-C, or until the server has been away for a minute. Default: up"
-    " to the end of now.",
+    help="Continue with new records, until Ctrl-C, or until the server has been away for a minute. Default:"
+    " stop at the current end.",
 )
-@click.option("--max", "max_count", type=COUNT, help="Stop after so many records.")
-@click.option("--partition", "wanted", type=PARTITION, multiple=True, help="Only this one; may be repeated.")
+@click.option("--max", "max_count", type=COUNT, help="Stop after this many records.")
+@click.option(
+    "--partition", "wanted", type=PARTITION, multiple=True, help="Only this partition; may be repeated."
+)
 @click.option(
     "--format",
     "line_format",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="What a line holds: the value, or a JSON object with everything that is known of the record.",
+    help="Contents of a line: the value, or a JSON object with all fields of the record.",
 )
-@click.option("--key-separator", help="With --format text: print KEY, this, VALUE.")
+@click.option("--key-separator", help="With --format text: print KEY, this separator, VALUE.")
 @isolation_option
 @json_option
 @server_option
@@ -104,7 +106,7 @@ def consume(
 
 
 class _Printer:
-    """Writes records to standard output, up to a number of them. One user at a time."""
+    """Writes a limited number of records to standard output. Not thread-safe."""
 
     def __init__(self, as_json: bool, key_separator: str | None, max_count: int | None) -> None:
         self._as_json = as_json
@@ -122,7 +124,7 @@ class _Printer:
         if self._left is not None:
             records = records[: self._left]
             self._left -= len(records)
-        # Values may be any bytes, so lines go out below the text layer; flushed, for whoever reads the pipe.
+        # Values may be any bytes, so lines bypass the text layer; flushed for the reader of the pipe.
         if len(records) == 1 and self._as_json:
             # It may be a large one, which grows as JSON.
             sys.stdout.buffer.writelines(_json_line(partition, records[0]))
@@ -139,7 +141,7 @@ class _Printer:
 
 
 def _json_line(partition: int, record: Record) -> Iterator[bytes]:
-    for piece in json_pieces(document_of(partition, record)):
+    for piece in json_pieces(record_fields(record, partition=partition)):
         yield piece.encode()
     yield b"\n"
 
@@ -192,7 +194,7 @@ async def _positions(
     isolation: IsolationLevel,
     left_out: LeftOut,
 ) -> Mapping[TopicPartition, int]:
-    """Where to begin in each partition that can be read."""
+    """The first offset of each partition that can be read."""
     if start == "earliest":
         return await left_out.offsets(client, partitions, log_pb2.OFFSET_SPEC_EARLIEST)
     if start == "latest":
@@ -213,8 +215,8 @@ async def _positions(
 async def _inside(
     client: Client, partitions: Sequence[TopicPartition], offset: int, left_out: LeftOut
 ) -> list[TopicPartition]:
-    """Those that can be read. Without this an offset behind the end of one would look like a partition
-    without records."""
+    """The partitions that can be read. Checks the offset, because one behind the end would look like a
+    partition without records."""
     earliest = await left_out.offsets(client, partitions, log_pb2.OFFSET_SPEC_EARLIEST)
     latest = await left_out.offsets(client, list(earliest), _LATEST)
     for partition in latest:

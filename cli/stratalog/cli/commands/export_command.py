@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _FETCH_BYTES = 8 << 20
 _MAX_BEGINNINGS = 5
-"""Of one partition whose first records are deleted while it is read."""
+"""Tries of a partition whose first records are deleted while it is read."""
 _RESERVED_IDS = frozenset({0, 1})
-"""No topic, and the topic of Kafka's own metadata."""
+"""The ids that Kafka uses for no topic, and for its own metadata."""
 
 
 def _parse_id(_context: click.Context, _parameter: click.Parameter, value: str | None) -> UUID | None:
@@ -45,15 +45,15 @@ def _parse_id(_context: click.Context, _parameter: click.Parameter, value: str |
         ) from None
     if topic_id.int in _RESERVED_IDS:
         raise click.BadParameter(
-            "no topic has this id, which Kafka uses itself, and a broker would not start on it; use the one"
-            " that `kafka-topics.sh --describe` shows"
+            "Kafka reserves this id, and a broker would not start on it; use the one that"
+            " `kafka-topics.sh --describe` shows"
         )
     return topic_id
 
 
 @click.group()
 def export() -> None:
-    """Write topics for somewhere else."""
+    """Export topics."""
 
 
 @export.command()
@@ -63,14 +63,14 @@ def export() -> None:
     "--topic-id",
     callback=_parse_id,
     metavar="UUID",
-    help="The id that the broker has given to the (one) topic. Default: that of the topic here.",
+    help="The broker's id of the topic, if one topic is exported. Default: the id of the topic here.",
 )
 @click.option(
     "--keep-producer-ids",
     "keeps_producer_ids",
     is_flag=True,
-    help="For the cluster that the producers are of, and for that alone. Default: ids are raised by 2^48,"
-    " because another cluster hands out the same ones again, and would take its own producers for the old.",
+    help="Use it only to restore into the producers' own cluster. Default: raise ids by 2^48, because another"
+    " cluster hands out the same ids and would take its new producers for the old ones.",
 )
 @json_option
 @server_option
@@ -92,7 +92,7 @@ def kafka(
     if topic_id is not None and len(topics) > 1:
         raise click.UsageError("--topic-id goes with one topic")
     from stratalog.migration.log_export import LogExport
-    from stratalog.server.thread_scheduler import ThreadScheduler
+    from stratalog.server.background.thread_scheduler import ThreadScheduler
 
     scheduler = ThreadScheduler(1)
     try:
@@ -125,7 +125,7 @@ def kafka(
 
 def _left_out(failures: Sequence[LogStoreError]) -> LogStoreError:
     return LogStoreError(
-        "topics were left out for what is said of them above; see to that, and export them again",
+        "topics were left out; mend the faults that are named above, and export them again",
         topics=",".join(str(failure.fields["topic"]) for failure in failures),
     )
 
@@ -133,7 +133,7 @@ def _left_out(failures: Sequence[LogStoreError]) -> LogStoreError:
 async def _export(
     client: Client, topics: Sequence[str], topic_id: UUID | None, target: LogExport
 ) -> list[LogStoreError]:
-    """What was wrong with topics; these are left out."""
+    """Export the topics; returns the failures of those that are left out."""
     from stratalog.migration.log_export import ExportTargetError
 
     failures: list[LogStoreError] = []
@@ -164,7 +164,7 @@ async def _export_partition(
     partition: TopicPartition,
     target: LogExport,
 ) -> PartitionExport:
-    """Where records are deleted that were not read yet, it begins anew behind them."""
+    """Export a partition; begins anew behind records that are deleted before they are read."""
     for _ in range(_MAX_BEGINNINGS - 1):
         try:
             return await _export_range(client, topic, topic_id, partition, target)
@@ -202,7 +202,7 @@ async def _export_range(
         writer.append(answer.batches)
         if answer.next_fetch_offset <= offset < end_offset:
             raise CorruptRecordError(
-                "the server has nothing where there must be records; look at its log",
+                "the server returned no records where there must be some; look at its log",
                 topic=partition.topic,
                 partition=partition.partition,
                 offset=offset,
@@ -226,18 +226,18 @@ def _print(exported: Sequence[ExportedLog], log_dir: str) -> None:
     for log in exported:
         if log.open_transaction_count:
             click.echo(
-                f"note: {log.topic_partition} has {counted(log.open_transaction_count, 'open transaction')},"
-                " of which a broker knows nothing; end them with `kafka-transactions.sh abort`"
+                f"note: {log.topic_partition} has {counted(log.open_transaction_count, 'open transaction')}"
+                " that the broker does not know; end them with `kafka-transactions.sh abort`"
             )
     if any(log.has_raised_producer_ids for log in exported):
         click.echo(
-            "note: producer ids were raised by 2^48, because another cluster hands out the same ones again;"
-            " for the cluster that they are of, export with --keep-producer-ids"
+            "note: producer ids were raised by 2^48, because another cluster hands out the same ids; to"
+            " restore into the producers' own cluster, export with --keep-producer-ids"
         )
     if any(log.log_start_offset for log in exported):
         click.echo(
-            "note: where records were deleted, take the line of log-start-offset-checkpoint along as well,"
-            " or the broker begins with the first batch that is there"
+            "note: records were deleted; also copy the lines of log-start-offset-checkpoint, or the broker"
+            " begins with the first batch of the first segment"
         )
     click.echo(f"exported {counted(len(exported), 'partition')} to {log_dir}")
 

@@ -1,4 +1,4 @@
-"""`stratalog import kafka`: topics of a stopped broker become topics of a store and of a data directory."""
+"""`stratalog import kafka`: imports the topics of a stopped broker into a store and a data directory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.group(name="import")
 def import_() -> None:
-    """Take topics over from somewhere else."""
+    """Import topics."""
 
 
 @import_.command()
@@ -42,22 +42,22 @@ def import_() -> None:
     "topics",
     multiple=True,
     metavar="NAME",
-    help="Only this one; may be repeated. Default: all but Kafka's own.",
+    help="Only this topic; may be repeated. Default: all topics except Kafka's own.",
 )
 @config_option()
 @click.option(
     "--copy",
     "copies_all",
     is_flag=True,
-    help="Copy every file. Default: segments that nobody writes any more are linked, which takes no space,"
-    " but a broker that goes on with LOG_DIR may truncate them.",
+    help="Copy every file. Default: link finished segments, which takes no space; but a broker that continues"
+    " with LOG_DIR may truncate them.",
 )
 @click.option(
     "--allow-missing-checkpoints",
     "allows_missing_checkpoints",
     is_flag=True,
-    help="Import partitions, too, that the checkpoint files beside them do not know. Default: refuse them,"
-    " because records that were deleted may come back.",
+    help="Also import partitions that are missing in the checkpoint files beside them. Default: refuse them,"
+    " because deleted records may come back.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be imported, and change nothing.")
 @json_option
@@ -79,17 +79,17 @@ def kafka(
 
     Topics keep their names and ids, partitions their offsets, log starts, leader epochs and producers. A log
     directory holds no configuration of topics: give it with --config; without retention.ms records are kept
-    for ever. Data directory and store are those of a server that does not run now; whoever else has owned the
-    store until now is fenced, as by the start of a server. Everything is put into the data directory, also
-    where the server has more log directories: `stratalog log-dirs move` spreads it.
+    for ever. Data directory and store are those of a stopped server; the import fences the former owner of
+    the store, as the start of a server does. It imports into the data directory, even if the server has more
+    log directories: `stratalog log-dirs move` spreads the partitions.
 
     Interrupted, it may be repeated: a topic is there whole, or not at all; those that are there with the same
     id are passed over.
     """
     from stratalog.migration.topic_importer import ImportSettings, TopicImporter
     from stratalog.objectstore.open_store import open_store
+    from stratalog.server.background.thread_scheduler import ThreadScheduler
     from stratalog.server.configuration.settings import default_store_url
-    from stratalog.server.thread_scheduler import ThreadScheduler
 
     filesystem, clock, ids = PosixFileSystem(), SystemClock(), SystemIdGenerator()
     settings = ImportSettings(

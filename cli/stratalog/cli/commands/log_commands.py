@@ -1,4 +1,4 @@
-"""`stratalog log`: offsets, segments and slices of partitions, as a server has them or as files hold them."""
+"""`stratalog log`: offsets, segments and slices of partitions, and the contents of log files."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _COLUMNS = (
 )
 _COMMANDS = {
     "dump": (
-        "log_dump.log_dump_command:dump",
-        "Print what the files of a log hold; needs no server.",
+        "log_dump.dump_command:dump",
+        "Print the files of a log; needs no server.",
     ),
     "offsets": (
         "commands.log_offsets_command:offsets",
-        "Show an offset by its name or by a time.",
+        "Show an offset by name or time.",
     ),
 }
 
 
 @click.group(cls=LazyGroup, commands_by_name=_COMMANDS)
 def log() -> None:
-    """Look at partitions."""
+    """Show partitions and their files."""
 
 
 @log.command()
@@ -46,7 +46,7 @@ def log() -> None:
     "partitions",
     type=PARTITION,
     multiple=True,
-    help="Only this one; may be repeated.",
+    help="Only this partition; may be repeated.",
 )
 @click.option("--segments", is_flag=True, help="Also list local segments and tiered slices.")
 @json_option
@@ -65,7 +65,7 @@ def describe(topic: str, partitions: tuple[int, ...], segments: bool, as_json: b
 
 
 def _number(entry: admin_pb2.PartitionLog, field: str) -> int | None:
-    """None where nobody can tell, because the partition is offline."""
+    """None for an unknown number, because the partition is offline."""
     value = getattr(entry, field)
     assert isinstance(value, int)
     return None if value < 0 and entry.HasField("offline") else value

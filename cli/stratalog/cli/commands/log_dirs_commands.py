@@ -12,7 +12,7 @@ from stratalog.client.client import Client
 
 @click.group(name="log-dirs")
 def log_dirs() -> None:
-    """Look at the directories that hold local logs, and move partitions between them."""
+    """Show the directories of local logs, and move partitions between them."""
 
 
 @log_dirs.command()
@@ -42,7 +42,7 @@ def describe(as_json: bool, server: str) -> None:
         if found.reason:
             click.echo(f"{found.path} is {found.state}: {found.reason}")
         for path in found.set_aside:
-            click.echo(f"{path} is of no topic, or was set aside: look at it, then move it away or remove it")
+            click.echo(f"{path} belongs to no topic, or was set aside: look at it, then move or remove it")
     if response.moves:
         print_table(
             ("MOVE", "TO", "STATE", "COPIED", "REMAINING", "REASON"),
@@ -64,7 +64,7 @@ def describe(as_json: bool, server: str) -> None:
 @click.argument("path")
 @server_option
 def cordon(path: str, server: str) -> None:
-    """New partitions do not go to the log directory PATH any more; those that are there stay."""
+    """Keep new partitions out of the log directory PATH. Its partitions stay."""
     cordoned = with_client(server, lambda client: client.admin.cordon_log_dir(path))
     click.echo(f"{cordoned} takes no new partitions")
 
@@ -73,7 +73,7 @@ def cordon(path: str, server: str) -> None:
 @click.argument("path")
 @server_option
 def uncordon(path: str, server: str) -> None:
-    """New partitions may go to the log directory PATH again."""
+    """Let new partitions go to the log directory PATH again."""
     uncordoned, state = with_client(server, lambda client: _uncordoned(client, path))
     if state == "live":
         click.echo(f"{uncordoned} takes new partitions")
@@ -84,7 +84,7 @@ def uncordon(path: str, server: str) -> None:
 
 
 async def _uncordoned(client: Client, path: str) -> tuple[str, str | None]:
-    """The directory's path as the server knows it, and its state; None where the server does not have it."""
+    """The directory's path and state on the server; None if the server does not have it."""
     uncordoned = await client.admin.cordon_log_dir(path, is_cordoned=False)
     described = await client.admin.describe_log_dirs()
     return uncordoned, next((one.state for one in described.log_dirs if one.path == uncordoned), None)
@@ -113,7 +113,7 @@ def forget(directory_id: str, server: str) -> None:
 @click.option("--to", "target_path", required=True, metavar="PATH", help="The log directory to move it to.")
 @server_option
 def move(topic: str, partition: int, target_path: str, server: str) -> None:
-    """Begin to move a partition of TOPIC to another log directory. It is served meanwhile; `describe` shows
+    """Begin to move a partition of TOPIC to another log directory. It stays served; `describe` shows
     how far that is, and a server that is started again goes on with it.
     """
     path = with_client(server, lambda client: client.admin.move_partition(topic, partition, target_path))
@@ -125,6 +125,6 @@ def move(topic: str, partition: int, target_path: str, server: str) -> None:
 @click.option("--partition", type=PARTITION, required=True)
 @server_option
 def cancel_move(topic: str, partition: int, server: str) -> None:
-    """End the move of a partition of TOPIC; it stays where it was, unless it was done already."""
+    """End the move of a partition of TOPIC. The partition stays where it was, unless the move is complete."""
     with_client(server, lambda client: client.admin.cancel_move(topic, partition))
     click.echo(f"the move of {topic}-{partition} has ended")

@@ -1,4 +1,4 @@
-"""`stratalog log offsets`: offsets of partitions by name or by time, in whichever tier they lie."""
+"""`stratalog log offsets`: offsets of partitions by name or by time, in both tiers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def _parse_place(context: click.Context, parameter: click.Parameter, text: str) 
 
 @click.command()
 @click.argument("topic")
-@click.option("--partition", "wanted", type=PARTITION, multiple=True, help="Only this one; may be repeated.")
+@click.option(
+    "--partition", "wanted", type=PARTITION, multiple=True, help="Only this partition; may be repeated."
+)
 @click.option(
     "--at",
     "place",
@@ -87,5 +89,5 @@ def offsets(
 
 
 def _known(number: int) -> int | None:
-    """The wire says -1 where there is nothing to say."""
+    """None for the -1 of the wire."""
     return None if number < 0 else number

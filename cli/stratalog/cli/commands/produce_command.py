@@ -35,16 +35,15 @@ CHUNK_BYTES = 1 << 18
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="What a line holds: a value, or a JSON object with key, value, timestamp, headers.",
+    help="Contents of a line: a value, or a JSON object with key, value, timestamp, headers.",
 )
-@click.option("--key-separator", help="With --format text: a line is KEY, this, VALUE.")
+@click.option("--key-separator", help="With --format text: a line is KEY, this separator, VALUE.")
 @click.option("--partition", type=PARTITION, help="The partition for all records. Default: by key.")
 @click.option(
     "--acks",
     type=click.Choice(["os", "disk", "object"]),
-    help="What must hold before records count as "
-    "stored: in the page cache, fsynced, or in the object store (not supported yet). Default: as the "
-    "topic says.",
+    help="When records count as stored: in the page cache, fsynced, or in the object store (not supported"
+    " yet). Default: the topic's min.durability.",
 )
 @click.option(
     "--compression",
@@ -88,23 +87,23 @@ def produce(
 
 
 class _Tally:
-    """What became of the lines so far. Not thread-safe: belongs to the command."""
+    """Counts stored lines and remembers the first failure. Not thread-safe: belongs to the command."""
 
     def __init__(self) -> None:
         self.by_partition: Counter[int] = Counter()
         self.failure: LogStoreError | None = None
-        """Of the first line that is not stored."""
+        """The error of the first line that is not stored."""
         self._first_failed_line = 0
 
     def add(self, outcome: BatchOutcome) -> None:
-        """Count what was acknowledged, and remember the failure of the first line that was not."""
+        """Count acknowledged lines, and remember the failure of the first other line."""
         if outcome.error is None:
             self.by_partition[outcome.topic_partition.partition] += outcome.record_count
         elif self.failure is None or outcome.first_tag < self._first_failed_line:
             self.failure, self._first_failed_line = outcome.error, outcome.first_tag
 
     def what_is_stored(self) -> str:
-        """For a failure's message. Partitions go side by side: lines behind a failed one may be stored."""
+        """Text for a failure's message. Lines after a failed one may be stored, in other partitions."""
         count = self.by_partition.total()
         verb = "is" if count == 1 else "are"
         if self.failure is None:
@@ -166,8 +165,8 @@ async def _produce(
     settings: ProducerSettings,
     tally: _Tally,
 ) -> None:
-    """Send everything. The first failure ends it."""
-    # Whoever types the lines learns now, not behind the first one, that the topic's name is wrong.
+    """Send all lines until the first failure."""
+    # Report a wrong name of the topic now, before a person types the first line.
     await client.partitions(topic)
     producer = client.producer(settings, on_outcome=tally.add)
     try:

@@ -22,7 +22,7 @@ def records() -> None:
     type=OFFSET_OR_END,
     required=True,
     metavar="OFFSET",
-    help="Records below this offset go; -1: all there are.",
+    help="Delete records below this offset; -1 deletes all.",
 )
 @json_option
 @server_option

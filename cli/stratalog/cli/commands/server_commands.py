@@ -40,7 +40,7 @@ def server() -> None:
     multiple=True,
     callback=require_unicode_each,
     metavar="DIR",
-    help="One more directory of local logs, on a disk of its own; may be repeated.",
+    help="Another directory of local logs, on its own disk; may be repeated.",
 )
 @click.option(
     "--listen",
@@ -49,7 +49,7 @@ def server() -> None:
     default="127.0.0.1:9190",
     show_default=True,
     metavar="HOST:PORT",
-    help="Port 0 takes a free one and prints it.",
+    help="Port 0 takes a free port and prints it.",
 )
 @click.option(
     "--metrics-listen",
@@ -57,7 +57,7 @@ def server() -> None:
     show_envvar=True,
     default="",
     metavar="HOST:PORT",
-    help="Serve metrics for Prometheus there, over HTTP; off by default.",
+    help="Serve metrics for Prometheus at this address, over HTTP; off by default.",
 )
 @store_option
 @click.option(
@@ -69,7 +69,7 @@ def server() -> None:
     default=0,
     show_default=True,
     metavar="SECONDS",
-    help="Compact tiered data every so often; 0: only by `compaction run`.",
+    help="Seconds between compactions of tiered data; 0 leaves them to `compaction run`.",
 )
 @click.option(
     "--upload-interval",
@@ -80,7 +80,7 @@ def server() -> None:
     default=5,
     show_default=True,
     metavar="SECONDS",
-    help="Between passes that upload rolled segments.",
+    help="Seconds between uploads of rolled segments.",
 )
 @click.option(
     "--max-silence",
@@ -92,8 +92,8 @@ def server() -> None:
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="Refuse appends at `disk` once the store has not answered for so long, at least"
-    f" {LEAST_SILENCE_S}; 0: never.",
+    help="Refuse appends at `disk` once the store has not answered for this many seconds, at least"
+    f" {LEAST_SILENCE_S}; 0 never refuses.",
 )
 @click.option(
     "--max-request-memory",
@@ -104,8 +104,8 @@ def server() -> None:
     default=512,
     show_default=True,
     metavar="MIB",
-    help="For records of requests under way: half for appends (one more is refused, and clients send it"
-    " again), half for answers of fetches (which get smaller). The process takes about twice as much.",
+    help="Memory for the records of running requests: half for appends (further ones are refused, and clients"
+    " send them again), half for answers of fetches (which get smaller). The process takes about twice that.",
 )
 @click.option(
     "--config-file",
@@ -151,7 +151,7 @@ def start(
 
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
     if log_level == "info":
-        # It tells where it found credentials, again and again: of interest to whoever asks for `debug`.
+        # It logs the source of its credentials again and again, which is only of interest with `debug`.
         logging.getLogger("botocore").setLevel(logging.WARNING)
     settings = ServerSettings(
         data_dir=data_dir,
@@ -170,10 +170,10 @@ def start(
 
 
 def _announce(server: Server) -> None:
-    """One line on standard output once requests are answered: scripts wait for it, and port 0 is known from
+    """Print one line once requests are answered: scripts wait for it, and learn the port from
     it.
     """
     host = server.settings.listen.rpartition(":")[0]
     click.echo(
-        f"stratalog serves {host}:{server.port} from {server.settings.data_dir} and {server.engine.store_url}"
+        f"stratalog serves {host}:{server.port} from {server.settings.data_dir} and {server.engine.store.url}"
     )

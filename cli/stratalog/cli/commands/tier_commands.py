@@ -1,4 +1,4 @@
-"""`stratalog tier`: what the object store holds, and uploading now."""
+"""`stratalog tier`: state of the object store, and uploads at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def tier() -> None:
-    """Look at the object store, and upload now."""
+    """Show the object store, and upload now."""
 
 
 @tier.command()
@@ -46,8 +46,8 @@ def status(as_json: bool, server: str) -> None:
 def _print_takeover(takeover: admin_pb2.Takeover) -> None:
     click.echo(
         f"another server, {takeover.owner}, has owned this store since epoch {takeover.epoch}"
-        f" ({utc_time(takeover.time_ms) or 'no time'}): this one refuses everything else with FENCED, and the"
-        " numbers above are old; go on there, or restart this one, which takes the store back"
+        f" ({utc_time(takeover.time_ms) or 'no time'}): this one refuses all other requests with FENCED, and"
+        " the numbers above are old; use that server, or restart this one, which takes the store back"
     )
 
 
@@ -76,6 +76,6 @@ def upload(topics: tuple[str, ...], delete_local: bool, as_json: bool, server: s
     if answer.left_out:
         print_offline(answer.left_out, err=True)
         raise DataDirectoryError(
-            "everything was uploaded but for offline partitions, for what is said of them above; see to that",
+            "offline partitions were not uploaded; mend the faults that are named above",
             partitions=",".join(f"{one.topic}-{one.partition}" for one in answer.left_out),
         )

@@ -19,7 +19,7 @@ _FROM = {
     admin_pb2.STATIC_BROKER_CONFIG: "server",
     admin_pb2.DEFAULT_CONFIG: "default",
 }
-"""Who set a value, for people."""
+"""The sources of a value, for people."""
 
 
 @click.group()
@@ -29,7 +29,7 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=PARTITION_COUNT, help="Default: as the server says.")
+@click.option("--partitions", type=PARTITION_COUNT, help="Number of partitions. Default: the server's.")
 @config_option()
 @json_option
 @server_option
@@ -63,8 +63,8 @@ def list_topics(as_json: bool, server: str) -> None:
 @json_option
 @server_option
 def describe(names: tuple[str, ...], as_json: bool, server: str) -> None:
-    """Show the configuration in force of the named topics, or of all, and who set each value: the topic, the
-    server, or nobody, so that it is the default.
+    """Show the configuration in force of the named topics, or of all, and the source of each value: the
+    topic, the server, or the default.
     """
     if as_json:
         topics = with_client(server, lambda client: client.admin.describe_topics(names))
@@ -91,7 +91,7 @@ def delete(name: str, server: str) -> None:
     left_over = with_client(server, lambda client: client.admin.delete_topic(name))
     click.echo(f"deleted {name}")
     for path in left_over:
-        click.echo(f"note: {path} cannot be deleted now; a start of the server that can do so deletes it")
+        click.echo(f"note: {path} cannot be deleted now; a later start of the server deletes it")
 
 
 async def _with_sources(

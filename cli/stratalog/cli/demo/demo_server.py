@@ -45,7 +45,7 @@ class DemoServer:
 
     @property
     def said(self) -> str:
-        """What it wrote since it was started last."""
+        """The output of the server since its last start."""
         return self._log_path.read_bytes()[self._log_begin :].decode(errors="replace")
 
     def start(self, *options: str) -> None:

@@ -1,4 +1,4 @@
-"""What the demonstration must find, computed by pandas from the table alone.
+"""The expected result of the demonstration, computed by pandas from the table alone.
 
 Nothing of Stratalog takes part: the last row of each plane in the order of the table is the plane's state, a
 cancelled last flight means that the plane is deleted. What came back through the service or through Spark is
@@ -52,7 +52,7 @@ def compare_state(
     if wrong or strange:
         detail = (
             f"{len(wrong):,} of {counted(len(expected), 'key')} differ (first: {wrong[:3]}), "
-            f"{counted(len(strange), 'key')} that nobody wrote (first: {strange[:3]})"
+            f"{counted(len(strange), 'key')} that were never written (first: {strange[:3]})"
         )
     return Check(name, not wrong and not strange, detail)
 

@@ -14,10 +14,10 @@ from stratalog.base.randomness import SystemIdGenerator
 
 
 class DemoPlaces:
-    """A work directory with the data directory in it, and a store that nobody else uses. Not thread-safe.
+    """A work directory with the data directory in it, and a store of its own. Not thread-safe.
 
-    With `--store` the objects lie under a prefix of their own below that URL, so that nothing of anybody
-    else's is touched, neither by the run nor by the cleaning up.
+    With `--store` the objects have a prefix of their own below that URL, so that neither the run nor the
+    clean-up touches other objects.
     """
 
     def __init__(self, keep: Path | None, store_url: str | None) -> None:
@@ -98,7 +98,7 @@ class DemoPlaces:
 
 
 def _require_usable(store_url: str) -> None:
-    """The store can be opened, as far as its URL says; nobody is asked yet."""
+    """Check the URL of the store, without asking the store."""
     from stratalog.objectstore.open_store import open_store
 
     open_store(store_url).close()

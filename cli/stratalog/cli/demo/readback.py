@@ -11,7 +11,7 @@ from stratalog.client.messages import FetchedRecords
 
 @dataclass(slots=True)
 class KeyedTopic:
-    """What a reader from offset 0 finds in a keyed topic, folded as a consumer would. Not thread-safe."""
+    """The records of a keyed topic from offset 0, folded as a consumer would. Not thread-safe."""
 
     state: dict[bytes, bytes | None] = field(default_factory=dict[bytes, bytes | None])
     records: int = 0
@@ -20,8 +20,8 @@ class KeyedTopic:
 
 
 async def read_keyed(client: Client, topic: str, advance: Callable[[int], None]) -> KeyedTopic:
-    """Every record from the log start to the high watermark, in order, the last value of a key winning.
-    `advance` is told how many offsets that covered, as it goes on.
+    """Read every record from the log start to the high watermark in order; the last value of a key wins.
+    Calls `advance` with the number of offsets that each answer covers.
     """
     found = KeyedTopic()
     last: dict[int, int] = {}

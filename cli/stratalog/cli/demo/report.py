@@ -1,4 +1,4 @@
-"""What the demonstration found, as a table for people and as one JSON object for programs."""
+"""The results of the demonstration, as a table for people and as one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stratalog.cli.demo.oracle import Check
 
 @dataclass(frozen=True, slots=True)
 class TierCount:
-    """What lies in the object store, and what a reader from offset 0 finds in it."""
+    """The contents of the object store, and the records that a reader from offset 0 finds."""
 
     objects: int
     bytes: int

@@ -3,8 +3,8 @@
 Spark's JVM takes no notice of Ctrl-C, and one whose Python is interrupted while it starts stays for ever. So
 Spark runs in a child, out of reach of the terminal, and the child kills its whole group, the JVM with it,
 once its standard input ends: whatever becomes of the demonstration, `kill -9` included, its end of the pipe
-is closed then. All of the group share the child's standard output: at its end nobody is left who writes to
-the scratch directory. What was found comes back in a file there.
+is closed then. The whole group shares the child's standard output: at its end no process writes to the
+scratch directory any more. The result comes back in a file there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import click
 
 
 class SparkFindings(NamedTuple):
-    """What Spark made of the objects."""
+    """The records that Spark read from the objects."""
 
     state: dict[bytes, bytes | None]
     """The last value of each key of the keyed topic, None where that is a tombstone."""

@@ -239,7 +239,7 @@ class Story:
 
 
 def next_commands(address: str | None, places: DemoPlaces) -> str:
-    """What to try now."""
+    """Commands to try next."""
     if address is not None:
         return "\n".join(
             (

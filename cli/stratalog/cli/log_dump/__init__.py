@@ -1,1 +1,1 @@
-"""`stratalog log dump`: prints the files of a log."""
+"""`stratalog log dump`: a codec for each kind of file yields rows, and a printer shows them."""

@@ -1,14 +1,13 @@
-"""One AppendStream: many requests under way, applied and answered in order, nothing applied behind a failure.
+"""One AppendStream: many requests in flight, applied and answered in order, none applied after a failure.
 
 A reader task takes requests off the wire and submits them; the handler awaits their results in the same
 order. Within one partition the writer keeps the order and stops at the first failure (``AppendSession``).
-When the stream turns to another partition, the reader first waits for what is under way: the other
+When the stream turns to another partition, the reader first waits for the requests in flight: the other
 partition's writer would not know of a failure here in time.
 
-The number of requests and of bytes under way is bounded: beyond it the next request is not taken off the
-wire, and the transport's flow control holds the client back. These bounds are one stream's. Where the
-requests of all connections have taken half of the memory there is, a stream has one request under way at a
-time; so a crowd of streams is slowed down before any of them is refused.
+The numbers of requests and of bytes in flight are bounded for each stream: beyond them the next request stays
+on the wire, and the transport's flow control holds the client back. Once the requests of all connections take
+half of the memory, a stream has one request in flight; so many streams slow down before one is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from stratalog.server.rpc.request_memory import RequestMemory
 
 MAX_IN_FLIGHT_COUNT = 256
 MAX_IN_FLIGHT_BYTES = 32 << 20
-"""The request that reaches it is the last one under way."""
+"""The request that reaches this is the last one in flight."""
 
 
 class Submission(NamedTuple):
@@ -44,7 +43,7 @@ class AppendPipeline:
         prepare: Callable[[DecodedAppend, AppendSession], Submission],
         memory: RequestMemory,
     ) -> None:
-        """`memory` is where `prepare` takes a request's bytes from."""
+        """`prepare` takes the bytes of a request from `memory`."""
         self._memory = memory
         self._requests = requests
         self._prepare = prepare
@@ -57,7 +56,7 @@ class AppendPipeline:
         self._failure: Exception | None = None
 
     async def results(self) -> AsyncGenerator[Appended, None]:
-        """The results in the order of the requests; raises the first failure, behind which nothing is
+        """Yield the results in the order of the requests; raises the first failure, after which no request is
         applied.
         """
         reader = asyncio.create_task(self._read())
@@ -95,12 +94,12 @@ class AppendPipeline:
             self._in_flight.put_nowait(None)
 
     async def _turn(self, submission: Submission) -> None:
-        """Wait for what is under way, before `submission` goes to another partition."""
+        """Wait for the requests in flight, before `submission` goes to another partition."""
         try:
             while self._in_flight_count > 0:
                 await self._next_answer()
         except asyncio.CancelledError:
-            # No writer will ever answer it.
+            # No writer will answer it.
             submission.append.give_back_memory()
             raise
 
@@ -109,19 +108,16 @@ class AppendPipeline:
         await self._answered.wait()
 
     def _has_room(self) -> bool:
-        """Whether to read on. Always, where nothing is under way: nobody else would wake this stream."""
+        """Whether to read another request. Always without one in flight: only an answer wakes this stream."""
         if self._in_flight_count == 0:
             return True
         within_bytes = self._in_flight_bytes < MAX_IN_FLIGHT_BYTES
         return within_bytes and self._in_flight_count < MAX_IN_FLIGHT_COUNT and not self._memory.is_scarce
 
     def _abandon(self) -> None:
-        """Nobody waits any more for what is still under way. It may be applied, as far as the session is not
-        broken.
-        """
+        """Forget the requests in flight. They may be applied, unless the session is broken."""
         while not self._in_flight.empty():
             submission = self._in_flight.get_nowait()
             if submission is not None and not submission.append.future.cancel():
-                # Done already: look at the result, or asyncio complains about an exception that nobody
-                # retrieved.
+                # Retrieve the result, or asyncio warns about an exception that was never retrieved.
                 submission.append.future.exception()

@@ -1,12 +1,11 @@
-"""One writer per partition: appends that arrive together are written together and, where asked for, fsynced
-together.
+"""The writer of a partition: appends that arrive together are written together and fsynced together.
 
-Requests queue up while the writer is busy; a run takes the whole queue, writes it as one group (one
-``writev``), acknowledges those that asked for ``os``, then calls ``flush`` once for all those that asked for
-``disk``. Whatever arrives during the flush is the next group: under load one fsync carries as many requests
-as arrive in its time, and an idle partition acknowledges after one fsync of its own.
+Requests queue up while the writer is busy. A run takes the whole queue, writes it as one group (one
+``writev``), acknowledges the requests at ``os``, then calls ``flush`` once for all requests at ``disk``.
+Requests that arrive during the flush form the next group: under load one fsync serves as many requests as
+arrive in its time, and an idle partition acknowledges after one fsync of its own.
 
-Appends of one session go into separate groups, in order, because a group judges its members one by one and a
+Appends of one session go into separate groups, in order, because a group checks its members one by one and a
 session must stop at its first failure. They still share the flush of the run.
 
 Threads: `submit` is called on the event loop; runs take place on the append pool, one at a time for a
@@ -18,17 +17,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
-from stratalog.base.errors import DataDirectoryError, LogStoreError
+from stratalog.base.errors import DataDirectoryError, LogStoreError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append.append_info import AppendInfo
+from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
 from stratalog.server.append.pending_append import Appended, PendingAppend, SessionBrokenError
-from stratalog.server.append.transaction_refusal import refuse_transaction
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _Outcome = tuple[PendingAppend, Appended | Exception]
 
 
 class AppendableLog(Protocol):
-    """What a writer needs of a `UnifiedLog`."""
+    """The part of a `UnifiedLog` that a writer uses."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -63,8 +63,8 @@ class PartitionWriter:
         ensure_heard: Callable[[], None] | None,
         on_advance: Callable[[], None],
     ) -> None:
-        """`leader_epoch` returns the epoch to stamp or raises FencedError; `ensure_heard` raises where `disk`
-        may not be acknowledged now (None: it always may); `on_advance` is told of every step ahead.
+        """`leader_epoch` returns the epoch to stamp or raises FencedError. `ensure_heard` raises if
+        `disk` may not be acknowledged now; None means that it always may. `on_advance` follows each append.
         """
         self._loop = loop
         self._executor = executor
@@ -93,7 +93,7 @@ class PartitionWriter:
         try:
             self._write(pending)
         except BaseException as error:
-            # Nothing that waits may wait for ever, whatever went wrong here.
+            # No request may wait for ever, whatever failed here.
             logger.exception("the writer failed unexpectedly")
             self._deliver([(append, _as_engine_error(error)) for append in pending])
         with self._lock:
@@ -145,8 +145,8 @@ class PartitionWriter:
             refusal = _as_engine_error(error)
             return outcomes + [(append, refusal) for append in writable]
         assert len(results) == len(writable)
-        # Read behind the append: a topic that has become stronger since it was asked needs the flush, too, or
-        # nobody would see the records.
+        # Read after the append: if the topic's durability has become stronger meanwhile, it needs the flush
+        # too, or the records would stay invisible.
         min_durability = self._log.min_durability
         log_start_offset = self._log.log_start_offset
         for append, result in zip(writable, results, strict=True):
@@ -160,13 +160,13 @@ class PartitionWriter:
         return outcomes
 
     def _flush(self, waiting: list[tuple[PendingAppend, Appended]]) -> None:
-        """One flush for all of them. A failure is theirs too: what was not fsynced is not acknowledged as
-        `disk`.
+        """Flush once for all of them. A failed flush is their failure: without fsync there is no
+        acknowledgement at `disk`.
         """
         try:
             recovery_point = self._log.flush()
             self._on_advance()
-            # Again, because a process that was stopped in between may have been replaced meanwhile.
+            # Again, because another server may have taken over while this process was suspended.
             if self._ensure_heard is not None:
                 self._ensure_heard()
         except Exception as error:  # noqa: BLE001 - it is the answer of all that wait for the flush
@@ -185,7 +185,7 @@ class PartitionWriter:
 
 
 def _groups(pending: list[PendingAppend]) -> list[list[PendingAppend]]:
-    """Split into runs in which no session appears twice, keeping the order."""
+    """Split into groups in which no session appears twice, keeping the order."""
     groups: list[list[PendingAppend]] = [[]]
     sessions: set[int] = set()
     for append in pending:
@@ -201,7 +201,7 @@ def _groups(pending: list[PendingAppend]) -> list[list[PendingAppend]]:
 def _resolve(outcomes: Sequence[_Outcome]) -> None:
     for append, outcome in outcomes:
         append.give_back_memory()
-        # A caller that has gone away has cancelled its future; its append stands all the same.
+        # A caller that went away has cancelled its future; its append stays.
         if append.future.done():
             continue
         if isinstance(outcome, Exception):
@@ -211,12 +211,28 @@ def _resolve(outcomes: Sequence[_Outcome]) -> None:
 
 
 def _as_engine_error(error: BaseException) -> Exception:
-    """The operating system's refusals (disk full, read-only, input/output error) as an error that says what
-    to do.
-    """
+    """The error to answer with; a refusal of the operating system says what to do."""
     if isinstance(error, OSError):
         return DataDirectoryError(
             "the local disk refused a write, look at its space and health: " + (error.strerror or str(error)),
             path=error.filename or "",
         )
     return error if isinstance(error, Exception) else RuntimeError(str(error))
+
+
+_ATTRIBUTES = struct.Struct(">h")
+
+
+def refuse_transaction(batches: Buffer) -> None:
+    """Raise UnsupportedOperationError for a request of a transactional producer.
+
+    No coordinator here can end a transaction, and an open one holds back the last stable offset, and so the
+    upload, for ever. Such a request has only one batch, so the first one is checked; the log checks its form.
+    """
+    if len(batches) < HEADER_SIZE or batches[MAGIC_POSITION] != MAGIC:
+        return
+    (attributes,) = _ATTRIBUTES.unpack_from(batches, ATTRIBUTES_POSITION)
+    if attributes & TRANSACTIONAL_BIT:
+        raise UnsupportedOperationError(
+            "transactional producers are not supported yet; send without a transaction"
+        )

@@ -13,22 +13,19 @@ from stratalog.server.rpc.request_memory import MemoryLease
 
 
 class Appended(NamedTuple):
-    """What an acknowledged append is told."""
+    """The result of an acknowledged append."""
 
     base_offset: int
     last_offset: int
     log_start_offset: int
     durability: Durability
     is_duplicate: bool = False
-    """It had been stored before, with these offsets."""
+    """The records were stored before, with these offsets."""
 
 
 class AppendSession:
-    """Appends of which none may be applied behind a failed one. `is_broken` is set and read by writers on
-    their threads.
-
-    A session has appends under way in one partition at a time (its stream waits before it turns to another),
-    so one writer at a time touches it.
+    """The appends of a stream: after a failed one none may be applied. Writers set and read `is_broken` on
+    their threads; one writer at a time, because the stream waits before it turns to another partition.
     """
 
     __slots__ = ("is_broken",)
@@ -47,25 +44,23 @@ class PendingAppend:
     """Encoded batches, or what encodes them: called on the writer's thread, may raise LogStoreError."""
 
     durability: Durability
-    """What must hold before `future` is resolved: OS or DISK."""
+    """The durability that the append needs before `future` is resolved: OS or DISK."""
 
     future: asyncio.Future[Appended]
 
     memory: MemoryLease
-    """What the batches take."""
+    """The memory of the batches."""
 
     session: AppendSession | None = None
 
     def give_back_memory(self) -> None:
-        """There is an answer, whether anybody waits for it or not; nothing is held any longer. Twice does no
-        harm.
-        """
+        """Give back the memory once there is an answer. May be called twice."""
         self.batches = b""
         self.memory.close()
 
     def take_batches(self) -> Buffer:
-        """The encoded batches, once: they are not kept, or an append that waits for its fsync would hold what
-        is written already. Raises LogStoreError.
+        """Return the encoded batches and forget them, so that an append that waits for its fsync does not
+        hold written bytes. May be called once. Raises LogStoreError.
         """
         batches, self.batches = self.batches, b""
         return batches() if callable(batches) else batches

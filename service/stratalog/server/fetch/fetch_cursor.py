@@ -1,12 +1,11 @@
-"""Where a fetch stands in one partition: what was read and not yet sent, and what to read next.
+"""The position of a fetch in one partition, and the data that was read and not yet sent.
 
 A cursor moves forward only. Reads go to the local log, or to the object store below the local log start; the
 two meet without a gap because local segments are deleted only after their data is committed in the object
-store. That deletion can happen between the look at the local log start and the read: the read then fails, and
-the cursor looks again.
+store. If the deletion happens between the look at the local log start and the read, the read fails and the
+cursor looks again.
 
-A reader of committed records ends at the last stable offset, and is told of aborted transactions by both
-tiers.
+A reader of committed records ends at the last stable offset, and gets aborted transactions from both tiers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from stratalog.server.fetch.partition_signal import PartitionSignal
 
 
 class Watermarks(NamedTuple):
-    """The offsets that go out with every answer."""
+    """The offsets in every answer."""
 
     log_start_offset: int
     local_log_start_offset: int
@@ -30,12 +29,12 @@ class Watermarks(NamedTuple):
     last_stable_offset: int
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Where a fetch of that isolation ends."""
+        """The end of a fetch with that isolation."""
         return self.last_stable_offset if isolation is Isolation.TXN_COMMITTED else self.high_watermark
 
 
 class ReadablePartition(Protocol):
-    """What a cursor needs of a partition."""
+    """The part of a partition that a cursor uses."""
 
     @property
     def log_end_offset(self) -> int: ...
@@ -44,7 +43,7 @@ class ReadablePartition(Protocol):
     def signal(self) -> PartitionSignal: ...
 
     def ensure_served(self) -> None:
-        """Raises LogStoreError once the partition is not this server's any more."""
+        """Raises LogStoreError once this server no longer serves the partition."""
         ...
 
     def watermarks(self) -> Watermarks: ...
@@ -57,16 +56,16 @@ class ReadablePartition(Protocol):
 
 
 class Collected(NamedTuple):
-    """What a cursor has for an answer."""
+    """The data of a cursor for an answer."""
 
     chunks: list[bytes]
     size_bytes: int
-    """Of all chunks together."""
+    """The size of all chunks."""
     aborted_transactions: tuple[AbortedTransaction, ...]
 
 
 class FetchCursor:
-    """One partition of a fetch. Not thread-safe: one read at a time, between reads it belongs to the event
+    """One partition of a fetch. Not thread-safe: one read at a time; between reads it belongs to the event
     loop.
     """
 
@@ -96,25 +95,25 @@ class FetchCursor:
         self.partition = None if isinstance(partition, LogStoreError) else partition
         self.error: LogStoreError | None = partition if isinstance(partition, LogStoreError) else None
         self.start = fetch_offset
-        """Where the answer that is being collected begins."""
+        """The first offset of the answer that is being collected."""
         self.position = fetch_offset
         self.max_bytes = max_bytes
         self.isolation = isolation
         self.chunks: list[bytes] = []
         self.size_bytes = 0
         self.aborted_transactions: dict[AbortedTransaction, None] = {}
-        """Those of what was read, each once, in the order in which they were met."""
+        """Aborted transactions of the data that was read, each once, in the order of reading."""
         self.is_full = False
-        """Data was there that did not fit any more; whoever makes room says so."""
+        """More data was there than fitted. The session clears this when there is room."""
 
     @property
     def has_news(self) -> bool:
-        """Something is worth sending: data, a step over a hole, or an error."""
+        """Whether there is something to send: data, a step over a hole, or an error."""
         return self.position != self.start or self.error is not None
 
     def locate(self) -> bool | None:
-        """Where the next read goes: True local, False tiered, None nowhere (nothing there, no room, or
-        failed).
+        """The tier of the next read: True for local, False for tiered, None for no read (no data, no room, or
+        an error).
 
         An offset outside the partition becomes this cursor's error.
         """
@@ -139,11 +138,10 @@ class FetchCursor:
         return self.position >= marks.local_log_start_offset
 
     def read(self, budget_bytes: int, *, is_first: bool) -> int:
-        """Read once, on a thread that may block; returns the bytes read. `is_first`: one batch even if it is
-        larger.
+        """Read once, on a thread that may block; returns the bytes read. `is_first` reads one batch even if
+        it is larger than `max_bytes`.
 
-        Failures become this cursor's error, unless something was read before: that is sent first, and the
-        next read meets the failure again.
+        A failure becomes this cursor's error, unless there is data to send first; the next read fails again.
         """
         try:
             return self._read(budget_bytes, is_first)
@@ -152,7 +150,7 @@ class FetchCursor:
             return 0
 
     def refuse(self, error: LogStoreError) -> None:
-        """Take `error` as this cursor's, or forget it for now where there are news to send first."""
+        """Make `error` this cursor's, or forget it for now if there is data to send first."""
         if self.has_news:
             self.is_full = True
         else:
@@ -173,7 +171,7 @@ class FetchCursor:
                     self.position, max_bytes, self.isolation, min_one_message=is_first
                 )
             except OffsetOutOfRangeError:
-                # The local log start moved past the position meanwhile. If not, the failure is what it says.
+                # The local log start may have moved past the position; otherwise the failure is real.
                 if self.locate() is not False:
                     raise
                 data = self.partition.read_tiered(self.position, max_bytes, self.isolation)
@@ -191,7 +189,7 @@ class FetchCursor:
         return len(data.batches)
 
     def take(self) -> Collected:
-        """What was collected since the last call; the next answer begins where this one ends."""
+        """Return the data since the last call; the next answer begins at its end."""
         taken = Collected(self.chunks, self.size_bytes, tuple(self.aborted_transactions))
         self.chunks = []
         self.size_bytes = 0
@@ -201,7 +199,7 @@ class FetchCursor:
 
 
 def negative_offset(topic_partition: TopicPartition, offset: int) -> OffsetOutOfRangeError:
-    """A fetch offset below zero means nothing here; names of offsets are resolved by ListOffsets."""
+    """The error of a negative fetch offset; ListOffsets resolves names of offsets."""
     return OffsetOutOfRangeError(
         "a fetch offset is not negative, ask ListOffsets for the earliest or latest one",
         offset=offset,

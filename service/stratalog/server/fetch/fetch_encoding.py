@@ -1,8 +1,8 @@
-"""Fetch responses as bytes, with the record batches copied once.
+"""Encodes fetch responses, with one copy of the record batches.
 
-A protobuf message copies a bytes field when it is set, again when its message is put into another, and again
-when all is serialised; for answers of megabytes that is most of what a fetch costs. So the small fields are
-serialised by protobuf, and the batches are put behind them by hand:
+A protobuf message copies a bytes field when it is set, again when its message goes into another, and again
+when it is serialised; for answers of megabytes that is most of the cost of a fetch. So protobuf serialises
+the small fields, and this module puts the batches behind them:
 
     FetchResponse    = { 0x0a varint(size) FetchedPartition }      field 1, length-delimited, repeated
     FetchedPartition = the other fields, by protobuf
@@ -35,7 +35,7 @@ _BATCHES_TAG = _tag("FetchedPartition", "batches")
 
 
 def encode_fetch_response(cursors: Iterable[FetchCursor]) -> bytes:
-    """A serialised `FetchResponse` with what the cursors have collected; they go on from there."""
+    """A serialised `FetchResponse` with the data of the cursors, which continue behind it."""
     parts: list[bytes] = []
     for cursor in cursors:
         chunks, size_bytes, aborted_transactions = cursor.take()

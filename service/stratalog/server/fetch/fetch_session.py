@@ -1,20 +1,19 @@
-"""Reads many partitions to one byte budget, and waits for more where too little is there.
+"""Reads many partitions within one byte budget, and waits for more data if there is too little.
 
-A fill reads all local partitions in one job on the read pool, in turn, and tiered ones in parallel on the
-cold pool, each with its share of what is left of the budget. The tier of the first partition comes first.
-What was read stays with its cursor: a wake-up reads on from there, never again from the start.
+A fill reads local partitions one after the other in one job on the read pool, and tiered ones in parallel on
+the cold pool, each with its share of the remaining budget. The tier of the first partition comes first. Data
+stays with its cursor, so a wake-up continues there.
 
-Nothing polls. A session enters the signals of all its partitions, looks, and waits for one of them or for the
+A session does not poll: it enters the signals of all its partitions, looks, and waits for a signal or for the
 deadline.
 
-After each answer those partitions which the budget did not reach come first the next time, and the others
-rotate.
+After each answer the partitions that the budget did not reach come first, and the others rotate.
 
-An answer is bounded twice: by the session's budget, and by the memory that all fetches share. A read takes
-its bytes from that memory beforehand and gives back what it did not use. Where little is left answers are
-smaller, down to one batch, and where it is scarce a stream does not collect ahead; no fetch ever waits for
-memory. Cold reads are bounded as well: a fetch starts as many as the pool lets one call have, and leaves the
-other partitions for its next answer.
+An answer is bounded by the session's budget and by the memory that all fetches share. A read takes its bytes
+from that memory beforehand and gives back the unused ones. With little memory left answers are smaller, down
+to one batch, and with scarce memory a stream does not collect ahead; no fetch waits for memory. Cold reads
+are bounded too: a fetch starts as many as the pool grants one call, and leaves other partitions to its next
+answer.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ MIN_TIERED_SHARE_BYTES = 64 << 10
 
 
 class _Answered(NamedTuple, Generic[_Answer]):
-    """An answer, and what it holds of the memory until it is sent."""
+    """An answer, and the memory that it holds until it is sent."""
 
     answer: _Answer
     size_bytes: int
@@ -52,7 +51,7 @@ class _Answered(NamedTuple, Generic[_Answer]):
 
 class FetchSession:
     """The cursors of one Fetch or FetchStream call. Belongs to the event loop; only `_read_local` and `_read`
-    run on threads. Whoever makes it closes it.
+    run on threads. Its creator closes it.
     """
 
     def __init__(
@@ -71,14 +70,14 @@ class FetchSession:
         self._max_bytes = max_bytes
 
     def close(self) -> None:
-        """The last answer has left, or nobody waits for it any more: give back the memory. Reads that still
-        wait for a thread will not take place.
+        """Give back the memory after the last answer, or when the call has ended. Reads that still wait for a
+        thread do not happen.
         """
         self._lease.close()
 
     @property
     def size_bytes(self) -> int:
-        """Collected and not yet taken."""
+        """Bytes that were collected and not yet taken."""
         return sum(cursor.size_bytes for cursor in self.cursors)
 
     @property
@@ -99,7 +98,7 @@ class FetchSession:
             while True:
                 changed.clear()
                 if not self.has_news:
-                    # None of them has anything to send first: who had no room then may have it now.
+                    # No cursor has data to send, so there is room again.
                     for cursor in self.cursors:
                         cursor.is_full = False
                 await self._fill()
@@ -116,7 +115,8 @@ class FetchSession:
     async def stream(
         self, min_bytes: int, max_wait_s: float, take: Callable[[list[FetchCursor]], _Answer]
     ) -> AsyncGenerator[_Answer, None]:
-        """What `take` makes of each batch of news, until the server closes or no partition is left.
+        """Yield the result of `take` for each set of cursors with news, until the server closes or no
+        partition is left.
 
         The next answer is collected while the transport sends the last one, so a stream holds two at most;
         one where memory is scarce. A partition that failed is reported once and leaves the session.
@@ -156,14 +156,14 @@ class FetchSession:
         reached = [cursor for cursor in reached if cursor.error is None]
         self.cursors = unreached + reached[1:] + reached[:1]
         for cursor in self.cursors:
-            # There is room again, also for those that the budget did not reach.
+            # There is room again, also for partitions that the budget did not reach.
             cursor.is_full = False
         return _Answered(answer, size_bytes)
 
     def _is_satisfied(self, min_bytes: int) -> bool:
         if self.size_bytes >= min(min_bytes, self._max_bytes):
             return True
-        # One that is full and has nothing makes no answer: whoever collected again at once would never end.
+        # A full cursor without data makes no answer; collecting again at once would never end.
         return self.has_news and any(cursor.error is not None or cursor.is_full for cursor in self.cursors)
 
     async def _fill(self) -> None:

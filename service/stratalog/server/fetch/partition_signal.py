@@ -1,7 +1,7 @@
-"""Wakes those who wait for a partition's high watermark, last stable offset or log start to move.
+"""Wakes calls that wait for a partition's high watermark, last stable offset or log start to move.
 
 Writers work on threads, waiters on the event loop. ``notify`` may be called from any thread and costs one hop
-to the loop, and none where nobody waits or a hop is under way already. A waiter enters *before* it looks at
+to the loop, and none if no call waits or a hop is pending. A waiter enters *before* it looks at
 the log and waits afterwards, so a change between the look and the wait is never lost.
 """
 
@@ -21,9 +21,9 @@ class PartitionSignal:
         self._is_hop_pending = False
 
     def notify(self) -> None:
-        """Something moved: wake all who wait now. Any thread."""
+        """Wake all waiting calls. Any thread."""
         # Both reads race with the loop, harmlessly: a waiter that enters after the first read looks at the
-        # log after that, and a hop that is pending has not woken anybody yet. Neither order loses a change.
+        # log after that, and a pending hop has not woken a waiter yet. Neither order loses a change.
         if self._waiters and not self._is_hop_pending:
             self._is_hop_pending = True
             self._loop.call_soon_threadsafe(self._wake)

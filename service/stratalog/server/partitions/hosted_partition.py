@@ -1,8 +1,7 @@
-"""One partition as the server sees it: the local log, what lies in the object store, its writer and its
-signal.
+"""One partition of the server: its local log, its data in the object store, its writer and its signal.
 
-This is where the two tiers meet. For a tiered partition the global log start is the metadata's, because it
-survives the local disk; the local log only follows. Everything else is the local log's own.
+The two tiers meet here. The log start of a tiered partition is that of the metadata, because it survives the
+local disk; the local log follows it. Every other offset is that of the local log.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from stratalog.server.fetch.fetch_cursor import Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.rpc.unknown_topic import unknown_topic
+from stratalog.server.partitions.unknown_topic import unknown_topic
 
 logger = logging.getLogger(__name__)
 
 
 class HostedPartition:
-    """Thread-safe: its parts are, none is ever replaced, the flag only goes from False to True, and of two
-    threads that find the local log damaged either may be remembered: the other's reader finds it again.
+    """Thread-safe: its parts are and are never replaced, and the flag only goes from False to True. If two
+    threads find damage in the local log at once, one result may be lost; the next reader finds it again.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class HostedPartition:
         self.signal = signal
         self._reader = reader
         self._is_withdrawn = False
-        # Below it the local log turned out to be damaged.
+        # Below this offset the local log is damaged.
         self._intact_from_offset = 0
         self.topic_partition: TopicPartition = log.topic_partition
         self.topic_id_partition = TopicIdPartition(log.topic_id, log.topic_partition.partition)
@@ -59,9 +58,7 @@ class HostedPartition:
         return self.log.config.remote_storage_enable
 
     def tier_state(self) -> PartitionState | None:
-        """What is committed in the object store; None where the topic is not tiered or nothing was committed
-        yet.
-        """
+        """The partition's state in the object store; None if the topic is not tiered or has no commit yet."""
         return self.shard.metadata.state().partitions.get(self.topic_id_partition) if self.is_tiered else None
 
     @property
@@ -77,10 +74,10 @@ class HostedPartition:
 
     @property
     def compacted_upto(self) -> int:
-        """Below it a reader meets at most one record a key.
+        """Below this offset a reader finds at most one record a key.
 
-        The metadata speaks of the tiered data; where the range is still on local disk it is served from
-        there, uncompacted, so the local log start caps it.
+        The metadata knows the tiered data only. The local log, which is not compacted, serves its range, so
+        the local log start is an upper bound.
         """
         state = self.tier_state()
         return 0 if state is None else min(state.compacted_upto, self.log.local_log_start_offset)
@@ -91,15 +88,14 @@ class HostedPartition:
 
     def ensure_served(self) -> None:
         """Raises UnknownTopicOrPartitionError once the topic is deleted, FencedError once another server has
-        taken over: what lies here may not be what it serves.
+        taken over, because that one may serve other records.
         """
         if self._is_withdrawn:
             raise unknown_topic(self.topic_partition.topic)
         self.shard.leader_epoch()
 
     def offline(self) -> OfflinePartition | None:
-        """The partition as operators are to see it where the disk of its log directory has failed; None while
-        that works."""
+        """The partition with its failure if the disk of its log directory has failed; None otherwise."""
         try:
             self.log.require_disk()
         except DataDirectoryError as failure:
@@ -109,13 +105,13 @@ class HostedPartition:
         return None
 
     def reconfigure(self, config: LogConfig) -> None:
-        """The topic was altered. Raises DataDirectoryError, and the former configuration holds then."""
+        """Apply a changed configuration. Raises DataDirectoryError and keeps the former one then."""
         self.log.reconfigure(config)
         # A weaker `min.durability` lets readers see more.
         self.signal.notify()
 
     def withdraw(self) -> None:
-        """The topic is deleted: whoever waits here is woken and told so."""
+        """Mark the topic as deleted, and wake all waiting calls, which then fail."""
         self._is_withdrawn = True
         self.signal.notify()
 
@@ -137,8 +133,8 @@ class HostedPartition:
     def read_local(
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData:
-        """From the local log; where that is damaged and the object store has the offset, from there, as all
-        that is tiered by then from now on.
+        """Read from the local log. If that is damaged and the object store has the offset, read from there,
+        now and for every offset that is tiered by now.
         """
         try:
             return self.log.read(offset, max_bytes, isolation, min_one_message=min_one_message)
@@ -147,7 +143,7 @@ class HostedPartition:
             if offset >= tiered_end_offset:
                 raise
             logger.error(
-                "the local log of %s is damaged, what is below offset %d is served from the object store: %s",
+                "the local log of %s is damaged, offsets below %d are served from the object store: %s",
                 self.topic_partition,
                 tiered_end_offset,
                 damage,
@@ -177,8 +173,8 @@ class HostedPartition:
     def end_transaction(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, committed: bool
     ) -> AppendInfo:
-        """End the producer's transaction here, for its coordinator, and wake who waits for that. As durable
-        as the topic's records when it returns. Touches the disk: call it on a pool.
+        """Append the marker that ends the producer's transaction, and wake waiting readers. The marker has
+        the topic's durability when this returns. Touches the disk: call it on a pool.
 
         Raises FencedError, ProducerFencedError, CoordinatorFencedError, DataDirectoryError.
         """

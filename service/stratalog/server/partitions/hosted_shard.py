@@ -1,11 +1,11 @@
-"""A shard that this process owns: its metadata log, the epoch that was claimed, and whether it is still ours.
+"""A shard that this process owns: its metadata log, the claimed epoch, and whether the claim still holds.
 
-Once another owner has claimed the shard there is no way back within this process: every append, fetch, upload
-and change is refused with FencedError until the server is started again, which claims the shard anew.
+Once another owner has claimed the shard, this process refuses every append, fetch, upload and change with
+FencedError. Only a restart claims the shard anew.
 
-An owner that cannot read the head cannot notice a claim. Where that lasts longer than a bound, it stops
-acknowledging `disk`: whoever took over meanwhile would set those records aside. Unlike a claim this passes,
-with the next answer.
+An owner that cannot read the head cannot notice a claim. If that lasts longer than a bound, it stops
+acknowledging `disk`, because a new owner would set those records aside. The next answer of the store
+ends that.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HostedShard:
         on_fenced: Callable[[], None],
         max_silence_ms: int,
     ) -> None:
-        """Right after the claim. `max_silence_ms` 0: no silence of the store is too long."""
+        """Created right after the claim. With `max_silence_ms` 0 no silence of the store is too long."""
         self._clock = clock
         self.metadata = metadata
         self.claimed = claimed
@@ -43,7 +43,7 @@ class HostedShard:
         self._max_silence_ms = max_silence_ms
         self._is_fenced = False
         self._last_look_s = clock.monotonic_s()
-        """When the newest question that the store has answered was asked; what it says may be as old."""
+        """Start of the last look that the store answered; the answer may be as old."""
 
     @property
     def is_fenced(self) -> bool:
@@ -51,7 +51,7 @@ class HostedShard:
 
     @property
     def takeover(self) -> ShardClaim | None:
-        """The claim that ended ours; None as long as nobody has noticed any."""
+        """The claim that ended ours; None if no look has found one."""
         if not self._is_fenced:
             return None
         return next(claim for claim in self.metadata.state().claims if claim.epoch > self.claimed.epoch)
@@ -60,16 +60,16 @@ class HostedShard:
         """The epoch to stamp into batches and to sign commits with. Raises FencedError."""
         if self._is_fenced:
             raise FencedError(
-                "another server has taken over this store, go on there; a restart of this one takes it back",
+                "another server has taken over this store, use that one; a restart of this one takes it back",
                 epoch=self.claimed.epoch,
                 current_epoch=self.metadata.state().epoch,
             )
         return self.claimed.epoch
 
     def ensure_heard(self) -> None:
-        """Raises StoreUnavailableError (retriable) where the last look at the head is older than the bound.
+        """Raises StoreUnavailableError (retriable) if the last look at the head is older than the bound.
 
-        Commits do not count: looks are more frequent, and meet the same store.
+        Commits do not count, because looks are more frequent and use the same store.
         """
         if self._max_silence_ms == 0:
             return
@@ -83,7 +83,7 @@ class HostedShard:
             )
 
     def refresh(self) -> None:
-        """Read the head, and notice a claim by somebody else. Raises StoreError where the store does not
+        """Read the head and notice the claim of another owner. Raises StoreError if the store does not
         answer.
         """
         asked_s = self._clock.monotonic_s()

@@ -1,5 +1,4 @@
-"""The log directories as operators see them: which take new partitions, which are missed, moves between
-them."""
+"""The log directories for operators: their states, cordons, missing directories and moves between them."""
 
 from __future__ import annotations
 
@@ -29,9 +28,9 @@ class DescribedDirectory(NamedTuple):
 
     status: LogDirectoryStatus
     size_bytes: int
-    """Of the logs that are open in it."""
+    """Size of the open logs in it."""
     set_aside: Sequence[str] = ()
-    """Paths of directories in it that are no topic's, or were set aside."""
+    """Paths of directories in it that belong to no topic, or were set aside."""
 
 
 class LogDirectoryManager:
@@ -52,7 +51,7 @@ class LogDirectoryManager:
         _tell_of_unused_cordons(runtime.current, logs.data_dirs)
 
     def require_applicable(self, config: BrokerConfig) -> None:
-        # One that the server was started without stays in the list until somebody takes it away.
+        # A missing directory stays in the list until an operator takes it out.
         known = {*self._logs.data_dirs, *self._runtime.current.cordoned_log_dirs}
         for path in config.cordoned_log_dirs:
             if path not in known:
@@ -120,8 +119,8 @@ class LogDirectoryManager:
         return path
 
     def forget(self, directory_id: str) -> str:
-        """Give up a directory that is missing, for good: partitions that are nowhere else begin anew at the
-        next start. Returns where it was. Raises InvalidRequestError, DataDirectoryError.
+        """Give up a missing directory for good: partitions that are nowhere else begin anew at the next
+        start. Returns its last path. Raises InvalidRequestError, DataDirectoryError.
         """
         path = self._logs.forget_directory(directory_id)
         logger.warning(
@@ -133,7 +132,7 @@ class LogDirectoryManager:
         return path
 
     def move(self, topic: str, partition: int, target_path: str) -> str:
-        """Begin to move a partition to another log directory, whose path it returns; it is served meanwhile.
+        """Begin to move a partition, which stays served, to another log directory; returns that path.
         Raises UnknownTopicOrPartitionError, InvalidRequestError, DataDirectoryError.
         """
         hosted = self._registry.partition(topic, partition)
@@ -142,8 +141,8 @@ class LogDirectoryManager:
         return target_path
 
     def cancel_move(self, topic: str, partition: int) -> None:
-        """End the partition's move, and wait until it has ended; it may be done by then. Raises
-        UnknownTopicOrPartitionError, InvalidRequestError where it does not move.
+        """End the partition's move and wait for its end; the move may be complete by then. Raises
+        UnknownTopicOrPartitionError, InvalidRequestError if it does not move.
         """
         topic_partition = TopicPartition(topic, partition)
         # It may wait for a directory to be uncordoned, or for the partition, which is offline.
@@ -160,7 +159,7 @@ class LogDirectoryManager:
         move.cancel("an operator has cancelled it")
 
     def resume_moves(self) -> None:
-        """Begin again what the former process had begun to move and not finished."""
+        """Begin again the moves that the former process did not finish."""
         for wanted in self._logs.moves.wanted:
             try:
                 self._begin(wanted.partition, wanted.target_path)
@@ -183,14 +182,13 @@ def _run(move: LogMove) -> None:
 
 
 def _tell_of_unused_cordons(config: BrokerConfig, paths: Sequence[str]) -> None:
-    """The server was started without them: they are on disks that are not there, or nobody's."""
+    """Warn about cordoned paths that are not log directories of this start."""
     unused = [path for path in config.cordoned_log_dirs if path not in paths]
     if unused:
         logger.warning(
-            "%s names directories that the server was started without, and cordons nothing by them: %s. Were"
-            " others meant? Then correct the paths; a log directory is named as in %s. Are they to come back?"
-            " Then leave them. Otherwise take them out of what the start is given, or let `stratalog log-dirs"
-            " uncordon PATH` do it",
+            "%s names directories that are not log directories of this start, and ignores them: %s. Correct a"
+            " wrong path, as in %s; leave a directory that comes back; otherwise remove it from the start's"
+            " options, or with `stratalog log-dirs uncordon PATH`",
             CORDONED,
             ", ".join(unused),
             ", ".join(paths),

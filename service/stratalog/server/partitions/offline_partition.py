@@ -1,9 +1,8 @@
 """A partition that the catalog has and this server cannot serve.
 
-Its local log could not be opened: then it stays so until the next start, since what it holds is for a human
-to decide. Or its topic has a configuration that this version does not take: then it stays so until the
-catalog has another one. Nothing of it is changed meanwhile, neither on disk nor in the object store; all
-other partitions go on.
+Either its local log could not be opened: then an operator decides, and it stays offline until the next
+start. Or this version refuses its topic's configuration: then it stays offline until the catalog has another
+one. The server changes nothing of it, on disk or in the object store, and serves all other partitions.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class OfflinePartition:
         path: str,
         failure: LogStoreError,
     ) -> None:
-        """`path`: the partition's directory. `failure`: what opening it met; InvalidConfigError is about
-        its topic's configuration."""
+        """`path` is the partition's directory, `failure` the reason; InvalidConfigError means its topic's
+        configuration."""
         self.topic_partition = topic_partition
         self.topic_id_partition = topic_id_partition
         self.shard = shard
@@ -43,11 +42,11 @@ class OfflinePartition:
         return str(self.failure)
 
     def tier_state(self) -> PartitionState:
-        """What is committed in the object store."""
+        """The partition's state in the object store."""
         return self.shard.metadata.state().partition(self.topic_id_partition)
 
     def error(self) -> LogStoreError:
-        """What a call to the partition gets."""
+        """The error of a call to the partition."""
         if isinstance(self.failure, InvalidConfigError):
             return UnsupportedOperationError(
                 "the partition is offline, this version does not take its topic's configuration; run the"

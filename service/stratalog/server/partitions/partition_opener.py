@@ -1,17 +1,18 @@
-"""Opens partitions: loads their logs, compares these with the bucket, and gives each its host.
+"""Opens partitions: loads their logs, compares them with the bucket, and gives each a writer and a signal.
 
-Many are opened at a time: after a crash each log has its tail to walk, and a disk answers many readers sooner
-than one after another.
+Many logs open at once: after a crash each log has a tail to read, and a disk serves many readers faster than
+one after another.
 
-A start opens what can be opened: a partition whose log is damaged or cannot be read stays offline, alone.
-What is opened later, for a topic that is being created or has got more partitions, is opened whole or not at
-all: the first failure keeps those that have not begun from beginning; what was opened until then stays open,
-and is found so by the next try.
+A start opens every log that it can: a partition with a damaged or unreadable log stays offline alone. The
+partitions of a new topic, or new partitions of a topic, open together or not at all: the first failure keeps
+the others from beginning. Logs that are open by then stay open, and the next try uses them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
 from functools import partial
@@ -27,13 +28,17 @@ from stratalog.base.errors import (
 from stratalog.base.filesystem import NO_SPACE
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
+from stratalog.log.recovery.log_recovery import LoadProgress
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.remote.metadata.ownership.ownership import reconcile_log
+from stratalog.remote.tier.log_restore import restore_log
+from stratalog.remote.tier.remote_reader import RemoteReader
+from stratalog.server.append.partition_writer import PartitionWriter
+from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.partitions.opening_progress import OpeningProgress
 from stratalog.server.partitions.shard_set import ShardSet
 
 logger = logging.getLogger(__name__)
@@ -41,7 +46,32 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Host = Callable[[UnifiedLog, HostedShard], HostedPartition]
-"""Gives a log its writer and its signal."""
+"""Makes a hosted partition of a log."""
+
+
+class PartitionHost:
+    """Makes hosted partitions, with writers on `executor` that answer on `loop`. Thread-safe."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
+        self._loop = loop
+        self._executor = executor
+
+    def host(self, log: UnifiedLog, shard: HostedShard, reader: RemoteReader) -> HostedPartition:
+        """A partition that is ready to serve; a log that begins at the tiered end first gets the state of the
+        tiered data below. Touches disk and network. Raises StoreError, DataDirectoryError.
+        """
+        restore_log(log, reader)
+        signal = PartitionSignal(self._loop)
+
+        def ensure_heard() -> None:
+            # A topic that is not tiered has all its data on the local disk, through any takeover.
+            if log.config.remote_storage_enable:
+                shard.ensure_heard()
+
+        writer = PartitionWriter(
+            self._loop, self._executor, log, shard.leader_epoch, ensure_heard, signal.notify
+        )
+        return HostedPartition(log, shard, reader, writer, signal)
 
 
 class WantedPartition(NamedTuple):
@@ -51,12 +81,53 @@ class WantedPartition(NamedTuple):
     topic_id_partition: TopicIdPartition
     config: LogConfig
     is_new: bool = False
-    """Nobody has had the partition before."""
+    """The partition has never had a log."""
+
+
+REPORT_PERIOD_S = 5.0
+MIB = 1 << 20
+
+
+class OpeningProgress:
+    """Logs how far an opening is, if it takes long. Thread-safe: `_lock` guards the counts."""
+
+    def __init__(self, clock: Clock, log_count: int) -> None:
+        self._clock = clock
+        self._log_count = log_count
+        self._lock = threading.Lock()
+        self._remaining_count = log_count
+        self._walks: dict[TopicPartition, LoadProgress] = {}
+        self._told_s = clock.monotonic_s()
+
+    def walked(self, partition: TopicPartition, progress: LoadProgress) -> None:
+        """Note the progress of the partition's recovery."""
+        with self._lock:
+            self._walks[partition] = progress
+            self._tell()
+
+    def finished(self, partition: TopicPartition) -> None:
+        """Note that the partition is open or offline."""
+        with self._lock:
+            self._walks.pop(partition, None)
+            self._remaining_count -= 1
+            assert self._remaining_count >= 0
+            self._tell()
+
+    def _tell(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._remaining_count == 0 or now_s - self._told_s < REPORT_PERIOD_S:
+            return
+        self._told_s = now_s
+        walks = "".join(
+            f"; of {partition} {walk.remaining_segment_count} segments, {walk.remaining_bytes // MIB} MiB"
+            for partition, walk in sorted(self._walks.items())
+        )
+        logger.info("opening logs: %d of %d remain%s", self._remaining_count, self._log_count, walks)
 
 
 class PartitionOpener:
-    """Thread-safe: it keeps nothing between calls. One partition is opened by one caller at a time, and none
-    of them is a thread of the executor.
+    """Thread-safe: it keeps nothing between calls. One caller opens a partition at a time, and not on a
+    thread of the executor.
     """
 
     def __init__(
@@ -67,7 +138,7 @@ class PartitionOpener:
         host: Host,
         executor_of: Callable[[str], Executor],
     ) -> None:
-        """`executor_of`: the threads that open the logs of a log directory."""
+        """`executor_of` returns the threads that open the logs of a log directory."""
         self._clock = clock
         self._shards = shards
         self._logs = logs
@@ -76,17 +147,13 @@ class PartitionOpener:
 
     def open(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition]:
         """Open all of them; returns them in the same order. Takes disk and network for as long as recovery
-        needs, and tells the log of the process now and then how far it is.
-
-        Raises DataDirectoryError, which says for which path; others that failed as well are logged.
+        needs, and logs its progress. Raises DataDirectoryError with the path; further failures are logged.
         """
         return self._open_beside_each_other(wanted, self._open)
 
     def open_what_can_be(self, wanted: Sequence[WantedPartition]) -> list[HostedPartition | OfflinePartition]:
-        """As `open`, but a partition that cannot be opened is logged, and offline in what is returned.
-
-        Raises DataDirectoryError where the disk refuses every one of them, and is not only full: then it is
-        not about partitions.
+        """Open all of them like `open`, but return a partition that cannot be opened as offline. Raises
+        DataDirectoryError if the disk, not being full, refuses all of them.
         """
         opened = self._open_beside_each_other(wanted, self._open_or_leave)
         offline = [one for one in opened if isinstance(one, OfflinePartition)]
@@ -97,10 +164,10 @@ class PartitionOpener:
     def leave(
         self, topic_partition: TopicPartition, topic_id_partition: TopicIdPartition, failure: LogStoreError
     ) -> OfflinePartition:
-        """Do not open the partition, because of this."""
+        """The partition, offline because of this failure."""
         path = self._logs.path_of(topic_partition)
         if self._logs.directory_of(topic_partition) is None:
-            # It may be where nobody can look now: the failure says so.
+            # The log may be on a disk that cannot be read; the failure has its path.
             path = str(failure.fields.get("path", path))
         shard = self._shards.of(topic_id_partition)
         return OfflinePartition(topic_partition, topic_id_partition, shard, path, failure)
@@ -116,13 +183,13 @@ class PartitionOpener:
         wait(futures, return_when=FIRST_EXCEPTION)
         for future in futures:
             future.cancel()
-        # Whoever is told of a failure may close the logs: nothing may be under way then.
+        # After a failure the caller may close the logs, so nothing may still run.
         wait(futures)
         _raise_first(wanted, futures)
         return [future.result() for future in futures]
 
     def _directory_of(self, partition: TopicPartition) -> str:
-        """The log directory that the partition is in; of one that has none yet, the first one."""
+        """The log directory of the partition; the first one if it has none yet."""
         return self._logs.directory_of(partition) or self._logs.data_dirs[0]
 
     def _open_or_leave(
@@ -136,8 +203,8 @@ class PartitionOpener:
             raise
         except Exception as failure:  # noqa: BLE001 - one log must not keep the others from being served
             fault = DataDirectoryError(
-                "a fault of this server keeps the log from being opened; report it with what the server's log"
-                " says of it",
+                "a defect of this server keeps the log from being opened; report it with the traceback in the"
+                " server's log",
                 path=self._logs.path_of(wanted.topic_partition),
                 reason=repr(failure),
             )
@@ -150,8 +217,7 @@ class PartitionOpener:
         failure: DataDirectoryError | CorruptRecordError,
         unexpected: Exception | None = None,
     ) -> OfflinePartition:
-        """The partition, offline because of this. `unexpected`: what nobody has foreseen; the log gets its
-        trace."""
+        """The partition, offline because of this. `unexpected` is a defect, logged with its traceback."""
         self._logs.let_go(wanted.topic_partition)
         progress.finished(wanted.topic_partition)
         offline = self.leave(wanted.topic_partition, wanted.topic_id_partition, failure)
@@ -170,7 +236,7 @@ class PartitionOpener:
         reconciled = reconcile_log(self._logs, log, shard.metadata, shard.claimed)
         if reconciled.set_aside_path is not None:
             logger.warning(
-                "the local log of %s cannot go on and was set aside for you to look at, path=`%s`: %s",
+                "the local log of %s does not fit the object store and was set aside, path=`%s`: %s",
                 wanted.topic_partition,
                 reconciled.set_aside_path,
                 reconciled.reason,
@@ -180,11 +246,11 @@ class PartitionOpener:
         return hosted
 
     def _open_log(self, wanted: WantedPartition, shard: HostedShard, progress: OpeningProgress) -> UnifiedLog:
-        """The log, which a try to open the topic that failed at another partition may have left open."""
+        """Open the log, unless an earlier try that failed at another partition left it open."""
         topic_id = wanted.topic_id_partition.topic_id
         log = self._log_of(wanted)
         if log is not None:
-            # It was loaded for an earlier configuration, perhaps.
+            # It may have an earlier configuration.
             log.reconfigure(wanted.config)
             return log
         log = self._logs.open_log(
@@ -199,8 +265,8 @@ class PartitionOpener:
         return log
 
     def _log_of(self, wanted: WantedPartition) -> UnifiedLog | None:
-        """The log, where it is open. That of a former topic of this name, which nobody could delete, is let
-        go of: opening the new one sets aside what is left of it."""
+        """The log if it is open. The open log of a deleted topic of this name is closed; opening the new one
+        sets its files aside."""
         try:
             log = self._logs.log(wanted.topic_partition)
         except UnknownTopicOrPartitionError:
@@ -208,7 +274,7 @@ class PartitionOpener:
         if log.topic_id == wanted.topic_id_partition.topic_id:
             return log
         logger.warning(
-            "the log of a deleted topic was still open, path=`%s`: it is closed, another topic has its name",
+            "closing the log of a deleted topic, because another topic has its name, path=`%s`",
             log.directory,
         )
         self._logs.let_go(wanted.topic_partition)
@@ -216,12 +282,12 @@ class PartitionOpener:
 
 
 def _tell(log: UnifiedLog) -> None:
-    """What a human should know of how the log was found."""
+    """Log the findings of the recovery that an operator should know."""
     report = log.recovery_report
     if report.remains:
         logger.warning(
-            "the recovery of %s ended before damage that sound batches lie behind, end_offset=`%d`, and kept "
-            "what it cut off for you to look at: %s",
+            "the recovery of %s cut off damage with sound batches behind it, end_offset=`%d`, and kept the "
+            "cut part for inspection: %s",
             log.topic_partition,
             log.log_end_offset,
             ", ".join(report.remains),
@@ -230,7 +296,7 @@ def _tell(log: UnifiedLog) -> None:
         logger.info("the recovery of %s cut off %d bytes", log.topic_partition, report.truncated_bytes)
     if report.lost_end_offset is not None:
         logger.warning(
-            "the log of %s ended at offset %d, below its start: it begins anew at %d, empty",
+            "the log of %s ended at offset %d, below its start; it begins anew at %d, empty",
             log.topic_partition,
             report.lost_end_offset,
             log.log_start_offset,
@@ -238,8 +304,8 @@ def _tell(log: UnifiedLog) -> None:
 
 
 def _is_refused_by_disk(offline: OfflinePartition) -> bool:
-    """The directory cannot be read; what is in it need not be damaged. A full one can: whoever is to free it
-    by deleting topics needs a server for that."""
+    """Whether the directory cannot be read. A full disk does not count: an operator needs a running server
+    to delete topics."""
     cause = offline.failure.__cause__
     return isinstance(cause, OSError) and cause.errno not in NO_SPACE
 

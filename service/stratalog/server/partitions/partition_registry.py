@@ -1,7 +1,7 @@
-"""Which partitions this server hosts, by name.
+"""The hosted topics and partitions, by name.
 
-A topic is published whole, once each of its partitions is open or known to be offline, and withdrawn whole
-before any of them is deleted, so a request finds either all partitions of a topic or none.
+A topic is published whole, once each of its partitions is open or offline, and withdrawn whole before any of
+them is deleted. So a request finds all partitions of a topic or none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import UUID
 from stratalog.log.log_config import LogConfig
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.rpc.unknown_topic import unknown_partition, unknown_topic
+from stratalog.server.partitions.unknown_topic import unknown_partition, unknown_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,28 +26,28 @@ class HostedTopic:
     topic_id: UUID
     config_overrides: Mapping[str, str]
     config: LogConfig | None
-    """None where this version does not take `config_overrides`; then all partitions are offline."""
+    """None if this version refuses `config_overrides`; then all partitions are offline."""
     all_partitions: tuple[HostedPartition | OfflinePartition, ...]
-    """By number."""
+    """Sorted by number."""
 
     @property
     def partitions(self) -> tuple[HostedPartition, ...]:
-        """Those that are served."""
+        """Partitions that were opened."""
         return tuple(one for one in self.all_partitions if isinstance(one, HostedPartition))
 
     @property
     def offline_partitions(self) -> tuple[OfflinePartition, ...]:
-        """Those that were so when they were to be opened."""
+        """Partitions that could not be opened."""
         return tuple(one for one in self.all_partitions if isinstance(one, OfflinePartition))
 
     @property
     def failed_partitions(self) -> tuple[OfflinePartition, ...]:
-        """Those of `partitions` whose disk has failed since."""
+        """Opened partitions whose disk has failed since."""
         return tuple(failed for one in self.partitions if (failed := one.offline()) is not None)
 
     @property
     def unserved_partitions(self) -> tuple[OfflinePartition, ...]:
-        """Both, by number."""
+        """Offline and failed partitions, sorted by number."""
         return tuple(
             sorted((*self.offline_partitions, *self.failed_partitions), key=lambda one: one.topic_partition)
         )
@@ -67,7 +67,7 @@ class PartitionRegistry:
             self._topics = MappingProxyType({**self._topics, topic.name: topic})
 
     def replace(self, topic: HostedTopic) -> None:
-        """Publish what has become of a topic that is visible: another configuration, more partitions."""
+        """Publish a new configuration or more partitions of a visible topic."""
         with self._lock:
             former = self._topics[topic.name]
             assert former.topic_id == topic.topic_id, "the name has gone to another topic"
@@ -76,7 +76,7 @@ class PartitionRegistry:
             self._topics = MappingProxyType({**self._topics, topic.name: topic})
 
     def withdraw(self, name: str) -> HostedTopic | None:
-        """Hide a topic from requests; None where it is hidden already."""
+        """Hide a topic from requests; returns it, or None if it is not visible."""
         with self._lock:
             topics = dict(self._topics)
             topic = topics.pop(name, None)
@@ -106,16 +106,16 @@ class PartitionRegistry:
         return partitions[partition]
 
     def partition(self, topic: str, partition: int) -> HostedPartition:
-        """Raises UnknownTopicOrPartitionError; where it is offline, what `OfflinePartition.error` says."""
+        """Raises UnknownTopicOrPartitionError, or the `OfflinePartition.error` of an offline partition."""
         found = self.find_partition(topic, partition)
         if isinstance(found, OfflinePartition):
             raise found.error()
         return found
 
     def partitions(self) -> tuple[HostedPartition, ...]:
-        """All partitions of all topics that are served."""
+        """All opened partitions of all topics."""
         return tuple(partition for topic in self.topics() for partition in topic.partitions)
 
     def offline_partitions(self) -> tuple[OfflinePartition, ...]:
-        """Those of all topics, as `HostedTopic.unserved_partitions` has them."""
+        """The `HostedTopic.unserved_partitions` of all topics."""
         return tuple(partition for topic in self.topics() for partition in topic.unserved_partitions)

@@ -21,9 +21,7 @@ class ShardSet:
         return self._shards[shard_of(tip, len(self._shards))]
 
     def confirm_owned(self) -> None:
-        """Read every head, and go on only where no other owner has claimed any. Raises FencedError,
-        StoreError.
-        """
+        """Read every head. Raises FencedError if another owner has claimed a shard, StoreError."""
         for shard in self._shards:
             shard.leader_epoch()
             shard.refresh()

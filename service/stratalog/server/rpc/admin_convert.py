@@ -1,20 +1,26 @@
-"""Between values of the engine and messages of the wire, for the control plane."""
+"""Converts values of the engine to messages of the control plane, and back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from stratalog.base.errors import DataDirectoryError
+from stratalog.cleaner.cleaner_failures import CleaningFailure
+from stratalog.cleaner.cleaner_stats import CleanerStats
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.log.read.segment_info import SegmentInfo
+from stratalog.manager.moves.log_move import MoveProgress
+from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.remote.metadata.shard.partition_state import PartitionState
+from stratalog.server.configuration.config_entry import ConfigChange, ConfigEntry
 from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.partitions.log_directory_manager import DescribedDirectory
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic
 from stratalog.v1 import admin_pb2
 
 UNKNOWN = -1
-"""For an offset or a size of a local log that cannot be opened."""
+"""An offset or a size of a local log that cannot be opened."""
 
 
 def topic_message(topic: HostedTopic) -> admin_pb2.Topic:
@@ -30,7 +36,7 @@ def topic_message(topic: HostedTopic) -> admin_pb2.Topic:
 
 
 def offline_partition_message(partition: OfflinePartition) -> admin_pb2.OfflinePartition:
-    """Which one it is, and why."""
+    """An offline partition, and the reason."""
     return admin_pb2.OfflinePartition(
         topic=partition.topic_partition.topic,
         partition=partition.topic_partition.partition,
@@ -88,7 +94,7 @@ def _log_message(partition: HostedPartition, segments: Iterable[SegmentInfo]) ->
 
 
 def _offline_log_message(partition: OfflinePartition) -> admin_pb2.PartitionLog:
-    """What the object store has of it; of the local log nobody can tell."""
+    """The part in the object store; the local log is unknown."""
     state = partition.tier_state()
     return admin_pb2.PartitionLog(
         topic=partition.topic_partition.topic,
@@ -125,7 +131,7 @@ def _slice_messages(state: PartitionState | None) -> list[admin_pb2.Slice]:
 
 
 def compaction_job_message(report: CompactionReport) -> admin_pb2.CompactionJob:
-    """What a job did; `refused` also names partitions that were left out of a job that went on."""
+    """The result of a job; `refused` also names partitions that the job left out."""
     refused = report.refused or "; ".join(f"{tip}: {reason}" for tip, reason in report.refused_partitions)
     return admin_pb2.CompactionJob(
         inputs=report.inputs,
@@ -139,4 +145,97 @@ def compaction_job_message(report: CompactionReport) -> admin_pb2.CompactionJob:
         output_bytes=report.output_bytes,
         partitions=report.partitions,
         refused=refused,
+    )
+
+
+def config_entry_message(entry: ConfigEntry) -> admin_pb2.ConfigEntry:
+    """One key in force."""
+    return admin_pb2.ConfigEntry(
+        name=entry.name,
+        value=entry.value,
+        source=admin_pb2.ConfigSource.Value(entry.source.value),
+        update_mode=admin_pb2.ConfigUpdateMode.Value(entry.update_mode.name),
+        allowed=entry.allowed,
+        synonyms=[
+            admin_pb2.ConfigSynonym(
+                name=synonym.name,
+                value=synonym.value,
+                source=admin_pb2.ConfigSource.Value(synonym.source.value),
+            )
+            for synonym in entry.synonyms
+        ],
+    )
+
+
+def config_changes(messages: Iterable[admin_pb2.ConfigChange]) -> tuple[ConfigChange, ...]:
+    """The requested changes, in order."""
+    return tuple(
+        ConfigChange(message.name, message.value if message.HasField("value") else None)
+        for message in messages
+    )
+
+
+def log_dir_message(described: DescribedDirectory) -> admin_pb2.LogDir:
+    """The state of a log directory."""
+    status = described.status
+    return admin_pb2.LogDir(
+        path=status.path,
+        directory_id=status.directory_id,
+        state=status.state.value,
+        reason=status.reason,
+        partition_count=status.partition_count,
+        size_bytes=described.size_bytes,
+        remaining_logs=status.remaining_log_count,
+        set_aside=described.set_aside,
+    )
+
+
+def move_message(progress: MoveProgress) -> admin_pb2.PartitionMove:
+    """The progress of a move."""
+    return admin_pb2.PartitionMove(
+        topic=progress.partition.topic,
+        partition=progress.partition.partition,
+        source_path=progress.source_path,
+        target_path=progress.target_path,
+        state=progress.state.value,
+        copied_bytes=progress.copied_bytes,
+        remaining_bytes=progress.remaining_bytes,
+        reason=progress.reason,
+    )
+
+
+def cleaner_status_message(stats: CleanerStats) -> admin_pb2.CleanerStatusResponse:
+    """The counts of the cleaner, and the partitions that it cannot clean."""
+    return admin_pb2.CleanerStatusResponse(
+        workers=stats.worker_count,
+        running=stats.running_count,
+        dead_workers=stats.dead_worker_count,
+        ms_since_last_run=stats.ms_since_last_run,
+        max_clean_ms=stats.max_clean_ms,
+        max_compaction_delay_ms=stats.max_compaction_delay_ms,
+        max_cleanable_ratio=stats.max_cleanable_ratio,
+        cleans=stats.clean_count,
+        aborted=stats.aborted_count,
+        cleaned_records=stats.cleaned_record_count,
+        dropped_records=stats.dropped_record_count,
+        records_without_key=stats.null_key_count,
+        cleaned_bytes=stats.cleaned_bytes,
+        reclaimed_bytes=stats.reclaimed_bytes,
+        uncleanable=map(_uncleanable_message, stats.failures),
+        next_horizon_ms=stats.next_horizon_ms if stats.next_horizon_ms < NO_HORIZON else 0,
+    )
+
+
+def _uncleanable_message(failure: CleaningFailure) -> admin_pb2.UncleanablePartition:
+    return admin_pb2.UncleanablePartition(
+        topic=failure.partition.topic,
+        partition=failure.partition.partition,
+        log_dir=failure.directory,
+        kind=failure.kind.value,
+        reason=failure.reason,
+        since_ms=failure.since_ms,
+        failures=failure.failure_count,
+        next_try_ms=failure.next_try_ms,
+        dirty_bytes=failure.dirty_bytes,
+        alarm=failure.is_alarm,
     )

@@ -5,26 +5,25 @@ from __future__ import annotations
 from functools import partial
 
 from stratalog.base.errors import InvalidRequestError
-from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
 from stratalog.server.configuration.config_manager import ConfigManager
 from stratalog.server.partitions.hosted_partition import HostedPartition
-from stratalog.server.partitions.log_directory_manager import LogDirectoryManager
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.rpc.admin_convert import (
+    cleaner_status_message,
     compaction_job_message,
+    config_changes,
+    config_entry_message,
+    log_dir_message,
+    move_message,
     offline_partition_message,
     partition_log_message,
     topic_message,
 )
 from stratalog.server.rpc.call_guard import Context, guarded
-from stratalog.server.rpc.config_convert import config_changes, config_entry_message
-from stratalog.server.rpc.local_convert import cleaner_status_message, log_dir_message, move_message
-from stratalog.server.topics.tier_manager import TierManager
-from stratalog.server.topics.tier_status import TierStatusReporter
-from stratalog.server.topics.topic_manager import TopicManager
+from stratalog.server.rpc.tier_status import tier_status_message
+from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import admin_pb2, admin_pb2_grpc
 
@@ -32,24 +31,14 @@ from stratalog.v1 import admin_pb2, admin_pb2_grpc
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """Belongs to the event loop."""
 
-    def __init__(
-        self,
-        registry: PartitionRegistry,
-        topics: TopicManager,
-        tiers: TierManager,
-        status: TierStatusReporter,
-        configs: ConfigManager,
-        directories: LogDirectoryManager,
-        cleaner: LogCleaner,
-        pools: WorkerPools,
-    ) -> None:
-        self._registry = registry
-        self._topics = topics
-        self._tiers = tiers
-        self._status = status
-        self._configs = configs
-        self._directories = directories
-        self._cleaner = cleaner
+    def __init__(self, engine: StorageEngine, pools: WorkerPools) -> None:
+        self._engine = engine
+        self._registry = engine.registry
+        self._topics = engine.topics
+        self._tiers = engine.tiers
+        self._directories = engine.directories
+        self._cleaner = engine.cleaning.workers
+        self._configs = ConfigManager(engine.shards, engine.registry, engine.topics, engine.runtime)
         self._pools = pools
 
     @guarded
@@ -124,7 +113,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             slices=uploaded.slice_count,
             bytes=uploaded.data_bytes,
             local_segments_deleted=uploaded.local_segments_deleted,
-            # Whoever names the topic of one was told by an error.
+            # A call that names the topic of an offline partition has failed already.
             left_out=[] if request.topics else map(offline_partition_message, self._offline_tiered()),
         )
 
@@ -132,7 +121,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def TierStatus(
         self, request: admin_pb2.TierStatusRequest, context: Context
     ) -> admin_pb2.TierStatusResponse:
-        return await self._pools.task(self._status.report)
+        return await self._pools.task(partial(tier_status_message, self._engine))
 
     @guarded
     async def DescribeLogDirs(
@@ -195,7 +184,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.RunCompactionResponse(jobs=[compaction_job_message(report) for report in reports])
 
     def _offline_tiered(self) -> list[OfflinePartition]:
-        """Those of all tiered topics, and of topics of which nobody knows whether they are."""
+        """Offline partitions of tiered topics, and of topics with an unknown configuration."""
         return [
             partition
             for topic in self._registry.topics()

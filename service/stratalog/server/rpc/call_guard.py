@@ -1,4 +1,4 @@
-"""Turns what a handler raises into a gRPC status. Every handler of every servicer is wrapped in one of these.
+"""Turns the errors of handlers into gRPC statuses. Every handler of every servicer is wrapped in this.
 
 The engine's errors end the call with the status of ``stratalog.server.rpc.status`` and an ``ErrorInfo`` in
 the trailing metadata; anything else is a defect: INTERNAL, with a bounded message, and a traceback in the
@@ -34,7 +34,7 @@ _Response = TypeVar("_Response")
 def guarded(
     handler: Callable[_Parameters, Awaitable[_Response]],
 ) -> Callable[_Parameters, Awaitable[_Response]]:
-    """For methods of (self, request, context) that return one response, or send many by `send`."""
+    """Wrap a method of (self, request, context) that returns one response, or sends many by `send`."""
 
     @functools.wraps(handler)
     async def guarding(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Response:
@@ -49,8 +49,8 @@ def guarded(
 
 
 async def announce(context: Context) -> None:
-    """Tell the client that its stream stands, before there is anything to send. Ends the handler as `send`
-    does.
+    """Send the headers, which show the client that its stream is open, before any response. Ends the handler
+    as `send` does.
     """
     await _while_connected(context.send_initial_metadata(()))
 
@@ -72,7 +72,7 @@ async def _while_connected(sending: Awaitable[None]) -> None:
 
 
 async def abort(context: Context, error: Exception, where: str) -> NoReturn:
-    """End the call with what `error` stands for."""
+    """End the call with the status of `error`."""
     log_if_unexpected(error, where)
     metadata = ((ERROR_METADATA_KEY, error_info(error).SerializeToString()),)
     await context.abort(status_of(error), details_of(error), metadata)

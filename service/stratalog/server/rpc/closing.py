@@ -1,5 +1,5 @@
-"""Tells everybody that the server is about to stop, so that nobody uses up the grace who need not: calls that
-wait are woken, and work that takes long looks at the signal between its steps.
+"""The signal that the server is stopping: it wakes waiting calls, and long work checks it between its steps,
+so that neither uses up the grace.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from stratalog.server.fetch.partition_signal import PartitionSignal
 
 
 class Closing:
-    """Set once. Belongs to the event loop, but for the stop signal, which work on threads may look at."""
+    """Set once. Belongs to the event loop, except the stop signal, which any thread may read."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.signal = PartitionSignal(loop)
@@ -22,7 +22,7 @@ class Closing:
         return self.stop.is_set
 
     def set(self) -> None:
-        """Wake everybody who waits for anything, and end what takes long."""
+        """Wake all waiting calls, and end long work."""
         self.stop.set()
         self.signal.notify()
 

@@ -1,6 +1,4 @@
-"""Between messages of the wire and values of the engine, for the data plane. No decisions are made here
-beyond what makes a message meaningless.
-"""
+"""Converts messages of the data plane to values of the engine and back, and refuses meaningless messages."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ _ISOLATIONS: dict[int, Isolation] = {
 
 
 def durability(level: log_pb2.Durability.ValueType) -> Durability | None:
-    """The requested level; None where the topic's is meant. Raises InvalidRequestError."""
+    """The requested level; None for the topic's. Raises InvalidRequestError."""
     if level == log_pb2.DURABILITY_UNSPECIFIED:
         return None
     try:
@@ -39,7 +37,7 @@ def durability(level: log_pb2.Durability.ValueType) -> Durability | None:
 
 
 def isolation(level: log_pb2.IsolationLevel.ValueType) -> Isolation:
-    """How far the request may see. Raises InvalidRequestError."""
+    """The isolation of the request. Raises InvalidRequestError."""
     found = _ISOLATIONS.get(level)
     if found is None:
         raise InvalidRequestError(
@@ -49,7 +47,7 @@ def isolation(level: log_pb2.IsolationLevel.ValueType) -> Isolation:
 
 
 def plain_records(records: Sequence[log_pb2.Record], now_ms: int) -> bytes:
-    """Encode plain records into one uncompressed batch. Raises InvalidRequestError where there is none."""
+    """Encode plain records into one uncompressed batch. Raises InvalidRequestError without a record."""
     if not records:
         raise InvalidRequestError("an append of plain records needs at least one record")
     return encode_batch([_record(record, now_ms) for record in records])

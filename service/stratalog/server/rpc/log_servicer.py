@@ -36,7 +36,7 @@ from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
 
 ANSWER_ERRORS_METADATA_KEY = "stratalog-answer-errors"
-"""A client that sends this with an AppendStream gets the failure as an answer, too."""
+"""With this metadata an AppendStream also answers the failed request."""
 
 MAX_FETCH_PARTITION_COUNT = 10_000
 MAX_OFFSET_QUERY_COUNT = 10_000
@@ -65,7 +65,7 @@ class LogServicer:
         self._lookup = OffsetLookup(partitions)
 
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """What the generated registration would make, but with codecs of our own where messages are large."""
+        """The handlers that generated code would register, with codecs of our own for large messages."""
         append_codec = (decode_append_request, log_pb2.AppendResponse.SerializeToString)
         # Fetch responses are encoded by their handlers.
         fetch_codec = (log_pb2.FetchRequest.FromString, None)
@@ -105,7 +105,7 @@ class LogServicer:
     @guarded
     async def FetchStream(self, request: log_pb2.FetchRequest, context: Context) -> None:
         session = self._session(request, context)
-        # A session may have nothing to send for long: its client learns at once that it stands.
+        # A session may have nothing to send for long; the headers show its client that it is open.
         await announce(context)
         responses = session.stream(
             max(request.min_bytes, 1), self._max_wait_s(request), encode_fetch_response
@@ -131,8 +131,8 @@ class LogServicer:
         return log_pb2.ListOffsetsResponse(answers=answers)
 
     def _prepare(self, decoded: DecodedAppend, session: AppendSession | None) -> Submission:
-        """Check what can be checked without touching the log, then take the request's memory. Raises
-        LogStoreError; the memory is the submission's otherwise.
+        """Check the request without touching the log, then take its memory, which the submission gives back.
+        Raises LogStoreError and takes no memory then.
         """
         request = decoded.request
         partition = self._partitions.partition(request.topic, request.partition)
@@ -151,7 +151,7 @@ class LogServicer:
         return Submission(partition.writer, append, decoded.size_bytes)
 
     def _payload(self, decoded: DecodedAppend) -> Buffer | partial[bytes]:
-        """What to write, or what encodes it on the writer's thread."""
+        """The batches, or a function that encodes them on the writer's thread."""
         if decoded.batches is not None:
             return decoded.batches
         if decoded.request.HasField("records"):
@@ -159,7 +159,7 @@ class LogServicer:
         raise InvalidRequestError("an append needs batches or records")
 
     def _session(self, request: log_pb2.FetchRequest, context: Context) -> FetchSession:
-        """Lasts as long as the call: until its last answer was sent, or nobody wants it any more."""
+        """A session for the duration of the call."""
         if not request.partitions:
             raise InvalidRequestError("a fetch names one partition at least")
         if len(request.partitions) > MAX_FETCH_PARTITION_COUNT:

@@ -27,7 +27,7 @@ NO_TIMESTAMP = -1
 
 
 class Found(NamedTuple):
-    """An offset, and the timestamp of its record where it is a record's."""
+    """An offset, and the timestamp of its record if it is a record's."""
 
     offset: int
     timestamp_ms: int = NO_TIMESTAMP
@@ -37,7 +37,7 @@ NOT_FOUND = Found(NO_OFFSET)
 
 
 class OffsetLookup:
-    """Thread-safe: holds nothing of its own. Reads disk and object store: call it on a pool."""
+    """Thread-safe: has no state. Reads disk and object store, so call it on a pool."""
 
     def __init__(self, partitions: PartitionRegistry) -> None:
         self._partitions = partitions
@@ -45,7 +45,7 @@ class OffsetLookup:
     def answer_all(
         self, queries: Sequence[log_pb2.OffsetQuery], isolation: Isolation
     ) -> list[log_pb2.OffsetAnswer]:
-        """An answer for each query, in order; a failure is inside its answer."""
+        """An answer for each query, in order, with its failure inside."""
         return [self._answer(query, isolation) for query in queries]
 
     def _answer(self, query: log_pb2.OffsetQuery, isolation: Isolation) -> log_pb2.OffsetAnswer:
@@ -75,7 +75,7 @@ def at_timestamp(partition: HostedPartition, timestamp_ms: int, isolation: Isola
     """The first record at or above the log start whose timestamp is at least `timestamp_ms`."""
     if timestamp_ms < 0:
         raise InvalidRequestError(
-            "a timestamp is not negative, name an offset instead", timestamp_ms=timestamp_ms
+            "a timestamp must not be negative, name an offset instead", timestamp_ms=timestamp_ms
         )
 
     def look(local_log_start_offset: int) -> Found:
@@ -108,8 +108,8 @@ def max_timestamp(partition: HostedPartition, isolation: Isolation) -> Found:
 
 
 def _in_both_tiers(partition: HostedPartition, look: Callable[[int], Found]) -> Found:
-    """What `look(local_log_start_offset)` finds while that offset stays where it is. It moves only as fast as
-    local segments fill up, so a second look is rare and a third one strange.
+    """The result of `look(local_log_start_offset)` while that offset does not move. It moves only when local
+    segments are deleted, so a second look is rare.
     """
     while True:
         local_log_start_offset = partition.log.local_log_start_offset
@@ -134,7 +134,7 @@ _BY_SPEC: dict[int, Callable[[HostedPartition, Isolation], Found]] = {
     ),
     log_pb2.OFFSET_SPEC_COMPACTED_UPTO: lambda partition, _: Found(partition.compacted_upto),
 }
-# What a tiered topic has of these stays where it is when a local disk fails.
+# The object store has these offsets of a tiered topic, also when a local disk fails.
 _TOLD_BY_STORE = frozenset(
     {
         log_pb2.OFFSET_SPEC_EARLIEST,

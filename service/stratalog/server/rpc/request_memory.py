@@ -1,15 +1,14 @@
-"""The memory that requests may take over all connections together, counted in bytes of record batches.
+"""The memory for the record batches of all requests together, in bytes.
 
-There are two counts of this kind, one for appends and one for the answers of fetches, so that readers who do
-not read cannot keep writers out, nor the reverse. Appends know their size: one that does not fit is refused
-and may be sent again. A fetch learns its size by reading: it takes what it may read beforehand, gives back
-what it did not use, and gets a smaller answer where little is left, down to `LEAST_FETCH_BYTES` or one batch.
-That last share is granted even where nothing is left, because a fetch that waited for room could wait for
-ever behind readers who never take their answers. So appends never exceed their limit, and fetches exceed
-theirs by one batch each at most.
+There are two of these counts, one for appends and one for answers of fetches, so that stalled readers cannot
+keep writers out, nor the reverse. An append knows its size: if it does not fit it is refused and may be sent
+again. A fetch learns its size by reading: it takes memory beforehand, gives back the unused part, and gets a
+smaller answer if little is left, down to `LEAST_FETCH_BYTES` or one batch. That last share is always granted,
+because a fetch that waited could wait for ever behind readers that never take their answers. So appends never
+exceed their limit, and each fetch exceeds its limit by one batch at most.
 
-Who holds bytes holds a lease. Closing it, which may happen twice, gives back all that is left; so nothing can
-be given back twice or be forgotten behind a failure, whichever of two threads comes first.
+A lease holds the bytes of a request. Closing it, which may happen twice, gives back the rest, so no bytes are
+given back twice or lost after a failure, whichever of two threads comes first.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ class RequestMemory:
 
     @property
     def is_scarce(self) -> bool:
-        """More than half is taken: who can hold still should."""
+        """Whether more than half is taken, so that streams slow down."""
         return self._held_bytes * 2 > self.limit_bytes
 
     def lease(self, size_bytes: int = 0) -> MemoryLease:
-        """A lease of `size_bytes`; of none, always. Raises OverloadedError where less is left."""
+        """A lease of `size_bytes`. Raises OverloadedError if less is left; never for 0 bytes."""
         with self._lock:
             if size_bytes and size_bytes > self.limit_bytes - self._held_bytes:
                 raise OverloadedError(
-                    "too many bytes of requests are under way, send it again after a pause",
+                    "the running requests take all memory, send the request again after a pause",
                     size_bytes=size_bytes,
                     held_bytes=self._held_bytes,
                     limit_bytes=self.limit_bytes,
@@ -54,21 +53,21 @@ class RequestMemory:
         return MemoryLease(self, size_bytes)
 
     def take_up_to(self, size_bytes: int, least_bytes: int) -> int:
-        """Take what is left of `size_bytes`, and `least_bytes` in any case; returns how much that is."""
+        """Take up to `size_bytes` of the rest, but at least `least_bytes`; returns the bytes taken."""
         with self._lock:
             granted_bytes = max(min(size_bytes, self.limit_bytes - self._held_bytes), least_bytes)
             self._held_bytes += granted_bytes
         return granted_bytes
 
     def add(self, size_bytes: int) -> None:
-        """Count bytes that are there already (or, below zero, no longer)."""
+        """Add bytes that are taken already, or subtract them if negative."""
         with self._lock:
             self._held_bytes += size_bytes
             assert self._held_bytes >= 0, "nothing is given back twice"
 
 
 class MemoryLease:
-    """What one request holds of a `RequestMemory`. Thread-safe: `_lock` guards the size."""
+    """The share of one request in a `RequestMemory`. Thread-safe: `_lock` guards the size."""
 
     __slots__ = ("_is_closed", "_lock", "_memory", "_size_bytes")
 
@@ -80,7 +79,7 @@ class MemoryLease:
         self._lock = threading.Lock()
 
     def take_up_to(self, size_bytes: int, least_bytes: int) -> int:
-        """As `RequestMemory.take_up_to`; nothing once the lease is closed. Tell `settle` what came of it."""
+        """Call `RequestMemory.take_up_to`; returns 0 once closed. Pass the result to `settle`."""
         with self._lock:
             if self._is_closed or size_bytes <= 0:
                 return 0
@@ -89,7 +88,7 @@ class MemoryLease:
         return granted_bytes
 
     def settle(self, granted_bytes: int, used_bytes: int) -> None:
-        """Of `granted_bytes` so much is used: the difference goes back, or is taken in addition."""
+        """Give back the unused part of `granted_bytes`, or take more if more was used."""
         with self._lock:
             if not self._is_closed:
                 self._memory.add(used_bytes - granted_bytes)

@@ -1,4 +1,4 @@
-"""The one table from the engine's errors to gRPC status codes, and the form in which an error travels.
+"""The table from the engine's errors to gRPC status codes, and the wire form of an error.
 
 A failed call carries three things: the status code, for generic gRPC clients; the message, for people; and an
 ``ErrorInfo`` as trailing metadata ``stratalog-error-bin``, for programs. Answers that hold several results
@@ -88,7 +88,7 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
 
 
 def status_of(error: BaseException) -> grpc.StatusCode:
-    """The status code of the nearest class in the table; INTERNAL for whatever is outside the tree."""
+    """The status code of the nearest class in the table; INTERNAL outside the tree."""
     for ancestor in type(error).__mro__:
         if issubclass(ancestor, LogStoreError) and ancestor in STATUS_BY_ERROR:
             return STATUS_BY_ERROR[ancestor]
@@ -96,7 +96,7 @@ def status_of(error: BaseException) -> grpc.StatusCode:
 
 
 def error_info(error: BaseException) -> log_pb2.ErrorInfo:
-    """The wire form of `error`. What is outside the tree keeps its class name and part of its text."""
+    """The wire form of `error`. An error outside the tree keeps its class name and part of its text."""
     if not isinstance(error, LogStoreError):
         return log_pb2.ErrorInfo(code=INTERNAL_CODE, message=_bounded(_unexpected(error), MAX_MESSAGE_CHARS))
     fields = {
@@ -114,7 +114,7 @@ def details_of(error: BaseException) -> str:
 
 
 def log_if_unexpected(error: BaseException, where: str) -> None:
-    """Log a defect with its traceback; errors of the tree are the caller's business."""
+    """Log a defect with its traceback; errors of the tree go to the caller only."""
     if not isinstance(error, LogStoreError):
         logger.error("%s failed unexpectedly", where, exc_info=error)
 

@@ -1,1 +1,1 @@
-"""Topics of a server, and the background work on their data."""
+"""Topics of a server: the catalog says which exist, and their logs follow it."""

@@ -1,15 +1,15 @@
-"""Which data of a log is that of aborted transactions, as a clean asks for it: a window at a time.
+"""Finds the data of aborted transactions for a clean, a window of the log at a time.
 
-A clean never goes beyond the last stable offset: every transaction that it meets is decided. Entries lie in
-the order of markers, so most that have data in a window lie in it, or not far behind. Those of transactions
-that reach further are looked up once, and kept::
+A clean never goes beyond the last stable offset, so each transaction that it meets is decided. Index entries
+are ordered by marker, so most entries with data in a window lie in the window or shortly behind it. Those of
+longer transactions are found once, and kept::
 
     entries     |      window      |   reach   |
                  first ........ marker             found there
                  first ............................... marker    kept: few, or the reach grows
 
-So no window reads the entries of all the log behind it, which it would have to beside one long transaction,
-and what is kept has a bound.
+So no window reads the entries of the whole log behind it, even beside a long transaction, and the number of
+kept entries is bounded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ assert _SPAN.size == ENTRY_SIZE
 
 
 class _Long(NamedTuple):
-    """Transactions whose marker lies further than `reach` behind their first record."""
+    """Transactions with a marker more than `reach` offsets behind their first record."""
 
     reach: int
     entries: bytes
@@ -42,8 +42,7 @@ class _Long(NamedTuple):
 
 
 class AbortedIndex:
-    """The transaction indexes of a log's segments, which were taken when the clean began. Used by one
-    thread."""
+    """The transaction indexes of a log's segments, as of the begin of the clean. Used by one thread."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class AbortedIndex:
         least_reach: int = LEAST_REACH,
         max_kept: int = MAX_KEPT,
     ) -> None:
-        """`on_read` is told what is read of all the log at once, by the first window."""
+        """`on_read` gets the bytes of the one pass over all indexes, by the first window."""
         self._segments = tuple(segment for segment in segments if segment.has_aborted)
         self._on_read = on_read
         self._least_reach = least_reach
@@ -61,11 +60,11 @@ class AbortedIndex:
         self._long: _Long | None = None
 
     def between(self, start_offset: int, end_offset: int) -> AbortedSpans:
-        """All with data in [start_offset, end_offset), wherever their markers are, of what is decided.
+        """All decided transactions with data in [start_offset, end_offset), wherever their markers are.
 
-        What ends at or below `start_offset` may have been replaced since the first window: no file of it is
-        looked at. Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped), and
-        what `on_read` does.
+        Reads no file that ends at or below `start_offset`: it may have been replaced since the first window.
+        Raises CorruptRecordError, OSError (FileNotFoundError if the segment was dropped), and what `on_read`
+        raises.
         """
         if not self._segments:
             return AbortedSpans()
@@ -99,10 +98,9 @@ class AbortedIndex:
 
 
 def entries_of(segment: LogSegment, start_offset: int, end_offset: int) -> Iterator[bytes]:
-    """Whole entries of the segment's transaction index, in order: those with a marker in the range.
+    """Whole entries of the segment's transaction index with a marker in the range, in order.
 
-    Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped, or its index
-    is gone).
+    Raises CorruptRecordError, OSError (FileNotFoundError if the segment was dropped, or its index is gone).
     """
     index = segment.indexes().transaction_index
     yield from index.between(start_offset, end_offset)

@@ -1,8 +1,8 @@
-"""The bytes of a log file that a clean looks at, about a mebibyte at a time.
+"""The bytes of a log file that a clean reads, about a mebibyte at a time.
 
-A window begins with a batch and may end inside of one; where its first batch is larger, it grows for that
-one. Before a window is looked at, the headers in it are held against their neighbours and the segment's end:
-what a checksum leaves out is the base offset, and by it a clean decides what goes.
+A window begins with a batch and may end inside of one; it grows for a first batch that is larger. The headers
+of a new window are compared with their neighbours and the segment's end, because a clean decides by base
+offsets, which checksums do not cover.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _LENGTH = struct.Struct(">i")
 
 
 class BatchWindow:
-    """A place in a sealed segment that moves on, batch by batch. Not thread-safe: guarded by its user."""
+    """A position in a sealed segment that moves on batch by batch. Not thread-safe: guarded by its user."""
 
     def __init__(
         self, segment: LogSegment, file: AppendFile, position: int, on_read: OnRead, buffer: bytearray
     ) -> None:
-        """`file` is the segment's; a batch begins at `position`. `buffer` is what windows are read into, one
-        after the other: they are as large, but for batches that do not fit."""
+        """`file` is the segment's; a batch begins at `position`. Windows are read into `buffer`, one after
+        the other, and have its size, except for a larger batch."""
         self.data: Buffer = b""
         """Valid until the next `has_batch`."""
         self.at = 0
@@ -41,7 +41,7 @@ class BatchWindow:
         self.end_offset = segment.base_offset
         """Behind the last batch that begins in `data`."""
         self.is_new = False
-        """`data` has not been asked for since it was read."""
+        """`data` was just read. The user sets it to False."""
         self._segment = segment
         self._file = file
         self._data_position = position
@@ -55,8 +55,8 @@ class BatchWindow:
         return self._data_position + self.at
 
     def has_batch(self) -> bool:
-        """All of the next batch is in `data`, which may be another one than before; False at the segment's
-        end. Raises CorruptRecordError, OSError."""
+        """All of the next batch is in `data`, which this call may replace; False at the segment's end. Raises
+        CorruptRecordError, OSError."""
         while (needed_bytes := self._needed_bytes()) > len(self.data) - self.at:
             left_bytes = self._segment.size_bytes - self.position
             if left_bytes == 0:
@@ -69,7 +69,7 @@ class BatchWindow:
     def _needed_bytes(self) -> int:
         if len(self.data) - self.at < HEADER_SIZE:
             return HEADER_SIZE
-        # The headers in `data` were looked at when they were read.
+        # The headers in `data` were checked when they were read.
         batch_length: int = _LENGTH.unpack_from(self.data, self.at + BATCH_LENGTH_POSITION)[0]
         return LOG_OVERHEAD + batch_length
 
@@ -85,12 +85,12 @@ class BatchWindow:
         return memoryview(self.data)[self.at : self.at + header.size_in_bytes]
 
     def move_to(self, at: int, next_offset: int) -> None:
-        """The batches before that place in `data` have been dealt with."""
+        """Move on to that place in `data`, behind batches that were dealt with."""
         assert self.at <= at <= len(self.data)
         self.at, self._next_offset = at, next_offset
 
     def pass_by(self, header: BatchHeader) -> None:
-        """The next batch, which has this header, has been dealt with."""
+        """Move on behind the next batch, which has this header."""
         self.move_to(self.at + header.size_in_bytes, header.next_offset)
 
     def _read(self, size_bytes: int) -> None:
@@ -99,7 +99,7 @@ class BatchWindow:
         self._on_read(size_bytes if is_large else size_bytes - len(begun))
         position = self.position
         if is_large:
-            # Memory that nobody has to fill with zeros first.
+            # Memory that need not be filled with zeros first.
             data: Buffer = self._file.read_at(position, size_bytes)
         else:
             self._buffer[: len(begun)] = begun
@@ -120,7 +120,7 @@ class BatchWindow:
         self.is_new = True
 
     def damaged(self, reason: str) -> CorruptRecordError:
-        """The error of whoever cannot go on with the next batch."""
+        """The error for damage at the next batch."""
         return CorruptRecordError(
             "a segment is damaged and is not cleaned; restore it, or delete the records before the damage",
             path=self._segment.path,

@@ -1,4 +1,4 @@
-"""What a clean is given, and what it says when it has ended."""
+"""The limits of a clean, and its result."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 @dataclass(slots=True)
 class CleanStats:
-    """What a clean read, kept and wrote. Not thread-safe: counted by the clean, and handed out when it is
-    over."""
+    """The bytes and records that a clean read, kept and wrote. Not thread-safe: counted by the clean."""
 
     mapped_bytes: int = 0
     """Read in the first pass."""
@@ -18,15 +17,15 @@ class CleanStats:
     """Keys in the map."""
     max_map_entry_count: int = 0
     is_map_full: bool = False
-    """The clean ended where the map did, before the end of what could be cleaned."""
+    """The clean ended where the map was full, before the end of the cleanable part."""
     cleaned_segment_count: int = 0
     """Segments that were replaced."""
     written_segment_count: int = 0
-    """Those that took their place."""
+    """Their replacements."""
     cleaned_bytes: int = 0
     written_bytes: int = 0
     cleaned_record_count: int = 0
-    """Of the batches that were held against the map; markers are not counted."""
+    """Records of the batches that were compared with the map, without markers."""
     kept_record_count: int = 0
     null_key_count: int = 0
     """Records without a key, which were dropped."""
@@ -41,19 +40,19 @@ class CleanStats:
 
 
 class CleanLimits(NamedTuple):
-    """What one clean may take, and how it is told to end."""
+    """The resources of one clean, and how it is aborted."""
 
     map_bytes: int
-    """Memory for the map of keys, at most; logs with little to clean take less."""
+    """Highest memory of the key map; logs with little dirt take less."""
     map_load_factor: float
     io_buffer_bytes: int
-    """Bytes that are read or written at once; a batch that is larger gets what it needs."""
+    """Bytes that are read or written at once; a larger batch gets its size."""
     check_done: Callable[[], None]
-    """Raises CleaningAbortedError when the clean shall end. Asked often, and under no lock but the log's."""
+    """Raises CleaningAbortedError when the clean must end. Called often, and under no lock but the log's."""
     throttle: Callable[[int], None]
-    """Waits until so many bytes may be read or written. Raises as `check_done` does; called under no lock."""
+    """Waits until that many bytes may be read or written. Raises like `check_done`; called under no lock."""
     on_cut_off: Callable[[CleanStats], None] = lambda _: None
-    """Told once where the clean ends early: what it has done up to the last exchange, which stays done."""
+    """Called once if the clean ends early, with the work up to the last exchange, which stays."""
 
 
 class CleanResult(NamedTuple):
@@ -62,5 +61,5 @@ class CleanResult(NamedTuple):
     end_offset: int
     stats: CleanStats
     horizon_ms: int | None = None
-    """From when on another clean has something to drop below `end_offset`, see `kept_horizons`; NO_HORIZON:
-    never. None where nobody knows."""
+    """The time of the next clean for tombstones and markers below `end_offset`, see `kept_horizons`;
+    NO_HORIZON: never; None: not known."""

@@ -1,14 +1,13 @@
-"""What the headers of batches say, for who asks nothing of their records: read within a clean's bounds.
+"""Reads the headers of batches for a clean, where it needs nothing of their records.
 
-When a log is due for the sake of its tombstones and markers is asked of one that was cleaned by a process
-which has not noted it: a broker, or one whose note was lost. Headers say from when on something of a batch
-goes, but not whether it has gone already: one clean too many may follow, which knows better.
+The next horizon of a log is read from headers if its last clean did not note it: a broker's clean, or a note
+that was lost. Headers hold the horizon of a batch, but not whether its tombstones are gone already, so one
+clean too many may follow, which then notes the right horizon.
 
-Transactions may have begun in segments which are not cleaned any more, because their records are deleted.
-Until retention drops these segments their data is there, so the markers further up have to stay: whoever
-opens the log makes its producers anew from the first batch on. Retention drops them when it comes by, and no
-clean before that finds anything else: so none is made for the sake of such a marker, which waits for one that
-is made anyway.
+Transactions may have begun in segments that are not cleaned any more, because their records are deleted.
+Their data is there until retention drops these segments, so their markers further up must stay: a recovery
+rebuilds the producers from the first batch on. Only a clean after that finds no data of them. No clean is
+made for the sake of such a marker; it waits for the next one.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from stratalog.record.native.offset_map import OpenTransactions
 from stratalog.segment.log_segment import LogSegment
 
 _LOOK_BYTES = 16 * 1024
-"""What is read for a header, at most."""
+"""At most read for a header."""
 _STEP_BYTES = 1 << 20
 
 
 def find_horizons(log: UnifiedLog, end_offset: int, now_ms: int, on_read: OnRead) -> KeptHorizons:
-    """What is noted in the batches below `end_offset`. `on_read` is told how many bytes were read, about, and
-    may raise.
+    """The horizons in the batches below `end_offset`. `on_read` gets the number of read bytes, about, and may
+    raise.
 
-    Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped meanwhile).
+    Raises CorruptRecordError, OSError (FileNotFoundError if a segment was dropped meanwhile).
     """
     found = KeptHorizons(now_ms)
     with_data: set[int] = set()
@@ -56,15 +55,14 @@ def find_horizons(log: UnifiedLog, end_offset: int, now_ms: int, on_read: OnRead
 
 
 def transactions_open_behind(segments: Iterable[LogSegment], on_read: OnRead) -> OpenTransactions:
-    """Those that have data in the segments, which are the log's first ones, and no marker; as such of which
-    something stays. Only headers are looked at. `on_read` is told how many bytes were read, about, and may
-    raise.
+    """The transactions with data in the segments, the log's first ones, and no marker there; all count as
+    kept. Reads headers only. `on_read` gets the number of read bytes, about, and may raise.
 
     Raises CorruptRecordError, OSError.
     """
     found = OpenTransactions()
     for segment in segments:
-        # Where retention was quicker, nothing of it is left.
+        # Retention may have dropped it: its data is gone then.
         with suppress(FileNotFoundError):
             for header in _headers_of(segment, on_read):
                 if header.is_control:
@@ -75,10 +73,10 @@ def transactions_open_behind(segments: Iterable[LogSegment], on_read: OnRead) ->
 
 
 def _headers_of(segment: LogSegment, on_read: OnRead, end_offset: int = MAX_OFFSET) -> Iterator[BatchHeader]:
-    """Those of the batches that begin below `end_offset`. `on_read` is told how many bytes were read, about,
+    """Headers of the batches that begin below `end_offset`. `on_read` gets the number of read bytes, about,
     and may raise.
 
-    Raises CorruptRecordError, OSError (FileNotFoundError where the segment was dropped meanwhile).
+    Raises CorruptRecordError, OSError (FileNotFoundError if the segment was dropped meanwhile).
     """
     read_bytes = 0
     for _, header in segment.batches():

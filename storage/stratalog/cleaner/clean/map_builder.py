@@ -1,7 +1,7 @@
-"""The first pass of a clean: the last offset of each key of the dirty part.
+"""The first pass of a clean: finds the last offset of each key of the dirty part.
 
-Batches are a kernel's, a window at a time; compressed ones are dealt with one by one. A map that is full
-ends the pass: what it knows by then is all of the log up to an offset, and the clean goes no further.
+A kernel puts the batches of a window into the map with one call, and leaves compressed ones to this class.
+A full map ends the pass: it then knows all of the log up to an offset, and the clean ends there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.cleaner.clean.aborted_index import AbortedIndex
 from stratalog.cleaner.clean.batch_window import BatchWindow
 from stratalog.cleaner.clean.clean_result import CleanStats
-from stratalog.cleaner.clean.odd_batches import is_compressed
+from stratalog.cleaner.clean.rebuilt_batch import is_compressed
 from stratalog.log.exchange.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments
 from stratalog.record.batch import require_crc
@@ -34,7 +34,7 @@ class MapBuilder:
         on_read: OnRead,
         window_bytes: int,
     ) -> None:
-        """The keys in [first_offset, stop_offset) are wanted."""
+        """Puts the keys in [first_offset, stop_offset)."""
         self._map = offset_map
         self._aborted = aborted
         self._first_offset = first_offset
@@ -45,7 +45,7 @@ class MapBuilder:
         self._spans = AbortedSpans()
 
     def build(self, segments: LogSegments) -> int:
-        """Fill the map; the offset up to which it knows the log, exclusive.
+        """Fill the map and return the exclusive end of the offsets that it knows.
 
         Raises CorruptRecordError, OSError (FileNotFoundError where a segment was dropped).
         """
@@ -80,21 +80,21 @@ class MapBuilder:
         self._on_read(size_bytes)
 
     def _put_plain(self, window: BatchWindow) -> bool:
-        """Put what a kernel takes; whether that was anything."""
-        put = self._map.put_batches(
+        """Put the batches that a kernel takes; whether it took any, or the map is full."""
+        end_position, next_offset = self._map.put_batches(
             window.data, window.at, self._first_offset, self._stop_offset, self._spans.values
         )
-        if put.end_position == window.at:
-            return put.is_full
-        window.move_to(put.end_position, put.next_offset)
+        if end_position == window.at:
+            return self._map.is_full
+        window.move_to(end_position, next_offset)
         return True
 
     def _put_batch(self, window: BatchWindow, header: BatchHeader) -> None:
-        """Put a batch that is not plain."""
+        """Put one batch, the long way."""
         batch = window.batch(header)
         try:
             require_crc(batch, 0, header)
-            if not header.is_control and not self._spans.has(header):
+            if not (header.is_control or header.is_bare or self._spans.has(header)):
                 self._put_records(batch, header)
         except CorruptRecordError as failure:
             raise window.damaged(failure.message) from failure
@@ -104,8 +104,10 @@ class MapBuilder:
 
     def _put_records(self, batch: memoryview, header: BatchHeader) -> None:
         for section, count in RecordSections(batch, header):
-            # A look at whether to go on: nothing is read.
+            # Only asks whether to go on: nothing is read.
             self._on_read(1)
-            put = self._map.put_records(section, count, header.base_offset, self._first_offset)
-            if put.is_full:
+            self._map.put_records(
+                section, count, header.base_offset, self._first_offset, header.last_offset_delta
+            )
+            if self._map.is_full:
                 break

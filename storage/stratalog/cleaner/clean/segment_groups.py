@@ -1,7 +1,7 @@
-"""Which segments are cleaned into one: neighbours that are small enough together.
+"""Chooses the segments that are cleaned into one: neighbours that are small enough together.
 
-A segment that is cleaned again and again would shrink to nothing, and a log would have thousands of those. So
-as many as fit are copied into one; by their sizes before the clean, because nobody knows better.
+A segment that is cleaned again and again would shrink to nothing, and a log would get thousands of those. So
+as many as fit are copied into one, judged by their sizes before the clean: an upper bound.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ SegmentGroup = tuple[LogSegment, ...]
 def group_segments(
     segments: Iterable[LogSegment], max_bytes: int, max_index_bytes: int
 ) -> list[SegmentGroup]:
-    """Runs of segments that have at most so many bytes together, of data and of each index, and offsets that
-    an index can say as distances from the first; or a single one that is larger.
+    """Runs of segments with at most that many bytes together, of data and of each index, and offsets that fit
+    an index as distances from the first; or one larger segment.
 
-    Each ends with a segment that has a batch: those that a broker's cleaner has left empty go with the next
-    one that is not, or stay. Raises CorruptRecordError, OSError.
+    Each group ends with a segment that has a batch. Empty segments, which a broker's cleaner leaves, go with
+    the next segment that is not empty, or stay. Raises CorruptRecordError, OSError.
     """
     groups: list[list[LogSegment]] = []
     empty: list[LogSegment] = []

@@ -1,10 +1,10 @@
 """Writes one cleaned segment: data, indexes and aborted transactions, as `.cleaned` files.
 
-What is written is walked by the kernel that recovery uses, which is not the one that made it: batches whose
-checksums are not true, or whose offsets do not ascend, never reach the file. The indexes follow from that
-walk by the rule of an append. Small pieces are collected and written together.
+Written batches are walked by the kernel of recovery, not by the one that made them: a batch with a wrong
+checksum or a descending offset never reaches the file. The indexes follow from that walk by the rule of an
+append. Small pieces are collected and written together.
 
-Crash: a `.cleaned` file means nothing to whoever loads the directory.
+Crash: a recovery ignores `.cleaned` files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stratalog.segment.segment_seal import SegmentSeal
 
 _WRITE_BYTES = 256 * 1024
 MAX_POSITION = 2**31 - 1
-"""An index entry says no more."""
+"""The highest position of an index entry."""
 
 
 class SegmentWriter:
@@ -43,7 +43,7 @@ class SegmentWriter:
     def __init__(
         self, resources: SegmentResources, directory: str, base_offset: int, index_interval_bytes: int
     ) -> None:
-        """Files that are left of an earlier attempt go. Raises OSError."""
+        """Removes the files of an earlier attempt. Raises OSError."""
         self.base_offset = base_offset
         self.next_offset = base_offset
         """Behind the last batch."""
@@ -57,7 +57,7 @@ class SegmentWriter:
         self._pending = memoryview(bytearray(_WRITE_BYTES))
         self._pending_bytes = 0
         self._unlink()
-        # As they come: a segment may be nothing but markers.
+        # Written as entries come: a segment may consist of markers.
         self._indexes.transaction_index.attach(resources.index_pages, self._path(TRANSACTION_INDEX_SUFFIX))
         self._file = self._filesystem.open_append(self._path(LOG_SUFFIX))
         self._is_closed = False
@@ -66,15 +66,15 @@ class SegmentWriter:
         return segment_path(self._directory, self.base_offset, suffix) + CLEANED_SUFFIX
 
     def has_room(self, size_bytes: int, max_index_bytes: int) -> bool:
-        """The segment may grow by so many bytes. An empty one always may: what does not fit into any segment
-        would be begun again for ever."""
+        """The segment may grow by that many bytes. An empty one always may, or a large batch would never
+        fit."""
         return self.size_bytes == 0 or (
             self.size_bytes + size_bytes <= MAX_POSITION and not self._indexes.is_full(max_index_bytes)
         )
 
     def write(self, batches: Buffer) -> None:
-        """Add whole batches, whose memory is the caller's again then. Raises CorruptRecordError where they
-        are not sound, or do not follow on those before, OSError."""
+        """Add whole batches; the caller may reuse their memory. Raises CorruptRecordError if they are not
+        sound or do not follow the batches before, OSError."""
         position = 0
         while position < len(batches):
             rows = walk_batches(batches, position, self.size_bytes, self.next_offset, NO_LEADER_EPOCH)
@@ -99,16 +99,17 @@ class SegmentWriter:
             self._pending_bytes = end
 
     def _flush(self, batches: Buffer = b"") -> None:
-        """Write what waits, and these behind it."""
+        """Write the pending bytes, and these behind them."""
         self._file.append([self._pending[: self._pending_bytes], batches])
         self._pending_bytes = 0
 
     def add_aborted(self, entries: bytes) -> None:
-        """Whole entries of transaction indexes, whose markers are in this segment; they come in order."""
+        """Add whole transaction index entries with markers in this segment, in order."""
         self._indexes.transaction_index.extend(entries)
 
     def finish(self, modified_ms: int) -> CleanedSegment:
-        """Close the files, durable but for their names, with that time as the data's. Raises OSError."""
+        """Close and sync the files; their names are not synced. `modified_ms` becomes the data's time. Raises
+        OSError."""
         assert self.size_bytes > 0, "only the active segment may be empty"
         self._flush()
         self._pending = memoryview(b"")
@@ -149,11 +150,11 @@ class SegmentWriter:
             file.close()
 
     def discard(self) -> None:
-        """Remove the files: the segment is not wanted, be it finished or not. Raises OSError."""
+        """Remove the files, finished or not. Raises OSError."""
         self._close()
         self._unlink()
 
     def _unlink(self) -> None:
-        # What stayed open under the name would be written to, and has no name any more.
+        # Its open file would be written to, under a name that is gone.
         self._files.forget(self._path(TRANSACTION_INDEX_SUFFIX))
         unlink_segment(self._filesystem, self._directory, self.base_offset, CLEANED_SUFFIX)

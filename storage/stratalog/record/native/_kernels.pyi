@@ -1,5 +1,6 @@
 """Types of the compiled kernels: those of their twins."""
 
+from stratalog.record.native.pure_batch_kernels import clean_batches as clean_batches
 from stratalog.record.native.pure_batch_kernels import filter_batches as filter_batches
 from stratalog.record.native.pure_batch_kernels import hash_batches as hash_batches
 from stratalog.record.native.pure_batch_kernels import index_rows as index_rows
@@ -10,8 +11,8 @@ from stratalog.record.native.pure_batch_kernels import skip_batches as skip_batc
 from stratalog.record.native.pure_batch_kernels import sound_batches as sound_batches
 from stratalog.record.native.pure_batch_kernels import walk_batches as walk_batches
 from stratalog.record.native.pure_batch_kernels import whole_batches as whole_batches
+from stratalog.record.native.pure_clean_kernels import OpenTransactions as OpenTransactions
 from stratalog.record.native.pure_clean_kernels import aborted_spans_in as aborted_spans_in
-from stratalog.record.native.pure_clean_kernels import clean_batches as clean_batches
 from stratalog.record.native.pure_clean_kernels import clean_records as clean_records
 from stratalog.record.native.pure_kernels import copy_records as copy_records
 from stratalog.record.native.pure_kernels import decode_columns as decode_columns
@@ -27,4 +28,3 @@ from stratalog.record.native.pure_key_kernels import murmur2 as murmur2
 from stratalog.record.native.pure_key_kernels import siphash128 as siphash128
 from stratalog.record.native.pure_key_kernels import sort_key_entries as sort_key_entries
 from stratalog.record.native.pure_offset_map import OffsetMap as OffsetMap
-from stratalog.record.native.pure_open_transactions import OpenTransactions as OpenTransactions

@@ -1,11 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled kernels: hand-written C for the bytes, this file for the Python objects around it.
 
-Each function or class is the twin of the one of its name in ``pure_kernels``, ``pure_key_kernels``,
-``pure_batch_kernels``, ``pure_clean_kernels`` or ``pure_offset_map``; ``kernels``, ``batch_kernels`` and
-``offset_map`` say what they promise. The bytes that are worked on are exported buffers, so they stay in place
-while the interpreter lock is released.
-Only `encode_records` and `decode_records` keep the lock: they make and read Python objects all the time.
+``kernels``, ``batch_kernels`` and ``offset_map`` say what each function and class promises. Those for single
+records and headers have twins in plain Python; those for rows of batches do what their callers do the long way.
+The bytes are exported buffers, so they stay in place while the interpreter lock is released. Only `encode_records`
+and `decode_records` keep the lock: they make and read Python objects all the time.
 """
 
 import sys
@@ -28,13 +27,11 @@ from libc.string cimport memcpy, memset
 
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.record.native.batch_filter import FilteredBatches
-from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow
+from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow, IndexProgress, IndexRows
 from stratalog.record.columns import MAX_COLUMN_BYTES
-from stratalog.record.native.copied_records import CopiedRecords
-from stratalog.record.native.index_rows import IndexProgress, IndexRows
 from stratalog.record.native.key_entries import KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, KeyEntries
 from stratalog.record.record import Record
-from stratalog.record.records_summary import RecordsSummary
+from stratalog.record.records_summary import CopiedRecords, RecordsSummary
 from stratalog.record.native.scanned_batches import ScannedBatches
 
 if sys.byteorder != "little":

@@ -121,7 +121,7 @@ static inline bool batch_at(const uint8_t *data, size_t size, batch_frame *batch
     return header_at(data, size, batch) && batch->size <= size;
 }
 
-/* Neither compressed nor part of a transaction, with at least one record: what the batch kernels take. */
+/* Neither compressed nor part of a transaction, with at least one record: the batches that the row kernels take. */
 static inline bool is_plain(const batch_frame *batch)
 {
     return (batch->attributes & (CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT)) == 0 && batch->records_count > 0;

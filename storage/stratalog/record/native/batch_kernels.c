@@ -39,7 +39,7 @@ size_t kernel_rank_entries(const uint8_t *entries, size_t count, size_t entry_si
     return low;
 }
 
-/* Base offset, checksum and record count, little-endian: what a fingerprint is made of. */
+/* The parts of a fingerprint: base offset, checksum and record count, little-endian. */
 static uint32_t add_mark(uint32_t fingerprint, int64_t base_offset, uint32_t crc, int32_t records_count)
 {
     uint8_t mark[16];
@@ -221,7 +221,7 @@ static bool finish_batch(filtering *filter, const batch_frame *batch, const copy
     return true;
 }
 
-/* Keeps what survives of a batch; false where that is not for this kernel to do. */
+/* Keeps the surviving records of a batch; false if the batch is left to Python. */
 static bool filter_batch(filtering *filter, const batch_frame *batch, uint64_t first_ordinal)
 {
     const filter_rule *rule = filter->rule;

@@ -1,26 +1,25 @@
 /* The kernels that walk rows of batches without the interpreter lock. batch_kernels.py says what they promise.
  *
- * All are safe on any bytes and re-entrant. They take batches one after the other, those that look at records plain
- * ones only, and stop before the first that is not sound or not plain: what is rare or wrong is Python's, which has
- * the words for it. */
+ * All are safe on any bytes and re-entrant. They take batches one after the other and stop before the first that is not
+ * sound; those that look at records stop before the first that is not plain. Python treats such a batch by itself. */
 #ifndef STRATALOG_BATCH_KERNELS_H
 #define STRATALOG_BATCH_KERNELS_H
 
 #include "kernels.h"
 
-/* How many bytes of whole batches `data` begins with, and how many records they have. */
+/* The size of the whole batches at the beginning of `data`, and their number of records. */
 size_t kernel_whole_batches(const uint8_t *data, size_t size, int64_t *records_count);
 
-/* How many bytes of plain batches `data` begins with. */
+/* The size of the plain batches at the beginning of `data`. */
 size_t kernel_plain_batches(const uint8_t *data, size_t size);
 
-/* How many bytes of batches `data` begins with whose checksums are true and that end at or below `end_offset`; the
- * offset behind them, -1 where there is none. */
+/* The size of the batches at the beginning of `data` with true checksums that end at or below `end_offset`; the offset
+ * behind them, -1 without batches. */
 size_t kernel_sound_batches(const uint8_t *data, size_t size, int64_t end_offset, int64_t first_offset,
                             int32_t leader_epoch, int64_t *next_offset);
 
-/* How many bytes are taken by batches that end below `offset`, in order behind what ends with `next_offset` and
- * `leader_epoch`, which are moved on. Only headers are looked at; the last batch may end behind `size`. */
+/* The size of the batches that end at or below `offset` and follow `next_offset` and `leader_epoch` in order; moves
+ * both on. Looks at headers only; the last batch may end behind `size`. */
 size_t kernel_skip_batches(const uint8_t *data, size_t size, int64_t offset, int64_t *next_offset,
                            int32_t *leader_epoch);
 

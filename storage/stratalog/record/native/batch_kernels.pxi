@@ -206,8 +206,10 @@ def scan_batches(data, size_t position, size_t begin_limit, uint32_t fingerprint
     result.fingerprint = fingerprint
     with nogil:
         kernel_scan_batches(source.data + position, source.size - position, begin_limit - position, &result)
+    # By position: names would take as long as the whole look at a small batch.
     return ScannedBatches(
         position + result.end_position,
+        result.fingerprint,
         result.records_count,
         result.tombstone_count,
         result.null_key_count,
@@ -222,7 +224,6 @@ def scan_batches(data, size_t position, size_t begin_limit, uint32_t fingerprint
         result.max_timestamp,
         result.max_timestamp_offset,
         result.delete_horizon_ms if result.has_delete_horizon else None,
-        result.fingerprint,
     )
 
 
@@ -260,15 +261,16 @@ def filter_batches(data, size_t position, survivors, uint64_t first_ordinal, rul
         kept = memoryview(data)[position + result.run_begin:position + result.run_end]
     else:
         kept = PyBytes_FromStringAndSize(<char *> memory.data, <Py_ssize_t> result.size)
+    # By position: names would take as long as the whole look at a small batch.
     return FilteredBatches(
         kept,
         position + result.end_position,
         result.next_ordinal,
+        result.fingerprint,
         result.records_count,
         result.first_offset,
         result.last_offset,
         result.dropped_tombstone_count,
-        result.fingerprint,
     )
 
 

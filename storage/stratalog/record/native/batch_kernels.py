@@ -1,53 +1,52 @@
-"""Everything that is done to whole rows of batches, compiled where possible.
+"""The kernels for rows of batches, compiled if possible.
 
-What a batch costs in Python is more than what its records cost in C, and small slices hold one batch. So
-these take many batches with one call. The first four take batches of every kind; the others take them as far
-as they are *plain*: whole, sound, with records, neither compressed nor part of a transaction. They stop
-before the first batch that is not, and leave it to the caller, who takes it the long way (``batch``,
-``kernels``) and has the words for what is wrong with it. `NATIVE` of ``kernels`` says which of ``_kernels``
-and ``pure_batch_kernels`` is in use; results are the same byte for byte.
+In Python one batch costs more than its records cost in C, and a small slice is one batch. So these functions
+take many batches with one call. The first six look at headers and index entries, and have twins in plain
+Python. The others look at records of *plain* batches: whole, sound, with records, neither compressed nor part
+of a transaction. They stop before the first other batch, and the caller treats it by itself (``batch``,
+``kernels``): rare batches and errors have one place. Without compiled kernels they take no batch at all, so
+that their callers do all the work the long way, with the same result; tests compare both ways.
 
-All take bytes-like objects and are safe on any bytes, as ``kernels`` says; none but `hash_batches` raises
+All take bytes-like objects and are safe on any bytes, as ``kernels`` says; only `hash_batches` raises
 CorruptRecordError.
 
 whole_batches(data) -> (size_bytes, records_count)
-    The whole batches that `data` begins with, of any kind, up to a torn one or a header that cannot be. Only
-    headers are looked at.
+    The whole batches at the beginning of `data`, of any kind, up to a torn one or an impossible header. Looks
+    at headers only.
 sound_batches(data, end_offset, first_offset=0, leader_epoch=-1) -> (size_bytes, next_offset)
-    The whole batches that `data` begins with, of any kind, whose checksums are true, whose offsets ascend
-    from `first_offset` on and end at or below `end_offset`, and whose leader epoch is that one, unless it is
-    -1; the offset behind them, -1 where there is none. Records are not looked at.
+    The whole batches at the beginning of `data`, of any kind, with true checksums, ascending offsets in
+    [first_offset, end_offset), and that leader epoch unless it is -1. `next_offset` is the exclusive end of
+    their offsets, -1 without batches. Does not look at records.
 skip_batches(data, offset, next_offset, leader_epoch) -> (size_bytes, next_offset, leader_epoch)
-    How many bytes are taken by the batches, of any kind, that `data` begins with and that end below `offset`;
-    offset and leader epoch of what follows. Offsets ascend from `next_offset` on and leader epochs do not go
-    back from `leader_epoch` on. Only headers are looked at: the last batch may end behind `data`.
+    The size of the batches at the beginning of `data`, of any kind, that end below `offset`; the offset and
+    leader epoch of what follows. Offsets ascend from `next_offset` on, and leader epochs do not descend from
+    `leader_epoch` on. Looks at headers only: the last batch may end behind `data`.
 walk_batches(data, position, data_position, next_offset, leader_epoch) -> list[BatchRow]
-    What an index asks of the batches from `position` on, of any kind: those that are whole, with true
-    checksums, offsets that ascend from `next_offset` on and leader epochs that do not go back from
-    `leader_epoch` on; no more than MAX_ROW_COUNT at once. `data_position` is where `data` lies in the file.
+    The rows that indexes need of the batches from `position` on, of any kind: whole, with true checksums,
+    offsets that ascend from `next_offset` on and leader epochs that do not descend from `leader_epoch` on; at
+    most MAX_ROW_COUNT at once. `data_position` is the place of `data` in the file.
 index_rows(rows, interval_bytes, segment_base_offset, progress) -> IndexRows
-    What goes into a segment's indexes when batches follow on those of `progress`: Kafka's rule, which
-    ``segment_indexes`` explains. Offsets are not further from the segment's base, and positions not higher,
-    than an entry can say.
+    The index entries of batches that follow those of `progress`, by Kafka's rule, which ``segment_indexes``
+    explains. Offsets and positions must fit an entry.
 rank_entries(data, entry_size, key_position, key_size, limit) -> int
-    How many of the entries of an index, which ascend, have a key of at most `limit`: big-endian, not
+    How many of the ascending entries of an index have a key of at most `limit`. Keys are big-endian, not
     negative, of 4 or 8 bytes.
 scan_batches(data, position, begin_limit, fingerprint) -> ScannedBatches
-    Proves plain batches from `position` on as ``batch.verify`` does (checksum, framing of all records,
-    timestamps): those that begin before `begin_limit`, have the leader epoch of the first and ascend.
+    Proves plain batches from `position` on like ``batch.verify`` (checksum, framing of all records,
+    timestamps), as long as they begin before `begin_limit`, have the leader epoch of the first, and ascend.
     `fingerprint` is continued with the base offset, checksum and record count of each.
 filter_batches(data, position, survivors, first_ordinal, rule, fingerprint) -> FilteredBatches
-    Copies what stays of plain batches from `position` on: records whose bit is set in `survivors` (the first
-    record's is `first_ordinal`; None keeps every batch that reaches `rule.first_offset`) and that `rule`
-    keeps. A batch that loses records is made anew, one that loses none is copied as it is. Stops before a
-    batch that reaches beyond `rule.end_offset` or has other records than its bits say. Checksums are not
-    looked at: the caller proves that of the slice.
+    Copies what stays of plain batches from `position` on: the records with a bit in `survivors` (the first
+    record has the bit `first_ordinal`; None keeps each batch that reaches `rule.first_offset`) that `rule`
+    keeps. A batch that loses no record is copied as it is, another is rebuilt. Stops before a batch that
+    reaches beyond `rule.end_offset` or has other records than its bits say. Does not look at checksums: the
+    caller proves that of the slice.
 hash_batches(data, hash_key16, first_ordinal, entries) -> None
-    `kernels.hash_keys` over plain batches, of which `data` must consist.
+    `kernels.hash_keys` over `data`, which consists of plain batches.
 merge_key_streams(streams) -> list[bytearray] | None
-    Whole key streams, oldest slice first, each as (data, entry_count, crc, record_count). Proves all of them
-    (``key_block`` has their form), and returns a bitmap of survivors for each, as `kernels.merge_windows`
-    would set it. None where one is not what it must be, or has versions.
+    Whole key streams, oldest slice first, each as (data, entry_count, crc, record_count). Proves them
+    (``key_block`` has their format) and returns a bitmap of survivors for each, as `kernels.merge_windows`
+    sets it. None if one is not sound, or has versions.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What a walk over the batches of a log file tells about each."""
+"""What indexes need to know of a row of batches, and what they enter of it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 MAX_ROW_COUNT = 1024
-"""Rows of one call of `walk_batches`, which is to take little memory whatever the size of the batches."""
+"""Rows of one call of `walk_batches`: a bound for its memory."""
 
 
 class BatchRow(NamedTuple):
-    """A batch that is whole and sound, as far as indexes ask."""
+    """A whole, sound batch."""
 
     position: int
     """Where it begins in the file."""
@@ -17,9 +17,30 @@ class BatchRow(NamedTuple):
     last_offset: int
     max_timestamp_ms: int
     is_noted: bool
-    """There is more to it, and its header says what: a producer, a transaction, a marker, or a leader epoch
-    that is not that of the batch before."""
+    """Its header has more to read: a producer, a transaction, a marker, or another leader epoch than the
+    batch before."""
 
     @property
     def end_position(self) -> int:
         return self.position + self.size_bytes
+
+
+class IndexProgress(NamedTuple):
+    """How far the indexes of a segment have come."""
+
+    bytes_since_entry: int
+    """Bytes of the batches since the last one that was entered, which counts."""
+    newest_ms: int
+    """The highest timestamp so far."""
+    newest_offset: int
+    """Last offset of the first batch with that timestamp."""
+    entered_ms: int
+    """The last timestamp that was entered; -1 if none was."""
+
+
+class IndexRows(NamedTuple):
+    """New entries in the formats of the offset index and the time index."""
+
+    offset_entries: bytes
+    time_entries: bytes
+    progress: IndexProgress

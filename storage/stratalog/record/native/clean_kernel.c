@@ -1,19 +1,21 @@
-/* The second pass of a clean: what the offset map lets stay.
+/* The second pass of a clean: keeps the records for which the offset map has no later one. keep_rules.py has the rules.
  *
- * Batches are taken in groups. Of a group, all records are judged first, and only then its batches are copied, without
- * another look at their keys: so that look-ups can wait for memory together, in whatever batches they are. */
+ * Batches are taken in groups. All records of a group are judged first, and only then its batches are copied, without
+ * another look at their keys. So the look-ups of a group can wait for memory together. */
 #include "judging.h"
 
-enum { GROUP_RECORDS = 2048, GROUP_BATCHES = 64, NO_TIMESTAMP = -1 };
+/* No call keeps more batches, so that the writer can look at the size of its indexes in between. */
+enum { GROUP_RECORDS = 2048, GROUP_BATCHES = 64, KEPT_AT_ONCE = 1024, NO_TIMESTAMP = -1 };
 
-void kernel_measure_clean(const uint8_t *data, size_t size, const clean_rule *rule, clean_room *room)
+void kernel_measure_clean(const uint8_t *data, size_t size, const offset_map *map, const clean_rule *rule,
+                          clean_room *room)
 {
     batch_frame batch;
     size_t position = 0;
     *room = (clean_room){.judged_count = GROUP_RECORDS};
     while (batch_at(data + position, size - position, &batch)) {
         const size_t records_count = (size_t)batch.records_count;
-        const batch_kind kind = kind_of(&batch, rule->stop_offset, &rule->aborted);
+        const batch_kind kind = kind_of(&batch, map->latest_offset, &rule->aborted);
         if (kind == BATCH_NOT_TAKEN ||
             (kind != BATCH_ABORTED && records_count > records_bytes(&batch) / MIN_RECORD_BYTES))
             break;
@@ -51,7 +53,7 @@ static bool is_kept_empty(const clean_rule *rule, int64_t last_offset)
     return low < rule->kept_empty_count && rule->kept_empty[low] == last_offset;
 }
 
-/* The marker tells of its producer's epoch what nothing else in the log does. */
+/* The marker alone holds the epoch of its producer. */
 static bool is_kept_epoch(const clean_rule *rule, const batch_frame *batch)
 {
     const int64_t epoch = (int16_t)read_be16(batch->start + PRODUCER_EPOCH_POSITION);
@@ -69,26 +71,7 @@ static bool is_kept_epoch(const clean_rule *rule, const batch_frame *batch)
            rule->kept_epochs[low].epoch == epoch;
 }
 
-static void add_row(cleaning *clean, const batch_frame *batch, size_t position, size_t size, int64_t max_timestamp)
-{
-    clean_result *result = clean->result;
-    const int64_t last_offset = batch->next_offset - 1;
-    clean->memory->rows[result->rows_count] = (batch_row){
-        .position = position,
-        .size = size,
-        .last_offset = last_offset,
-        .max_timestamp = max_timestamp,
-        .is_noted = batch->producer_id >= 0 || (batch->attributes & TRANSACTIONAL_BIT),
-    };
-    if (result->rows_count == 0 || max_timestamp > result->max_timestamp) {
-        result->max_timestamp = max_timestamp;
-        result->max_timestamp_offset = last_offset;
-    }
-    result->last_offset = last_offset;
-    result->rows_count++;
-}
-
-/* Batches that stay as they are wait as a run, to be copied together, or not at all. */
+/* Neighbours that stay as they are form a run, which is copied at once, or not at all. */
 static void flush_run(cleaning *clean)
 {
     clean_result *result = clean->result;
@@ -107,10 +90,10 @@ static void keep_batch(cleaning *clean, const batch_frame *batch)
         result->run_begin = position;
     }
     result->run_end = position + batch->size;
-    add_row(clean, batch, result->size + position - result->run_begin, batch->size, batch->max_timestamp);
+    result->kept_count++;
 }
 
-/* Puts a header before the records that were copied to their place in the target; false where they are too large. */
+/* Writes the header before the records, which are in the target already; false if they are too large. */
 static bool finish_batch(cleaning *clean, const batch_frame *batch, size_t records_size, int64_t records_count,
                          uint16_t attributes, int64_t base_timestamp, int64_t max_timestamp)
 {
@@ -126,26 +109,26 @@ static bool finish_batch(cleaning *clean, const batch_frame *batch, size_t recor
     write_be64(start + MAX_TIMESTAMP_POSITION, (uint64_t)max_timestamp);
     write_be32(start + RECORDS_COUNT_POSITION, (uint32_t)records_count);
     write_be32(start + CRC_POSITION, kernel_crc32c(0, start + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION));
-    add_row(clean, batch, result->size, size, max_timestamp);
     result->size += size;
+    result->kept_count++;
     return true;
 }
 
-/* The header alone, as Kafka leaves it: with neither a codec nor a horizon. */
+/* The header alone, like Kafka's: with neither a codec nor a horizon. */
 static bool empty_batch(cleaning *clean, const batch_frame *batch)
 {
     const uint16_t attributes = batch->attributes & (uint16_t) ~(CODEC_MASK | DELETE_HORIZON_BIT);
     return finish_batch(clean, batch, 0, 0, attributes, NO_TIMESTAMP, batch->max_timestamp);
 }
 
-/* What was measured has room, and is changed by nobody meanwhile. */
+/* The target was measured for these batches, and has room unless they change meanwhile. */
 static bool has_room(const cleaning *clean, size_t size)
 {
     const clean_result *result = clean->result;
     return result->size + (result->run_end - result->run_begin) + size <= clean->room->target_bytes;
 }
 
-/* Makes a batch anew around what stays, with a horizon where it `stamps` one; false where that cannot be. */
+/* Rebuilds a batch around the records that stay, with a new horizon if it `stamps`; false if that is impossible. */
 static bool rebuild_batch(cleaning *clean, const batch_frame *batch, const judged_record *judged,
                           const kept_records *kept, bool stamps)
 {
@@ -166,7 +149,7 @@ static bool rebuild_batch(cleaning *clean, const batch_frame *batch, const judge
     return finish_batch(clean, batch, size, kept->count, attributes, base_timestamp, max_timestamp);
 }
 
-/* Tombstones stay that go at that time. */
+/* Notes a batch that has something to drop at that time. */
 static void note_horizon(clean_result *result, int64_t horizon)
 {
     if (horizon < result->earliest_horizon)
@@ -175,7 +158,7 @@ static void note_horizon(clean_result *result, int64_t horizon)
         result->latest_horizon = horizon;
 }
 
-/* Keeps what stays of a batch whose records are judged; false where that is not for this kernel to do. */
+/* Keeps the judged records of a batch that stay; false if the batch is left to Python. */
 static bool clean_batch(cleaning *clean, const batch_frame *batch, const judged_record *judged)
 {
     const kept_records kept = kernel_count_fates(judged, batch->records_count);
@@ -205,7 +188,7 @@ static bool clean_batch(cleaning *clean, const batch_frame *batch, const judged_
     return true;
 }
 
-/* A batch goes, or stays for what its header says. */
+/* Drops a batch, or keeps its header. */
 static bool drop_batch(cleaning *clean, const batch_frame *batch)
 {
     if (!is_kept_empty(clean->rule, batch->next_offset - 1))
@@ -216,7 +199,7 @@ static bool drop_batch(cleaning *clean, const batch_frame *batch)
     return empty_batch(clean, batch);
 }
 
-/* Data of an aborted transaction goes, whatever its keys are. */
+/* Drops data of an aborted transaction, whatever its keys are. */
 static bool drop_aborted(cleaning *clean, const batch_frame *batch)
 {
     if (!drop_batch(clean, batch))
@@ -225,7 +208,7 @@ static bool drop_aborted(cleaning *clean, const batch_frame *batch)
     return true;
 }
 
-/* What the record of a control batch says. */
+/* The record of a control batch. */
 typedef struct {
     int64_t timestamp_delta;
     bool is_abort;
@@ -233,7 +216,7 @@ typedef struct {
 
 enum { CONTROL_KEY_BYTES = 4, CONTROL_VALUE_BYTES = 6, ABORT_TYPE = 0, COMMIT_TYPE = 1 };
 
-/* The end of a transaction as everybody writes it; false for whatever else a control batch may be. */
+/* Reads the end of a transaction in the form that brokers write; false for any other control batch. */
 static bool read_marker(const batch_frame *batch, end_marker *marker)
 {
     record_walk walk;
@@ -250,7 +233,7 @@ static bool read_marker(const batch_frame *batch, end_marker *marker)
     return control_type == ABORT_TYPE || control_type == COMMIT_TYPE;
 }
 
-/* The marker gets the time at which it may go. */
+/* Gives the marker its horizon. */
 static bool stamp_marker(cleaning *clean, const batch_frame *batch, const end_marker *marker)
 {
     const judged_record judged = {.timestamp_delta = marker->timestamp_delta, .fate = RECORD_STAYS};
@@ -280,8 +263,8 @@ static bool drop_marker(cleaning *clean, const batch_frame *batch, const end_mar
     return true;
 }
 
-/* A marker stays while data of its transaction comes by, or nothing else tells of its producer's epoch; then until its
- * horizon. */
+/* A marker stays while the log has data of its transaction, or while it alone holds its producer's epoch; after that
+ * until its horizon. */
 static bool clean_marker(cleaning *clean, const batch_frame *batch, const end_marker *marker)
 {
     const open_transaction *open = open_of(clean->memory->open, batch->producer_id);
@@ -325,17 +308,14 @@ static bool judge_batch(const cleaning *clean, judging *judge, const batch_frame
     if (records_count > records_bytes(batch) / MIN_RECORD_BYTES ||
         records_count > clean->room->judged_count - group->judged_count)
         return false;
-    /* No more is to be known of the records of a batch that stays whatever they are. */
-    if (batch->base_offset > clean->map->latest_offset)
-        memset(place, 0, records_count * sizeof *place);
-    else if (kernel_judge_payload(judge, records_of(batch), records_bytes(batch), batch->records_count,
+    if (kernel_judge_payload(judge, records_of(batch), records_bytes(batch), batch->records_count,
                                   batch->base_offset, batch->last_offset_delta, is_due, place) != KERNEL_OK)
         return false;
     group->judged_count += records_count;
     return true;
 }
 
-/* Proves and judges as many batches as belong together; false where the walk ends behind them. */
+/* Proves and judges the batches of one group; false if the walk ends behind them. */
 static bool judge_group(const cleaning *clean, size_t size, clean_group *group)
 {
     judging judge = {.map = clean->map};
@@ -349,7 +329,7 @@ static bool judge_group(const cleaning *clean, size_t size, clean_group *group)
         goes_on = batch_at(clean->data + position, size - position, batch);
         if (!goes_on)
             break;
-        kind = kind_of(batch, rule->stop_offset, &rule->aborted);
+        kind = kind_of(batch, clean->map->latest_offset, &rule->aborted);
         goes_on = kind != BATCH_NOT_TAKEN && has_true_crc(batch);
         if (goes_on && kind == BATCH_OF_CONTROL)
             goes_on = read_marker(batch, &group->markers[group->batches_count]);
@@ -364,7 +344,7 @@ static bool judge_group(const cleaning *clean, size_t size, clean_group *group)
     return goes_on;
 }
 
-/* Cleans the batches of a group in their order; false where that ends before the last. */
+/* Cleans the batches of a group in their order; false if that ends before the last. */
 static bool clean_judged(cleaning *clean, const clean_group *group)
 {
     const judged_record *place = clean->memory->judged;
@@ -374,15 +354,15 @@ static bool clean_judged(cleaning *clean, const clean_group *group)
         const batch_frame *batch = &group->batches[index];
         const batch_kind kind = group->kinds[index];
         const bool is_data = kind != BATCH_OF_CONTROL && (batch->attributes & TRANSACTIONAL_BIT);
-        const size_t rows_count = result->rows_count;
-        if (rows_count == clean->memory->rows_room || (is_data && open->count == open->room))
+        const size_t kept_count = result->kept_count;
+        if (kept_count == KEPT_AT_ONCE || (is_data && open->count == open->room))
             return false;
         if (kind == BATCH_OF_CONTROL ? !clean_marker(clean, batch, &group->markers[index])
             : kind == BATCH_ABORTED  ? !drop_aborted(clean, batch)
                                      : !clean_batch(clean, batch, place))
             return false;
         if (is_data)
-            note_data(open, batch->producer_id, result->rows_count > rows_count);
+            note_data(open, batch->producer_id, result->kept_count > kept_count);
         if (kind == BATCH_OF_RECORDS)
             place += batch->records_count;
         result->end_position += batch->size;
@@ -397,12 +377,7 @@ void kernel_clean_batches(const uint8_t *data, size_t size, const offset_map *ma
     cleaning clean = {data, map, rule, room, memory, result};
     clean_group group;
     bool goes_on = true;
-    *result = (clean_result){.next_offset = -1,
-                             .max_timestamp = -1,
-                             .max_timestamp_offset = -1,
-                             .last_offset = -1,
-                             .earliest_horizon = INT64_MAX,
-                             .latest_horizon = -1};
+    *result = (clean_result){.next_offset = -1, .earliest_horizon = INT64_MAX, .latest_horizon = -1};
     while (goes_on) {
         goes_on = judge_group(&clean, size, &group);
         goes_on = clean_judged(&clean, &group) && goes_on;

@@ -5,7 +5,6 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndS
 from array import array as int_array
 
 from stratalog.record.native.cleaned_batches import CleanedBatches, CleanedRecords
-from stratalog.record.native.put_batches import PutBatches, PutRecords
 
 cdef extern from "transactions.h" nogil:
     ctypedef struct aborted_span:
@@ -47,13 +46,10 @@ cdef extern from "offset_map.h" nogil:
     ctypedef struct put_result:
         size_t end_position
         int64_t next_offset
-        int64_t records_count
-        int64_t null_key_count
 
     ctypedef struct clean_rule:
         int64_t now_ms
         int64_t horizon_ms
-        int64_t stop_offset
         const int64_t *kept_empty
         size_t kept_empty_count
         aborted_spans aborted
@@ -72,8 +68,6 @@ cdef extern from "offset_map.h" nogil:
     ctypedef struct clean_memory:
         judged_record *judged
         uint8_t *target
-        batch_row *rows
-        size_t rows_room
         int64_t *dropped_aborts
         open_transactions *open
 
@@ -83,7 +77,6 @@ cdef extern from "offset_map.h" nogil:
         size_t size
         size_t run_begin
         size_t run_end
-        size_t rows_count
         int64_t records_in
         int64_t records_kept
         int64_t null_key_count
@@ -92,9 +85,6 @@ cdef extern from "offset_map.h" nogil:
         int64_t dropped_marker_count
         size_t dropped_aborts_count
         bint has_waiting_marker
-        int64_t max_timestamp
-        int64_t max_timestamp_offset
-        int64_t last_offset
         int64_t earliest_horizon
         int64_t latest_horizon
 
@@ -111,15 +101,16 @@ cdef extern from "offset_map.h" nogil:
     bint kernel_map_check(const map_state *map, uint64_t *probed_count)
     int64_t kernel_map_get(const map_state *map, const uint8_t *key, size_t size)
     kernel_status kernel_put_records(map_state *map, const uint8_t *payload, size_t size, int64_t records_count,
-                                     int64_t base_offset, int64_t first_offset, put_result *result)
+                                     int64_t base_offset, int64_t first_offset, int64_t last_offset_delta)
     void kernel_put_batches(map_state *map, const uint8_t *data, size_t size, int64_t first_offset,
                             int64_t stop_offset, const aborted_spans *aborted, put_result *result)
-    void kernel_measure_clean(const uint8_t *data, size_t size, const clean_rule *rule, clean_room *room)
+    void kernel_measure_clean(const uint8_t *data, size_t size, const map_state *map, const clean_rule *rule,
+                              clean_room *room)
     void kernel_clean_batches(const uint8_t *data, size_t size, const map_state *map, const clean_rule *rule,
                               const clean_room *room, const clean_memory *memory, clean_result *result)
     kernel_status kernel_clean_records(const uint8_t *payload, size_t size, int64_t records_count, int64_t base_offset,
-                                       const map_state *map, bint drop_tombstones, int64_t timestamp_shift,
-                                       judged_record *judged, uint8_t *target, kept_records *kept)
+                                       int64_t last_offset_delta, const map_state *map, bint drop_tombstones,
+                                       int64_t timestamp_shift, judged_record *judged, uint8_t *target, kept_records *kept)
 
 
 cdef enum:
@@ -161,7 +152,7 @@ def aborted_spans_in(entries, int64_t start_offset, int64_t end_offset):
 
 @cython.final
 cdef class OpenTransactions:
-    """See ``pure_open_transactions.OpenTransactions``."""
+    """See ``pure_clean_kernels.OpenTransactions``."""
 
     cdef open_transactions open
 
@@ -269,17 +260,16 @@ cdef class OffsetMap:
         cdef int64_t offset = kernel_map_get(&self.map, source.data, source.size)
         return None if offset < 0 else offset
 
-    def put_records(self, payload, int64_t records_count, int64_t base_offset, int64_t first_offset):
+    def put_records(self, payload, int64_t records_count, int64_t base_offset, int64_t first_offset,
+                    int64_t last_offset_delta):
         cdef Export source = export(payload)
         cdef map_state *place = &self.map
         cdef kernel_status status
-        cdef put_result result
         assert base_offset >= 0, "offsets are not negative"
         with nogil:
             status = kernel_put_records(
-                place, source.data, source.size, records_count, base_offset, first_offset, &result)
+                place, source.data, source.size, records_count, base_offset, first_offset, last_offset_delta)
         check_status(status)
-        return PutRecords(result.records_count, result.null_key_count, place.is_full)
 
     def put_batches(self, data, size_t position, int64_t first_offset, int64_t stop_offset, aborted=()):
         cdef Export source = export(data)
@@ -291,13 +281,7 @@ cdef class OffsetMap:
         with nogil:
             kernel_put_batches(place, source.data + position, source.size - position, first_offset, stop_offset,
                                &known, &result)
-        return PutBatches(
-            position + result.end_position,
-            result.next_offset,
-            result.records_count,
-            result.null_key_count,
-            place.is_full,
-        )
+        return position + result.end_position, result.next_offset
 
     def skip_to(self, int64_t offset):
         assert not self.map.is_full, "what comes behind a key that was refused is not looked at"
@@ -305,25 +289,7 @@ cdef class OffsetMap:
             self.map.latest_offset = offset
 
 
-cdef list batch_rows(const batch_row *rows, size_t count, int64_t output_position):
-    cdef list result = PyList_New(<Py_ssize_t> count)
-    for index in range(count):
-        row = new_tuple_of(BatchRow, 5)
-        put_item(row, 0, output_position + <int64_t> rows[index].position)
-        put_item(row, 1, rows[index].size)
-        put_item(row, 2, rows[index].last_offset)
-        put_item(row, 3, rows[index].max_timestamp)
-        put_item(row, 4, rows[index].is_noted)
-        # Numbers only: nothing in it can lead back to it.
-        PyObject_GC_UnTrack(row)
-        Py_INCREF(row)
-        PyList_SET_ITEM(result, <Py_ssize_t> index, row)
-    return result
-
-
-def clean_batches(
-    data, size_t position, OffsetMap offset_map, rule, OpenTransactions transactions, int64_t output_position=0
-):
+def clean_batches(data, size_t position, OffsetMap offset_map, rule, OpenTransactions transactions):
     """See ``offset_map.clean_batches``."""
     cdef Export source = export(data)
     cdef Export last_offsets, spans, epochs
@@ -332,9 +298,9 @@ def clean_batches(
     cdef clean_room room
     cdef clean_result result
     cdef clean_memory memory
-    cdef Scratch judged, rows, dropped
+    cdef Scratch judged, dropped
     assert position <= source.size, "positions lie in the data"
-    cleaning.now_ms, cleaning.horizon_ms, cleaning.stop_offset, kept_empty, aborted, kept_epochs = <tuple> rule
+    cleaning.now_ms, cleaning.horizon_ms, kept_empty, aborted, kept_epochs = <tuple> rule
     last_offsets, spans, epochs = int64_values(kept_empty), int64_values(aborted), int64_values(kept_epochs)
     assert epochs.size % sizeof(producer_epoch) == 0, "a producer's epoch has two numbers"
     cleaning.kept_empty = <const int64_t *> last_offsets.data
@@ -343,16 +309,13 @@ def clean_batches(
     cleaning.kept_epochs = <const producer_epoch *> epochs.data
     cleaning.kept_epochs_count = epochs.size // sizeof(producer_epoch)
     with nogil:
-        kernel_measure_clean(source.data + position, source.size - position, &cleaning, &room)
+        kernel_measure_clean(source.data + position, source.size - position, place, &cleaning, &room)
     judged = scratch(room.judged_count * sizeof(judged_record))
-    rows = scratch(MAX_ROW_COUNT * sizeof(batch_row))
     dropped = scratch(room.control_count * sizeof(int64_t) + 1)
     transactions.make_room(room.data_count)
     made = PyByteArray_FromStringAndSize(NULL, <Py_ssize_t> room.target_bytes)
     memory.judged = <judged_record *> judged.data
     memory.target = <uint8_t *> PyByteArray_AS_STRING(made)
-    memory.rows = <batch_row *> rows.data
-    memory.rows_room = MAX_ROW_COUNT
     memory.dropped_aborts = <int64_t *> dropped.data
     memory.open = &transactions.open
     with nogil:
@@ -364,24 +327,19 @@ def clean_batches(
         PyByteArray_Resize(made, <Py_ssize_t> result.size)
         kept = made
     return CleanedBatches(
-        kept,
-        position + result.end_position,
-        result.next_offset,
-        batch_rows(<batch_row *> rows.data, result.rows_count, output_position),
-        result.records_in,
-        result.records_kept,
-        result.null_key_count,
-        result.dropped_tombstone_count,
-        result.aborted_count,
-        result.dropped_marker_count,
-        [memory.dropped_aborts[index] for index in range(result.dropped_aborts_count)],
-        bool(result.has_waiting_marker),
-        result.max_timestamp,
-        result.max_timestamp_offset,
-        result.last_offset,
-        result.end_position,
-        result.earliest_horizon,
-        result.latest_horizon,
+        data=kept,
+        end_position=position + result.end_position,
+        next_offset=result.next_offset,
+        records_in=result.records_in,
+        records_kept=result.records_kept,
+        null_key_count=result.null_key_count,
+        dropped_tombstone_count=result.dropped_tombstone_count,
+        aborted_count=result.aborted_count,
+        dropped_marker_count=result.dropped_marker_count,
+        dropped_aborts=tuple([memory.dropped_aborts[index] for index in range(result.dropped_aborts_count)]),
+        has_waiting_marker=bool(result.has_waiting_marker),
+        earliest_horizon_ms=result.earliest_horizon,
+        latest_horizon_ms=result.latest_horizon,
     )
 
 
@@ -391,6 +349,7 @@ def clean_records(
     int64_t base_offset,
     OffsetMap offset_map,
     *,
+    int64_t last_offset_delta,
     bint drop_tombstones,
     int64_t timestamp_shift,
 ):
@@ -411,8 +370,8 @@ def clean_records(
     memory = scratch(room + 1)
     with nogil:
         status = kernel_clean_records(
-            source.data, source.size, records_count, base_offset, place, drop_tombstones, timestamp_shift,
-            <judged_record *> judged.data, memory.data, &kept)
+            source.data, source.size, records_count, base_offset, last_offset_delta, place, drop_tombstones,
+            timestamp_shift, <judged_record *> judged.data, memory.data, &kept)
     check_status(status)
     return CleanedRecords(
         PyBytes_FromStringAndSize(<char *> memory.data, <Py_ssize_t> kept.size),

@@ -1,57 +1,76 @@
-"""What a cleaning kernel left of batches or of records."""
+"""The rule by which the second pass of a clean keeps batches, and what it leaves of them."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.base.filesystem import Buffer
-from stratalog.record.native.batch_row import BatchRow
+from stratalog.record.header import BatchHeader
 
 NO_HORIZON = 2**63 - 1
-"""Later than any delete horizon: nothing that stays is to go."""
+"""Later than any delete horizon: nothing that stays will go."""
+
+
+class CleanRule(NamedTuple):
+    """What stays of a row of batches, beside what the offset map says."""
+
+    now_ms: int
+    """Tombstones go if the delete horizon of their batch is not later."""
+    horizon_ms: int
+    """The new horizon of a batch with tombstones that stay: now + `delete.retention.ms`."""
+    kept_empty: Sequence[int] = ()
+    """Last offsets, ascending, of batches that stay although they lose their records: the last batch of each
+    active producer, and the one before the high watermark. An `array('q')` is read in place; any other
+    sequence is copied with each call."""
+    aborted: Sequence[int] = ()
+    """`AbortedSpans.values` of all aborted transactions that may have data among the batches."""
+    kept_epochs: Sequence[int] = ()
+    """Producer ids and epochs, two numbers each, ascending, of producers with markers and no other batches.
+    These markers stay: a later recovery of the log learns the epoch from them. Read like `kept_empty`."""
+
+    def keeps_empty(self, header: BatchHeader) -> bool:
+        """The batch stays, as a header at least."""
+        place = bisect_left(self.kept_empty, header.last_offset)
+        return place < len(self.kept_empty) and self.kept_empty[place] == header.last_offset
+
+    def keeps_epoch(self, header: BatchHeader) -> bool:
+        """The batch is a marker that alone holds the epoch of its producer."""
+        wanted, flat = (header.producer_id, header.producer_epoch), self.kept_epochs
+        count = len(flat) // 2
+        place = bisect_left(range(count), wanted, key=lambda index: (flat[2 * index], flat[2 * index + 1]))
+        return place < count and (flat[2 * place], flat[2 * place + 1]) == wanted
 
 
 class CleanedBatches(NamedTuple):
     """What is left of consecutive batches."""
 
     data: Buffer
-    """The batches that stay or were made anew; part of the input itself where that is one piece of it."""
+    """The batches that stay, as they were or rebuilt; a part of the input itself if that is one piece."""
     end_position: int
-    """In the input, behind the last batch that was taken. Where it is the position that was asked for, there
-    was none."""
+    """In the input, behind the last batch that was taken; the position of the call if none was."""
     next_offset: int
-    """Exclusive end of the offsets of that batch; -1 where there is none."""
-    rows: list[BatchRow]
-    """One for each batch in `data`, with its place in the new file, as ``index_rows`` takes them.
-    `is_noted` says that it has a producer; leader epochs are not compared."""
-    records_in: int
+    """Exclusive end of the offsets of that batch; -1 if there is none."""
+    records_in: int = 0
     """Without those of aborted transactions and of markers."""
-    records_kept: int
-    null_key_count: int
+    records_kept: int = 0
+    null_key_count: int = 0
     """Records without a key, which were dropped."""
-    dropped_tombstone_count: int
-    """Tombstones that were the last of their keys and whose horizon had come."""
-    aborted_count: int
-    """Records of aborted transactions, none of which stays."""
-    dropped_marker_count: int
-    dropped_aborts: list[int]
-    """Last offsets of those of these that had ended what was aborted."""
-    has_waiting_marker: bool
-    """A marker stays only because the next clean is the first that finds nothing of its transaction."""
-    max_timestamp_ms: int
-    """The highest of the batches in `data`, as their headers say; -1 without batches."""
-    max_timestamp_offset: int
-    """Last offset of the first batch that has it; -1 without batches."""
-    last_offset: int
-    """Of the last batch in `data`; -1 without batches."""
-    bytes_in: int
-    """Those of the batches that were taken."""
-    earliest_horizon_ms: int
-    """The first time at which tombstones may go that stay and have one, be it a new one: that of the first
-    batch with such; NO_HORIZON without any. One that has passed, of a tombstone that the map did not reach,
-    does not count."""
-    latest_horizon_ms: int
-    """The last such time; -1 without any."""
+    dropped_tombstone_count: int = 0
+    """Tombstones that were the newest of their keys, after their horizon."""
+    aborted_count: int = 0
+    """Records of aborted transactions; none stays."""
+    dropped_marker_count: int = 0
+    dropped_aborts: tuple[int, ...] = ()
+    """Last offsets of the dropped markers that ended aborted transactions."""
+    has_waiting_marker: bool = False
+    """A marker stays only because the next clean is the first without data of its transaction."""
+    earliest_horizon_ms: int = NO_HORIZON
+    """The first time at which a batch that stays has something to drop; NO_HORIZON if there is none.
+    Horizons count that are new or later than `CleanRule.now_ms`."""
+    latest_horizon_ms: int = -1
+    """The last such time; -1 if there is none."""
 
 
 class CleanedRecords(NamedTuple):

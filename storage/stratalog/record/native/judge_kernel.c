@@ -1,4 +1,4 @@
-/* The records of batches: which of them the offset map lets stay, and those that do, copied. */
+/* The records of batches: judges them by the offset map, and copies those that stay. */
 #include "judging.h"
 
 void kernel_judge_waiting(judging *judge)
@@ -104,7 +104,7 @@ kernel_status kernel_copy_shifted(const uint8_t *payload, size_t size, int64_t r
     walk_begin(&walk, payload, size, records_count);
     for (; walk.left_count > 0; judged++) {
         int64_t timestamp_delta;
-        /* Never false for what was judged, unless somebody changes it meanwhile. */
+        /* Only false if the judged bytes have changed meanwhile. */
         if (!walk_next(&walk, &frame))
             return KERNEL_BAD_FRAME;
         if (judged->fate != RECORD_STAYS)
@@ -120,11 +120,11 @@ kernel_status kernel_copy_shifted(const uint8_t *payload, size_t size, int64_t r
 }
 
 kernel_status kernel_clean_records(const uint8_t *payload, size_t size, int64_t records_count, int64_t base_offset,
-                                   const offset_map *map, bool drop_tombstones, int64_t timestamp_shift,
-                                   judged_record *judged, uint8_t *target, kept_records *kept)
+                                   int64_t last_offset_delta, const offset_map *map, bool drop_tombstones,
+                                   int64_t timestamp_shift, judged_record *judged, uint8_t *target, kept_records *kept)
 {
     judging judge = {.map = map};
-    kernel_status status = kernel_judge_payload(&judge, payload, size, records_count, base_offset, INT32_MAX,
+    kernel_status status = kernel_judge_payload(&judge, payload, size, records_count, base_offset, last_offset_delta,
                                                 drop_tombstones, judged);
     if (status != KERNEL_OK)
         return status;

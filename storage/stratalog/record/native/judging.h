@@ -1,4 +1,4 @@
-/* What the second pass of a clean does with the records of a batch: judge them, and copy those that stay. */
+/* The second pass of a clean over the records of a batch: judges them, and copies those that stay. */
 #ifndef STRATALOG_JUDGING_H
 #define STRATALOG_JUDGING_H
 
@@ -23,10 +23,10 @@ kernel_status kernel_judge_payload(judging *judge, const uint8_t *payload, size_
                                    judged_record *judged);
 void kernel_judge_waiting(judging *judge);
 
-/* What stays, but for its size. */
+/* Counts the records that stay; does not set their size. */
 kept_records kernel_count_fates(const judged_record *judged, int64_t records_count);
 
-/* Copies what stays of a payload, neighbours together; returns its size. */
+/* Copies the records of a payload that stay, neighbours together; returns their size. */
 size_t kernel_copy_kept(const uint8_t *payload, size_t size, int64_t records_count, const judged_record *judged,
                         uint8_t *target);
 

@@ -60,9 +60,8 @@ import os
 from typing import TYPE_CHECKING
 
 from stratalog.record.columns import ColumnBuffers
-from stratalog.record.native.copied_records import CopiedRecords
 from stratalog.record.native.key_entries import KeyEntries, KeyWindow
-from stratalog.record.records_summary import RecordsSummary
+from stratalog.record.records_summary import CopiedRecords, RecordsSummary
 
 __all__ = (
     "NATIVE",

@@ -1,4 +1,4 @@
-/* The offset map, and the first pass of a clean: what fills it. */
+/* The offset map, and the first pass of a clean, which fills it. */
 #include "offset_map.h"
 
 #include <stdlib.h>
@@ -48,7 +48,7 @@ void kernel_map_end(offset_map *map)
     map->slots = NULL;
 }
 
-/* The rest of a look-up that came to the ring's end. What began at the end lies at the front then, before all that is
+/* The rest of a look-up that came to the ring's end. Keys from the end lie at the front then, before the keys that are
  * at home there. */
 static map_place seek_from_front(const offset_map *map, uint64_t high, uint64_t low)
 {
@@ -86,7 +86,7 @@ int64_t kernel_map_get(const offset_map *map, const uint8_t *key, size_t size)
     return place.is_found ? (int64_t)(map->slots[place.index].next_offset - 1) : -1;
 }
 
-/* How far a slot lies behind the home of its key. */
+/* The distance of a slot from the home of its key. */
 static uint64_t distance_at(const offset_map *map, uint64_t index)
 {
     const uint64_t home = home_of(map, map->slots[index].high);
@@ -119,7 +119,7 @@ static void move_up(map_slot *slots, uint64_t first, uint64_t end)
     memmove(slots + first + 1, slots + first, (end - first) * sizeof *slots);
 }
 
-/* Puts a key where it belongs; what is there moves up, as far as to the next empty slot. */
+/* Puts a key at its place; the keys from there to the next empty slot move up. */
 static void insert(offset_map *map, uint64_t index, const map_slot *slot)
 {
     map_slot *slots = map->slots;
@@ -140,8 +140,8 @@ static void insert(offset_map *map, uint64_t index, const map_slot *slot)
     map->count++;
 }
 
-/* Records that wait to be put together, and where the walk was before each: of which batch it is, what was taken, and
- * up to where everything was looked at. */
+/* Records that wait to be put together, and the state of the walk before each: the batches that were taken, and the
+ * offset up to which all was looked at. */
 typedef struct {
     offset_map *map;
     put_result *result;
@@ -157,7 +157,7 @@ typedef struct {
     bool has_key[BLOCK_RECORDS];
 } putting;
 
-/* A record without a key: another is hashed in its place, so that all of them are alike. */
+/* A record without a key: another key is hashed in its place, so that all waiting records are alike. */
 static void wait_without_key(putting *put)
 {
     const size_t index = put->count;
@@ -179,7 +179,6 @@ static void stop_full(putting *put, size_t index)
 static bool put_waiting(putting *put)
 {
     offset_map *map = put->map;
-    put_result *result = put->result;
     const size_t count = put->count;
     uint64_t high[BLOCK_RECORDS], low[BLOCK_RECORDS], home[BLOCK_RECORDS];
     put->count = 0;
@@ -190,11 +189,8 @@ static bool put_waiting(putting *put)
     }
     for (size_t index = 0; index < count; index++) {
         const uint64_t next_offset = (uint64_t)put->offset[index] + 1;
-        result->records_count++;
-        if (!put->has_key[index]) {
-            result->null_key_count++;
+        if (!put->has_key[index])
             continue;
-        }
         map_place place = kernel_map_seek(map, home[index], high[index], low[index]);
         if (LIKELY(place.is_found)) {
             if (map->slots[place.index].next_offset < next_offset)
@@ -202,7 +198,6 @@ static bool put_waiting(putting *put)
         } else if (map->count < map->max_entries) {
             insert(map, place.index, &(map_slot){high[index], low[index], next_offset});
         } else {
-            result->records_count--;
             stop_full(put, index);
             return false;
         }
@@ -254,14 +249,14 @@ static void end_put(putting *put)
 }
 
 kernel_status kernel_put_records(offset_map *map, const uint8_t *payload, size_t size, int64_t records_count,
-                                 int64_t base_offset, int64_t first_offset, put_result *result)
+                                 int64_t base_offset, int64_t first_offset, int64_t last_offset_delta)
 {
-    putting put = {.map = map, .result = result, .first_offset = first_offset, .latest_offset = map->latest_offset};
+    put_result result = {.next_offset = -1};
+    putting put = {.map = map, .result = &result, .first_offset = first_offset, .latest_offset = map->latest_offset};
     kernel_status status;
-    *result = (put_result){.next_offset = -1};
     if (map->is_full)
         return KERNEL_OK;
-    status = put_payload(&put, payload, size, records_count, base_offset, INT32_MAX);
+    status = put_payload(&put, payload, size, records_count, base_offset, last_offset_delta);
     end_put(&put);
     return map->is_full ? KERNEL_OK : status;
 }
@@ -276,7 +271,7 @@ void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64
     if (map->is_full)
         return;
     while (batch_at(data + position, size - position, &batch)) {
-        const batch_kind kind = kind_of(&batch, stop_offset, aborted);
+        const batch_kind kind = kind_of(&batch, stop_offset - 1, aborted);
         if (kind == BATCH_NOT_TAKEN || !has_true_crc(&batch))
             break;
         if (kind == BATCH_OF_RECORDS &&

@@ -1,15 +1,15 @@
 /* The kernels of the log cleaner. offset_map.py says what they promise.
  *
- * The map is a ring of slots of 24 bytes. A key's home is where its hash lies among all hashes, scaled to the ring;
- * keys lie at their homes or behind, in the order of their hashes, with nothing empty between a key and its home.
- * Because of that order a look-up knows that a key is missing as soon as it meets a higher one, and at nine slots of ten
- * in use it passes five on average, whether it finds the key or not. One slot is always empty.
+ * The map is a ring of slots of 24 bytes. The home of a key is its hash, scaled to the ring; keys lie at their homes or
+ * behind, in the order of their hashes, with no empty slot between a key and its home. Because of that order a look-up
+ * ends at the first higher key, and passes five slots on average if nine slots of ten are in use, whether it finds the
+ * key or not. One slot is always empty.
  *
- * A look-up in a map that does not fit the cache waits for memory. So records are taken 64 at a time: their keys are
- * hashed and their homes asked for, and only then looked at.
+ * A look-up in a map that exceeds the cache waits for memory. So records are taken 64 at a time: all their keys are
+ * hashed and their homes prefetched before the first look-up.
  *
- * All are safe on any bytes. A map is for one thread at a time; where two use it, what they find is wrong, but they
- * stay inside the slots and come to an end. */
+ * All are safe on any bytes. A map is for one thread at a time; two threads would find wrong offsets, but stay inside
+ * the slots and come to an end. */
 #ifndef STRATALOG_OFFSET_MAP_H
 #define STRATALOG_OFFSET_MAP_H
 
@@ -34,37 +34,34 @@ typedef struct {
     uint8_t hash_key[HASH_KEY_BYTES];
 } offset_map;
 
-/* Slots for a map that is zeros; false where there is no memory. The two may take long: not under the interpreter
- * lock. */
+/* Gives a zeroed map its slots; false without memory. Both may take long: not under the interpreter lock. */
 bool kernel_map_begin(offset_map *map, const uint8_t *hash_key16, uint64_t capacity, uint64_t max_entries);
 void kernel_map_end(offset_map *map);
 
-/* The offset of a key, -1 where it is not known. */
+/* The offset of a key, -1 if it is not known. */
 int64_t kernel_map_get(const offset_map *map, const uint8_t *key, size_t size);
 
-/* Proves the layout, and sums up how many slots the look-ups of all keys pass, their own included. */
+/* Proves the layout, and sums the slots that the look-ups of all keys pass, their own included. */
 bool kernel_map_check(const offset_map *map, uint64_t *probed_count);
 
 typedef struct {
     size_t end_position;
     int64_t next_offset;
-    int64_t records_count;
-    int64_t null_key_count;
 } put_result;
 
 kernel_status kernel_put_records(offset_map *map, const uint8_t *payload, size_t size, int64_t records_count,
-                                 int64_t base_offset, int64_t first_offset, put_result *result);
+                                 int64_t base_offset, int64_t first_offset, int64_t last_offset_delta);
 
 void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64_t first_offset, int64_t stop_offset,
                         const aborted_spans *aborted, put_result *result);
 
-/* What the cleaner's kernels do with a batch, as far as its header says. */
+/* How the cleaner's kernels treat a batch, by its header. */
 typedef enum { BATCH_NOT_TAKEN = 0, BATCH_OF_RECORDS, BATCH_ABORTED, BATCH_OF_CONTROL } batch_kind;
 
-/* Without records, or where they go, it does not matter how they are compressed. */
-static inline batch_kind kind_of(const batch_frame *batch, int64_t stop_offset, const aborted_spans *aborted)
+/* The codec does not matter for a batch without records, or one that loses all. */
+static inline batch_kind kind_of(const batch_frame *batch, int64_t latest_offset, const aborted_spans *aborted)
 {
-    if (batch->base_offset >= stop_offset)
+    if (batch->base_offset > latest_offset)
         return BATCH_NOT_TAKEN;
     if (batch->attributes & CONTROL_BIT)
         return BATCH_OF_CONTROL;
@@ -86,7 +83,7 @@ static inline uint64_t home_of(const offset_map *map, uint64_t hash_high)
     return (uint64_t)((unsigned __int128)hash_high * map->slots_count >> 64);
 }
 
-/* What a look-up from `home` on reads, as a rule. */
+/* The memory that a look-up from `home` usually reads. */
 static inline void prefetch_home(const offset_map *map, uint64_t home)
 {
     __builtin_prefetch(&map->slots[home]);
@@ -98,7 +95,6 @@ map_place kernel_map_seek(const offset_map *map, uint64_t home, uint64_t high, u
 typedef struct {
     int64_t now_ms;
     int64_t horizon_ms;
-    int64_t stop_offset;
     const int64_t *kept_empty; /* ascending */
     size_t kept_empty_count;
     aborted_spans aborted;
@@ -106,7 +102,7 @@ typedef struct {
     size_t kept_epochs_count;
 } clean_rule;
 
-/* What becomes of a record. */
+/* The fate of a record, as in keep_rules.py. */
 typedef enum {
     RECORD_STAYS = 0,
     RECORD_OUTDATED,
@@ -121,7 +117,7 @@ typedef struct {
     bool is_tombstone;
 } judged_record;
 
-/* What a call has to have room for. */
+/* The memory that a call needs. */
 typedef struct {
     size_t target_bytes;
     size_t judged_count;
@@ -133,8 +129,8 @@ typedef struct {
     size_t end_position;
     int64_t next_offset;
     size_t size;               /* bytes in the target */
-    size_t run_begin, run_end; /* what is kept as it is, where the target is empty */
-    size_t rows_count;         /* of batches that stay; their positions are those in the result */
+    size_t run_begin, run_end; /* the batches that stay as they are, if the target is empty */
+    size_t kept_count;         /* batches that stay */
     int64_t records_in;
     int64_t records_kept;
     int64_t null_key_count;
@@ -143,28 +139,24 @@ typedef struct {
     int64_t dropped_marker_count;
     size_t dropped_aborts_count;
     bool has_waiting_marker;
-    int64_t max_timestamp;
-    int64_t max_timestamp_offset;
-    int64_t last_offset;
-    int64_t earliest_horizon, latest_horizon; /* of what stays; INT64_MAX and -1 where there is none */
+    int64_t earliest_horizon, latest_horizon; /* of kept batches; INT64_MAX and -1 if there is none */
 } clean_result;
 
-void kernel_measure_clean(const uint8_t *data, size_t size, const clean_rule *rule, clean_room *room);
+void kernel_measure_clean(const uint8_t *data, size_t size, const offset_map *map, const clean_rule *rule,
+                          clean_room *room);
 
-/* What a call writes to: as much as was measured, and the rows that are wanted. */
+/* The memory that a call writes to, as measured. */
 typedef struct {
     judged_record *judged;
     uint8_t *target;
-    batch_row *rows;
-    size_t rows_room;
-    int64_t *dropped_aborts; /* last offsets of markers that ended what was aborted, and went */
+    int64_t *dropped_aborts; /* last offsets of dropped markers of aborted transactions */
     open_transactions *open;
 } clean_memory;
 
 void kernel_clean_batches(const uint8_t *data, size_t size, const offset_map *map, const clean_rule *rule,
                           const clean_room *room, const clean_memory *memory, clean_result *result);
 
-/* What is left of the records of one batch. */
+/* The records of one batch that stay. */
 typedef struct {
     size_t size;
     int64_t count;
@@ -176,7 +168,7 @@ typedef struct {
 
 /* `judged` has room for all records, `target` for the payload and, with a shift, for COPY_GROWTH_BYTES more a record. */
 kernel_status kernel_clean_records(const uint8_t *payload, size_t size, int64_t records_count, int64_t base_offset,
-                                   const offset_map *map, bool drop_tombstones, int64_t timestamp_shift,
-                                   judged_record *judged, uint8_t *target, kept_records *kept);
+                                   int64_t last_offset_delta, const offset_map *map, bool drop_tombstones,
+                                   int64_t timestamp_shift, judged_record *judged, uint8_t *target, kept_records *kept);
 
 #endif

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.columns import MAX_COLUMN_BYTES, ColumnBuffers
-from stratalog.record.native.copied_records import CopiedRecords
+from stratalog.record.keep_rules import RecordFate, record_fate
 from stratalog.record.record import Record, RecordLike
 from stratalog.record.record_frame import RecordFrame, header_frames, header_name, record_frames
-from stratalog.record.records_summary import RecordsSummary
+from stratalog.record.records_summary import CopiedRecords, RecordsSummary
 from stratalog.record.varint import MAX_VARINT_BYTES, append_varint, read_varint, varint_size
 
 MIN_INT64 = -(2**63)
@@ -145,15 +145,19 @@ def copy_records(
     tombstone_count = 0
     dropped_tombstone_count = 0
     for ordinal, frame in enumerate(record_frames(data, records_count), first_ordinal):
-        if not bits[ordinal >> 3] >> (ordinal & 7) & 1:
-            continue
         if not first_offset_delta <= frame.offset_delta < end_offset_delta:
             continue
-        if frame.value_size < 0:
-            if drop_tombstones:
-                dropped_tombstone_count += 1
-                continue
-            tombstone_count += 1
+        is_tombstone = frame.value_size < 0
+        fate = record_fate(
+            has_key=True,
+            is_newest=bits[ordinal >> 3] >> (ordinal & 7) & 1 == 1,
+            is_tombstone=is_tombstone,
+            is_due=drop_tombstones,
+        )
+        dropped_tombstone_count += fate is RecordFate.TOMBSTONE_DUE
+        if fate is not RecordFate.STAYS:
+            continue
+        tombstone_count += is_tombstone
         deltas.append(frame.offset_delta)
         timestamp_deltas.append(frame.timestamp_delta + timestamp_shift)
         append_shifted(copied, data, frame, timestamp_shift)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 import sys
 from array import array
 from collections.abc import Sequence
@@ -10,7 +11,6 @@ from typing import Literal
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.record import siphash
 from stratalog.record.native.key_entries import (
     KEYS_NOT_SORTED,
     ORDINAL_TOO_HIGH,
@@ -22,17 +22,39 @@ from stratalog.record.native.key_entries import (
 )
 from stratalog.record.record_frame import record_frames
 
+HASH_KEY_BYTES = 16
 MAX_ORDINAL = 2**32 - 1
+_SIP_MASK = 0xFFFFFFFFFFFFFFFF
 # MurmurHash2, 32 bits, with the seed of Kafka's clients.
 _MURMUR_SEED = 0x9747B28C
 _MURMUR_MULTIPLIER = 0x5BD1E995
 _MURMUR_SHIFT = 24
 _MURMUR_MASK = 0xFFFFFFFF
 
+_State = tuple[int, int, int, int]
+
 
 def siphash128(key16: Buffer, data: Buffer) -> HashPair:
-    """See ``kernels.siphash128``."""
-    return siphash.siphash128(bytes(key16), bytes(data))
+    """See ``kernels.siphash128``: SipHash-2-4 after the paper of Aumasson and Bernstein."""
+    assert len(key16) == HASH_KEY_BYTES, "a hash key has 16 bytes"
+    k0, k1 = struct.unpack("<QQ", key16)
+    state = (
+        k0 ^ 0x736F6D6570736575,
+        k1 ^ 0x646F72616E646F6D ^ 0xEE,
+        k0 ^ 0x6C7967656E657261,
+        k1 ^ 0x7465646279746573,
+    )
+    size_bytes = len(data)
+    tail_position = size_bytes & ~7
+    for (word,) in struct.iter_unpack("<Q", memoryview(data)[:tail_position]):
+        state = _absorb(state, word)
+    last = int.from_bytes(data[tail_position:], "little") | (size_bytes & 0xFF) << 56
+    v0, v1, v2, v3 = _absorb(state, last)
+    state = _rounds((v0, v1, v2 ^ 0xEE, v3), 4)
+    high = state[0] ^ state[1] ^ state[2] ^ state[3]
+    v0, v1, v2, v3 = state
+    state = _rounds((v0, v1 ^ 0xDD, v2, v3), 4)
+    return high, state[0] ^ state[1] ^ state[2] ^ state[3]
 
 
 def murmur2(key: Buffer) -> int:
@@ -58,7 +80,7 @@ def hash_keys(
     """See ``kernels.hash_keys``."""
     data = bytes(payload)
     key16 = bytes(hash_key16)
-    assert len(key16) == siphash.KEY_BYTES, "a hash key has 16 bytes"
+    assert len(key16) == HASH_KEY_BYTES, "a hash key has 16 bytes"
     if first_ordinal < 0 or first_ordinal + records_count - 1 > MAX_ORDINAL:
         raise CorruptRecordError("a slice has more records than can be numbered", first_ordinal=first_ordinal)
     # Appended only when the whole payload has proved sound, so that an error leaves the entries as they were.
@@ -66,7 +88,7 @@ def hash_keys(
     for ordinal, frame in enumerate(record_frames(data, records_count), first_ordinal):
         if frame.key_size >= 0:
             key = data[frame.key_position : frame.key_position + frame.key_size]
-            _append_entry(found, siphash.siphash128(key16, key), ordinal, frame.value_size < 0)
+            _append_entry(found, siphash128(key16, key), ordinal, frame.value_size < 0)
     entries.hash_high.extend(found.hash_high)
     entries.hash_low.extend(found.hash_low)
     entries.ordinal.extend(found.ordinal)
@@ -156,3 +178,25 @@ def _numbers(typecode: Literal["Q", "I"], column: Column, start: int, count: int
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers
+
+
+def _absorb(state: _State, word: int) -> _State:
+    v0, v1, v2, v3 = state
+    v0, v1, v2, v3 = _rounds((v0, v1, v2, v3 ^ word), 2)
+    return v0 ^ word, v1, v2, v3
+
+
+def _rounds(state: _State, count: int) -> _State:
+    v0, v1, v2, v3 = state
+    for _ in range(count):
+        v0 = (v0 + v1) & _SIP_MASK
+        v1 = (v1 << 13 | v1 >> 51) & _SIP_MASK ^ v0
+        v0 = (v0 << 32 | v0 >> 32) & _SIP_MASK
+        v2 = (v2 + v3) & _SIP_MASK
+        v3 = (v3 << 16 | v3 >> 48) & _SIP_MASK ^ v2
+        v0 = (v0 + v3) & _SIP_MASK
+        v3 = (v3 << 21 | v3 >> 43) & _SIP_MASK ^ v0
+        v2 = (v2 + v1) & _SIP_MASK
+        v1 = (v1 << 17 | v1 >> 47) & _SIP_MASK ^ v2
+        v2 = (v2 << 32 | v2 >> 32) & _SIP_MASK
+    return v0, v1, v2, v3

@@ -1,4 +1,4 @@
-"""The offset map in plain Python: the reference of the native one and its stand-in. See ``offset_map``."""
+"""The offset map in plain Python: twin of the compiled one, but for rows of batches. See ``offset_map``."""
 
 from __future__ import annotations
 
@@ -7,28 +7,24 @@ from collections.abc import Sequence
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.record.header import HEADER_SIZE, MAX_OFFSET
-from stratalog.record.native.clean_walk import BatchKind, taken_batch
-from stratalog.record.native.put_batches import PutBatches, PutRecords
+from stratalog.record.header import MAX_OFFSET
+from stratalog.record.native.pure_key_kernels import HASH_KEY_BYTES
 from stratalog.record.record_frame import record_frames
-from stratalog.record.siphash import KEY_BYTES
 
 SLOT_BYTES = 24
 _DIGEST_BYTES = 16
-_MAX_DELTA = 2**31 - 1
 
 
 class OffsetMap:
     """Not thread-safe: guarded by its user."""
 
-    # The hash is another one than that of the native map, which nobody can see, and which takes many times as
-    # long in plain Python.
+    # The native map has another hash, which is not visible and is many times slower in plain Python.
 
     __slots__ = ("_capacity", "_hash_key", "_is_full", "_latest_offset", "_max_entries", "_offsets")
 
     def __init__(self, hash_key16: Buffer, capacity: int, load_factor: float) -> None:
         """`capacity` is a count of slots, of which no more than `load_factor` are used."""
-        assert len(hash_key16) == KEY_BYTES, "a hash key has 16 bytes"
+        assert len(hash_key16) == HASH_KEY_BYTES, "a hash key has 16 bytes"
         assert capacity > 0, "a map has at least one slot"
         assert 0.0 < load_factor <= 1.0, "a part of the slots is used, or all"
         self._hash_key = bytes(hash_key16)
@@ -81,67 +77,19 @@ class OffsetMap:
         return self._offsets.get(self._digest(key))
 
     def put_records(
-        self, payload: Buffer, records_count: int, base_offset: int, first_offset: int
-    ) -> PutRecords:
-        """See ``offset_map``. Raises CorruptRecordError."""
-        assert base_offset >= 0, "offsets are not negative"
-        counted = _Counted()
-        self._put(bytes(payload), records_count, base_offset, first_offset, _MAX_DELTA, counted)
-        return PutRecords(counted.records_count, counted.null_key_count, self._is_full)
-
-    def put_batches(
         self,
-        data: Buffer,
-        position: int,
-        first_offset: int,
-        stop_offset: int,
-        aborted: Sequence[int] = (),
-    ) -> PutBatches:
-        """See ``offset_map``."""
-        assert 0 <= position <= len(data), "positions lie in the data"
-        counted = _Counted()
-        next_offset = -1
-        while not self._is_full:
-            taken = taken_batch(data, position, stop_offset, aborted)
-            if taken is None:
-                break
-            header, kind = taken
-            end_position = position + header.size_in_bytes
-            if kind is BatchKind.RECORDS:
-                payload = bytes(memoryview(data)[position + HEADER_SIZE : end_position])
-                try:
-                    self._put(
-                        payload,
-                        header.records_count,
-                        header.base_offset,
-                        first_offset,
-                        header.last_offset_delta,
-                        counted,
-                    )
-                except CorruptRecordError:
-                    break
-            if not self._is_full:
-                position, next_offset = end_position, header.next_offset
-                self.skip_to(header.last_offset)
-        return PutBatches(position, next_offset, counted.records_count, counted.null_key_count, self._is_full)
-
-    def skip_to(self, offset: int) -> None:
-        """Everything up to `offset`, inclusive, was looked at."""
-        assert not self._is_full, "what comes behind a key that was refused is not looked at"
-        self._latest_offset = max(self._latest_offset, offset)
-
-    def _put(
-        self,
-        payload: bytes,
+        payload: Buffer,
         records_count: int,
         base_offset: int,
         first_offset: int,
         last_offset_delta: int,
-        counted: _Counted,
     ) -> None:
+        """See ``offset_map``. Raises CorruptRecordError."""
+        assert base_offset >= 0, "offsets are not negative"
         if self._is_full:
             return
-        for frame in record_frames(payload, records_count):
+        data = bytes(payload)
+        for frame in record_frames(data, records_count):
             offset = base_offset + frame.offset_delta
             if frame.offset_delta > last_offset_delta or offset > MAX_OFFSET:
                 raise CorruptRecordError(
@@ -150,24 +98,23 @@ class OffsetMap:
             if offset < first_offset:
                 continue
             if frame.key_size >= 0:
-                key = payload[frame.key_position : frame.key_position + frame.key_size]
-                digest = self._digest(key)
+                digest = self._digest(data[frame.key_position : frame.key_position + frame.key_size])
                 if digest not in self._offsets and len(self._offsets) == self._max_entries:
                     self._is_full = True
                     return
                 self._offsets[digest] = max(offset, self._offsets.get(digest, -1))
-            else:
-                counted.null_key_count += 1
-            counted.records_count += 1
             self._latest_offset = max(self._latest_offset, offset)
+
+    def put_batches(
+        self, data: Buffer, position: int, first_offset: int, stop_offset: int, aborted: Sequence[int] = ()
+    ) -> tuple[int, int]:
+        """Take nothing: the caller puts each batch by itself, see ``offset_map``."""
+        return position, -1
+
+    def skip_to(self, offset: int) -> None:
+        """Everything up to `offset`, inclusive, was looked at."""
+        assert not self._is_full, "what comes behind a key that was refused is not looked at"
+        self._latest_offset = max(self._latest_offset, offset)
 
     def _digest(self, key: Buffer) -> bytes:
         return hashlib.blake2b(key, digest_size=_DIGEST_BYTES, key=self._hash_key).digest()
-
-
-class _Counted:
-    """Not thread-safe: of one call."""
-
-    def __init__(self) -> None:
-        self.records_count = 0
-        self.null_key_count = 0

@@ -1,4 +1,4 @@
-"""What one walk over a row of batches tells."""
+"""What a scan of a row of batches finds."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from typing import NamedTuple
 
 
 class ScannedBatches(NamedTuple):
-    """Facts of consecutive plain batches that were proved."""
+    """Facts of consecutive plain batches, which were proved."""
 
     end_position: int
-    """Behind the last of them. Where it is the position that was asked for, there was none, and nothing else
-    means anything.
-    """
-    records_count: int
-    tombstone_count: int
-    null_key_count: int
-    first_base_offset: int
-    """Of the first batch, as `leader_epoch`, which is the same in all of them."""
-    leader_epoch: int
-    last_base_offset: int
-    """Of the last batch, as `last_crc` and `next_offset`."""
-    last_crc: int
-    next_offset: int
-    """Exclusive end of the offsets that they cover."""
-    first_offset: int
-    """Of a record, as is the next."""
-    last_offset: int
-    min_timestamp: int
-    max_timestamp: int
-    max_timestamp_offset: int
-    """Of the first record with the highest timestamp."""
-    delete_horizon_ms: int | None
-    """The earliest of those that have one."""
+    """Behind the last of them. If it is the position of the call, no batch was taken and the other fields
+    mean nothing."""
     fingerprint: int
+    records_count: int = 0
+    tombstone_count: int = 0
+    null_key_count: int = 0
+    first_base_offset: int = -1
+    """Of the first batch."""
+    leader_epoch: int = -1
+    """Of all batches."""
+    last_base_offset: int = -1
+    """Of the last batch, like `last_crc` and `next_offset`."""
+    last_crc: int = 0
+    next_offset: int = -1
+    """Exclusive end of the offsets that the batches cover."""
+    first_offset: int = -1
+    """Of a record, like `last_offset`."""
+    last_offset: int = -1
+    min_timestamp: int = -1
+    max_timestamp: int = -1
+    max_timestamp_offset: int = -1
+    """Of the first record with the highest timestamp."""
+    delete_horizon_ms: int | None = None
+    """The earliest, if any batch has one."""

@@ -1,4 +1,4 @@
-/* What a transaction index says of a range of offsets, as the kernels that clean take it. */
+/* Finds the aborted transactions of a range of offsets in transaction indexes, for the cleaning kernels. */
 #include "transactions.h"
 
 #include <stdlib.h>

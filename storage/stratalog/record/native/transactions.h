@@ -1,5 +1,5 @@
-/* What the kernels of the log cleaner know of transactions: whose data was aborted, and of which transactions that
- * have not ended yet data came by. offset_map.py says what it means. */
+/* The transactions that the kernels of the log cleaner track: aborted ones, and open ones with data so far.
+ * offset_map.py explains them. */
 #ifndef STRATALOG_TRANSACTIONS_H
 #define STRATALOG_TRANSACTIONS_H
 
@@ -49,7 +49,7 @@ typedef struct {
 /* A producer's transaction of which data came by. */
 typedef struct {
     int64_t producer_id;
-    int64_t is_kept; /* a batch of it stays, be it an empty one */
+    int64_t is_kept; /* a batch of it stays, even an empty one */
 } open_transaction;
 
 /* Few at a time, ascending by producer. */
@@ -72,7 +72,7 @@ static inline size_t open_place(const open_transactions *open, int64_t producer_
     return low;
 }
 
-/* NULL where no data came by. */
+/* NULL if the producer has no open transaction with data. */
 static inline open_transaction *open_of(const open_transactions *open, int64_t producer_id)
 {
     const size_t place = open_place(open, producer_id);

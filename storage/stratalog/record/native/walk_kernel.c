@@ -1,9 +1,9 @@
-/* Measure, prove and skip: kernels that look at every batch of a row, of whatever kind, but not at its records. */
+/* Kernels that measure, prove and skip batches of any kind, without a look at their records. */
 #include "batch_kernels.h"
 
 #include "batch_frame.h"
 
-/* What the state of a log has to follow: somebody's sequence or transaction, a marker, another leader epoch. */
+/* The batch changes the state of a log: a producer's sequence or transaction, a marker, another leader epoch. */
 static bool is_noted(const batch_frame *batch, int32_t leader_epoch)
 {
     return batch->producer_id >= 0 || (batch->attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) != 0 ||

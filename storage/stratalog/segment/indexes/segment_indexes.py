@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.record.native.batch_kernels import index_rows
-from stratalog.record.native.batch_row import BatchRow
-from stratalog.record.native.index_rows import IndexProgress
+from stratalog.record.native.batch_row import BatchRow, IndexProgress
 from stratalog.segment.file_names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from stratalog.base.file_contents import write_file
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean, first_ms_on, log_to_clean
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.exchange.log_copy import LogPlace
@@ -81,7 +81,7 @@ class Emptied:
     def clean(self, stop_offset: int | None = None) -> None:
         log = self.log
         stop_offset = log.active_base_offset if stop_offset is None else stop_offset
-        cleaner = Cleaner(self.machine.clock, SequentialIds())
+        cleaner = LogCleaner(self.machine.clock, SequentialIds())
         assert cleaner.clean(LogToClean(log, 0, stop_offset, 0, 1, 0), limits()).end_offset == stop_offset
         log.check()
 

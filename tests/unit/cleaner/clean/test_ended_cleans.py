@@ -8,12 +8,12 @@ from errno import ENOSPC
 
 import pytest
 
-from stratalog.cleaner.clean import cleaner
+from stratalog.cleaner.clean import log_cleaner
 from stratalog.cleaner.clean.aborted_index import AbortedIndex
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
-from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.exchange.cleaned_segment import CleanedSegment
 from stratalog.segment.file_names import CLEANED_SUFFIX, SEGMENT_SUFFIXES, segment_path
@@ -34,7 +34,7 @@ PAGE_ENTRIES = 2
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few aborted transactions fill pages, and windows hold a few batches."""
     monkeypatch.setattr(TransactionIndex, "page_bytes", PAGE_ENTRIES * ENTRY_SIZE)
-    monkeypatch.setattr(cleaner, "_MIN_WINDOW_BYTES", 1)
+    monkeypatch.setattr(log_cleaner, "_MIN_WINDOW_BYTES", 1)
 
 
 def aborted() -> CompactedLog:
@@ -126,11 +126,11 @@ def test_what_was_exchanged_counts_though_the_clean_ends_early(failure: Exceptio
                 raise failure
             limits.check_done()
 
-        return cleaner.Cleaner(machine.clock, SequentialIds()).clean(
+        return log_cleaner.LogCleaner(machine.clock, SequentialIds()).clean(
             chosen, limits._replace(check_done=check_done)
         )
 
-    workers = LogCleaner(machine.clock, machine.machine.scheduler, machine.manager, clean, CleanerSettings())
+    workers = CleanerPool(machine.clock, machine.machine.scheduler, machine.manager, clean, CleanerSettings())
     assert workers.clean_filthiest()
     stats, reclaimed_bytes = workers.stats(), before_bytes - log.size_bytes
     assert stats.clean_count == 0

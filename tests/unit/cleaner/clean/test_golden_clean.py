@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from stratalog.base.types import TopicPartition
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.read.isolation import Isolation
@@ -62,7 +62,7 @@ class Broker:
     def clean(self, log: UnifiedLog) -> LogToClean:
         log.roll()
         to_clean = LogToClean(log, 0, ACTIVE_BASE, 0, 1, 0)
-        result = Cleaner(self.clock, SequentialIds()).clean(to_clean, limits(10_000))
+        result = LogCleaner(self.clock, SequentialIds()).clean(to_clean, limits(10_000))
         assert result.end_offset == ACTIVE_BASE
         log.check()
         return to_clean

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from stratalog.cleaner.clean.odd_batches import CleanedBatch, clean_compressed, since_offset
+from stratalog.cleaner.clean.rebuilt_batch import CleanedBatch, clean_records_of, since_offset
 from stratalog.record import record_sections
 from stratalog.record.batch import decode, require_crc
 from stratalog.record.builder import encode_batch, rebuild_compressed
 from stratalog.record.codecs.compressed_pieces import compress_pieces
 from stratalog.record.codecs.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec
 from stratalog.record.header import BatchHeader, parse_header
-from stratalog.record.native.clean_rule import CleanRule
+from stratalog.record.native.cleaned_batches import CleanRule
 from stratalog.record.native.offset_map import OffsetMap
 from stratalog.record.record import Record
 from stratalog.record.varint import append_varint
@@ -49,15 +49,15 @@ def random_batch(seed: int, codec: Codec) -> tuple[bytes, OffsetMap]:
     for payload_of in (batch, encode_batch(later, base_offset=1000) if later else batch):
         plain = parse_header(payload_of)
         for section, count in record_sections.RecordSections(payload_of, plain):
-            offset_map.put_records(section, count, plain.base_offset, 0)
+            offset_map.put_records(section, count, plain.base_offset, 0, plain.last_offset_delta)
     offset_map.skip_to(chance.choice([2000, 2000, max(offset_map.latest_offset, header.last_offset)]))
     return batch, offset_map
 
 
 def cleaned(seed: int, codec: Codec) -> CleanedBatch:
     batch, offset_map = random_batch(seed, codec)
-    rule = CleanRule(NOW_MS, HORIZON_MS, 3000)
-    return clean_compressed(batch, parse_header(batch), offset_map, rule, None, lambda _: None)
+    rule = CleanRule(NOW_MS, HORIZON_MS)
+    return clean_records_of(batch, parse_header(batch), offset_map, rule, None, lambda _: None)
 
 
 def contents(batch: bytes) -> tuple[BatchHeader, list[Record]] | None:

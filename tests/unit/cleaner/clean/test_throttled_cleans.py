@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.cleaner_manager import CleanerManager
+from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaner_settings import CleanerSettings
-from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaner_machine import CleanerMachine
@@ -29,13 +29,13 @@ class ThrottledClean:
         self.log = self.machine.open(0)
         self.machine.fill(self.log, 3, 3)
         self.manager: CleanerManager = self.machine.manager
-        self.cleaner = LogCleaner(
+        self.cleaner = CleanerPool(
             self.machine.clock, self.machine.machine.scheduler, self.manager, self._clean, SETTINGS
         )
         self.manager.throttler.take(1 << 40, lambda: None)
 
     def _clean(self, chosen: LogToClean, limits: CleanLimits) -> CleanResult:
-        return Cleaner(self.machine.clock, SequentialIds()).clean(chosen, limits)
+        return LogCleaner(self.machine.clock, SequentialIds()).clean(chosen, limits)
 
     def pause(self) -> None:
         with self.manager.paused(self.partition):

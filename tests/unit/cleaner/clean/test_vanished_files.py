@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.cleaner_failures import FIRST_DELAY_MS
+from stratalog.cleaner.cleaner_pool import CleanerPool
 from stratalog.cleaner.cleaner_settings import CleanerSettings
 from stratalog.cleaner.failure_kind import FailureKind
-from stratalog.cleaner.log_cleaner import LogCleaner
 from stratalog.segment.file_names import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.compacted_log import CONFIG, CompactedLog
@@ -26,11 +26,11 @@ def with_transactions() -> CompactedLog:
     return history
 
 
-def worker_of(history: CompactedLog) -> LogCleaner:
+def worker_of(history: CompactedLog) -> CleanerPool:
     machine = history.machine
     assert machine.manager is not None
-    clean = Cleaner(machine.clock, SequentialIds()).clean
-    return LogCleaner(machine.clock, machine.scheduler, machine.manager.cleaner, clean, CleanerSettings())
+    clean = LogCleaner(machine.clock, SequentialIds()).clean
+    return CleanerPool(machine.clock, machine.scheduler, machine.manager.cleaner, clean, CleanerSettings())
 
 
 def vanish(history: CompactedLog, suffix: str, ordinal: int = 3) -> str:
@@ -97,8 +97,8 @@ def test_segments_that_retention_drops_are_no_failure() -> None:
 
     machine = history.machine
     assert machine.manager is not None
-    clean = Cleaner(machine.clock, Dropping()).clean
-    worker = LogCleaner(machine.clock, machine.scheduler, machine.manager.cleaner, clean, CleanerSettings())
+    clean = LogCleaner(machine.clock, Dropping()).clean
+    worker = CleanerPool(machine.clock, machine.scheduler, machine.manager.cleaner, clean, CleanerSettings())
     assert worker.clean_filthiest()
     stats = worker.stats()
     assert (stats.clean_count, stats.aborted_count, stats.failures) == (0, 1, ())

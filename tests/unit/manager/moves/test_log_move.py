@@ -11,7 +11,7 @@ import pytest
 from stratalog.base.errors import DataDirectoryError, InvalidRequestError, LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.clean.clean_result import CleanLimits
-from stratalog.cleaner.clean.cleaner import Cleaner
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
 from stratalog.cleaner.throttler import Throttler
 from stratalog.log.checkpoint import (
     LOG_START_OFFSET_FILE,
@@ -216,7 +216,7 @@ class Compacted:
             check_done=lambda: None,
             throttle=note,
         )
-        result = Cleaner(self.machine.clock, SequentialIds()).clean(chosen, limits)
+        result = LogCleaner(self.machine.clock, SequentialIds()).clean(chosen, limits)
         self.manager.cleaner.done(chosen, result.end_offset, result.horizon_ms)
         return True
 

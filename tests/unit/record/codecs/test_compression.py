@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import random
 import tracemalloc
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from random import Random
 
 import pytest
@@ -101,17 +103,18 @@ def test_garbage_is_refused_or_bounded(codec: Codec, data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize(
-    ("codec", "bomb"),
+    ("codec", "squeeze"),
     [
-        (Codec.GZIP, gzip.compress(bytes(300 * 2**20), 9)),
-        (Codec.ZSTD, zstandard.ZstdCompressor(level=19).compress(bytes(300 * 2**20))),
-        (Codec.ZSTD, streamed_zstd(bytes(300 * 2**20))),
-        (Codec.SNAPPY, compress(Codec.SNAPPY, bytes(300 * 2**20))),
-        (Codec.LZ4, compress(Codec.LZ4, bytes(300 * 2**20))),
+        (Codec.GZIP, gzip.compress),
+        (Codec.ZSTD, zstandard.ZstdCompressor().compress),
+        (Codec.ZSTD, streamed_zstd),
+        (Codec.SNAPPY, partial(compress, Codec.SNAPPY)),
+        (Codec.LZ4, partial(compress, Codec.LZ4)),
     ],
     ids=["gzip", "zstd", "zstd without size", "snappy", "lz4"],
 )
-def test_a_bomb_does_not_go_off(codec: Codec, bomb: bytes) -> None:
+def test_a_bomb_does_not_go_off(codec: Codec, squeeze: Callable[[bytes], bytes]) -> None:
+    bomb = squeeze(bytes(100 * 2**20))
     tracemalloc.start()
     try:
         with pytest.raises(CorruptRecordError, match="fewer records"):

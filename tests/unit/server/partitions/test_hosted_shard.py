@@ -45,7 +45,7 @@ class Bench:
             self.shard.refresh()
 
     def ensure_silent(self) -> StoreUnavailableError:
-        with pytest.raises(StoreUnavailableError, match="another owner may have taken over") as caught:
+        with pytest.raises(StoreUnavailableError) as caught:
             self.shard.ensure_heard()
         assert caught.value.retriable
         return caught.value

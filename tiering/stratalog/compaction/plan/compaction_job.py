@@ -1,6 +1,5 @@
-"""What the planner decides: which objects one job reads, and what it does with each partition's slices in
-them.
-"""
+"""The planner's decisions: the objects that one job reads, and the mode of each partition's slices in
+them."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from stratalog.remote.metadata.shard.shard_state import LiveObject
 
 
 class RunMode(enum.Enum):
-    """What happens to the records of a run."""
+    """The fate of the records of a run."""
 
     COMPACT = "compact"
     """Of each key only the last record in the run stays."""
@@ -26,7 +25,7 @@ class RunMode(enum.Enum):
 
 
 class JobReason(enum.Enum):
-    """Why a job pays."""
+    """The gain of a job."""
 
     DIRTY = "dirty"
     """Enough of a partition is not compacted yet."""
@@ -120,7 +119,7 @@ class CompactionJob:
 
 
 class CompactionPlan(NamedTuple):
-    """Jobs whose inputs are disjoint, most useful first, and what had to be left out."""
+    """Jobs with disjoint inputs, most useful first, and the partitions that were left out."""
 
     jobs: tuple[CompactionJob, ...]
     refusals: tuple[Refusal, ...]

@@ -1,9 +1,9 @@
-"""Puts objects together into jobs: covering ones around partitions, merging and space-saving ones around
+"""Puts objects together into jobs: covering jobs around partitions; merging and space-saving jobs around
 objects.
 
-A covering job is grown from the partition that gains most: the objects of its run, then those of further
-partitions while they fit. A job around objects must empty every one of them, so that it never leaves more
-behind than it took. Objects are used once in a plan; what two jobs would want waits for the next plan.
+A covering job grows from the partition that gains most: the objects of its run, then those of further
+partitions while they fit. A job around objects must empty each of them, so that it never leaves more behind
+than it took. A plan uses each object once; the next plan takes the rest.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class JobAssembly:
     def covering_job(
         self, seed: PartitionOutlook, others: Iterable[PartitionOutlook], reason: JobReason
     ) -> CompactionJob | None:
-        """A job that takes at least `seed.least_run` slices of `seed` from the first; None where an object is
-        taken.
+        """A job that takes at least `seed.least_run` slices of `seed` from the first; None if an object is in
+        another job.
         """
         chosen = self._covering_objects(seed, set(), must_take=True)
         if not chosen:
@@ -60,8 +60,8 @@ class JobAssembly:
     def emptying_job(
         self, object_names: Sequence[str], reason: JobReason, min_count: int
     ) -> CompactionJob | None:
-        """A job over those of the objects, in the order given, that fit one job and can all be emptied by it;
-        None where those are fewer than `min_count`.
+        """A job over the first of the objects that fit one job and can all be emptied by it; None if those
+        are fewer than `min_count`.
         """
         chosen: set[str] = set()
         size_bytes = 0
@@ -90,8 +90,8 @@ class JobAssembly:
         )
 
     def _covering_objects(self, outlook: PartitionOutlook, chosen: Set[str], *, must_take: bool) -> set[str]:
-        """The objects of the longest run from the first slice that fits a job beside `chosen`; none where
-        less than `least_run` fits. `must_take`: the least run fits by definition, whatever its bytes.
+        """The objects of the longest run from the first slice that fits a job beside `chosen`; none if less
+        than `least_run` fits. `must_take`: the least run fits by definition, whatever its bytes.
         """
         added: set[str] = set()
         eligible = outlook.slices[: outlook.eligible_count]
@@ -107,7 +107,7 @@ class JobAssembly:
             fits_bytes = size_bytes <= self._settings.max_job_bytes or is_needed
             fits_count = len(chosen) + len(added) < self._settings.max_inputs_per_job
             if not (self.is_free(name) and fits_bytes and fits_count):
-                # What is there already still helps where it makes fewer slices of many.
+                # Compacted slices in it still help if many slices become fewer.
                 enough = index >= outlook.least_run or (must_take and index > 1)
                 return added if enough else set()
             added.add(name)

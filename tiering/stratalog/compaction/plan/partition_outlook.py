@@ -1,12 +1,12 @@
-"""How far one partition's slices may be compacted now, and whether it would pay.
+"""Judges how far one partition's slices may be compacted now, and whether it would pay.
 
-The slices of a compacted partition fall into a head that may be compacted and a tail that may only be carried
+The slices of a compacted partition have a head that may be compacted and a tail that may only be carried
 along:
 
     slice:      first live | ... | last eligible |  first too young, undecided or refused | ...
     may be:     <------- compacted, carried ------->  <------------ carried ---------------->
 
-A slice that holds transactions is not touched at all: this version does not decide what aborted. A slice of a
+A slice with transactions is left alone: this version does not decide which data was aborted. A slice of a
 plain topic may always be carried.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Container
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.topic_policy import TopicPolicy
+from stratalog.record.keep_rules import is_due
 from stratalog.remote.metadata.shard.partition_state import LiveSlice, PartitionState
 
 TRANSACTIONS_REFUSED = (
@@ -32,9 +33,9 @@ class PartitionOutlook:
     topic: TopicPolicy
     state: PartitionState
     eligible_count: int
-    """So many slices, from the first live one, may be compacted. 0 for a plain topic."""
+    """The number of slices, from the first live one, that may be compacted. 0 for a plain topic."""
     dirty_count: int
-    """So many of those are not below `compacted_upto`: the last ones."""
+    """The number of those, the last ones, that are not below `compacted_upto`."""
     due_index: int | None
     """The first eligible slice with tombstones whose horizon has passed."""
     movable: tuple[bool, ...]
@@ -57,8 +58,8 @@ class PartitionOutlook:
 
     @property
     def least_run(self) -> int:
-        """How many slices, from the first, a job must take to achieve anything; 0 where there is nothing to
-        do.
+        """The number of slices, from the first, that a job must take to gain anything; 0 if nothing can be
+        gained.
         """
         if self.dirty_count:
             return self.eligible_count - self.dirty_count + 1
@@ -123,5 +124,4 @@ def _has_transactions(live: LiveSlice) -> bool:
 
 
 def _is_due(live: LiveSlice, now_ms: int) -> bool:
-    horizon_ms = live.entry.earliest_delete_horizon_ms
-    return live.entry.tombstone_count > 0 and horizon_ms is not None and horizon_ms <= now_ms
+    return live.entry.tombstone_count > 0 and is_due(live.entry.earliest_delete_horizon_ms, now_ms)

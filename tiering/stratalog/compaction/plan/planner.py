@@ -1,25 +1,23 @@
-"""Chooses what to rewrite: the one place that decides it for a shard. Pure: the same state gives the same
-plan.
+"""Chooses the objects of a shard to rewrite. Pure: the same state gives the same plan.
 
 Three kinds of jobs, in this order:
 
-1. **Covering.** A compacted partition of which enough is dirty (`min_dirty_ratio`, or records older than
-   `max.compaction.lag.ms`), or which has tombstones whose horizon has passed, is compacted from its first
-   live slice. The partition with most dirty bytes comes first and draws the objects of its run into a job;
-   further partitions join while they fit. Whatever else lies in those objects moves along, so that the
-   objects can go.
+1. **Covering.** A compacted partition with enough dirt (`min_dirty_ratio`, or records older than
+   `max.compaction.lag.ms`), or with tombstones after their horizon, is compacted from its first live slice.
+   The partition with most dirty bytes comes first and takes the objects of its run into a job; further
+   partitions join while they fit. Other slices in those objects move along, so that the objects can go.
 2. **Space.** Objects with fewer live bytes than `min_live_ratio` are emptied.
 3. **Merge.** `merge_fanout` objects of one size class and one kind (compacted topics, plain ones, both)
-   become one of each kind. Size classes grow by four, so a byte is rewritten a few times in its life, not
-   with every merge.
+   become one of each kind. Size classes grow by four, so that a byte is rewritten a few times in its life,
+   not with every merge.
 
-Why this ends: a job of the first kind makes a partition less dirty or takes its due tombstones, and nothing a
-job does makes one dirtier; a job of the second kind leaves fewer objects that waste space; one of the third
-leaves fewer objects. A state at which no job is planned is reached after finitely many, and nothing is
-planned there until records or time come in. `gains` says it once more, job by job.
+Why this ends: a job of the first kind makes a partition less dirty or takes its due tombstones, and no job
+makes one dirtier; a job of the second kind leaves fewer objects that waste space; one of the third kind
+leaves fewer objects. So a state without jobs is reached after finitely many, and remains until records or
+time come in. `gains` checks this job by job.
 
-What cannot be moved (transactions, topics that are not in the catalog, partitions that failed a moment ago)
-is left where it is and reported.
+Slices that cannot be moved (transactions, topics that are not in the catalog, partitions that have just
+failed) stay where they are and are reported.
 """
 
 from __future__ import annotations
@@ -174,7 +172,7 @@ class _Planner:
     def _wants_covering(self, outlook: PartitionOutlook) -> bool:
         if not self._is_asked_for(outlook.topic_id_partition.topic_id):
             return False
-        # Who names a topic wants it compacted now, not when it pays.
+        # A caller that names a topic wants it compacted now, not when it pays.
         min_dirty_ratio = self._settings.min_dirty_ratio if self._only is None else 0.0
         return outlook.due_index is not None or outlook.is_dirty(min_dirty_ratio, self._now_ms)
 

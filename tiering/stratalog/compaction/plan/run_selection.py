@@ -1,7 +1,7 @@
-"""Given the objects that a job reads: which slices of each partition it takes.
+"""Chooses the slices of each partition that a job takes of its objects.
 
-A partition gives one run of consecutive slices to a job, because its result is one slice. What else it has in
-the objects stays where it is; an object that loses all its live slices to the job is emptied, and goes.
+A partition gives one run of consecutive slices to a job, because the result is one slice. Its other slices in
+the objects stay. An object that loses all its live slices to the job is emptied, and goes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RunSelection:
 
 
 def _best_run(outlook: PartitionOutlook, indexes: Sequence[int]) -> PartitionRun | None:
-    """Of the possible runs: one from the first live slice, else one that compacts, else the longest."""
+    """The best possible run: one from the first live slice, else one that compacts, else the longest."""
     candidates = [
         _run(outlook, first, end)
         for mode_indexes in _by_mode(outlook, indexes)

@@ -1,4 +1,4 @@
-"""What a topic's configuration asks of compaction, resolved once for a plan."""
+"""The part of a topic's configuration that compaction needs, resolved once for a plan."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class TopicPolicy:
 
     @staticmethod
     def of(topic: TopicEntry, defaults: LogConfig) -> TopicPolicy:
-        """On a server with these defaults. Raises InvalidConfigError where this version does not understand
-        the topic's configuration."""
+        """On a server with these defaults. Raises InvalidConfigError if this version does not understand the
+        topic's configuration."""
         config = LogConfig.in_force(topic.config, defaults)
         return TopicPolicy(
             topic_id=topic.topic_id,
@@ -42,10 +42,10 @@ class TopicPolicy:
 
 
 def topic_policies(topics: Iterable[TopicEntry], defaults: LogConfig) -> Mapping[UUID, TopicPolicy]:
-    """Policies by topic id. Deleted topics are left out: their slices go by another way.
+    """Policies by topic id. Deleted topics are left out: their slices are dropped elsewhere.
 
-    A topic whose configuration a later version wrote is left out too; the planner reports partitions without
-    a policy.
+    A topic with a configuration of a later version is left out too; the planner reports partitions without a
+    policy.
     """
     policies: dict[UUID, TopicPolicy] = {}
     for topic in topics:

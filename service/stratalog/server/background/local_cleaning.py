@@ -1,0 +1,71 @@
+"""Runs the cleaner of local logs in the server: on its own threads, with the server's configuration, and only
+for topics that the catalog has just confirmed.
+"""
+
+from __future__ import annotations
+
+from stratalog.base.clock import Clock
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.scheduler import Scheduler
+from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.cleaner_pool import CleanerPool
+from stratalog.cleaner.cleaning_state import CleaningAbortedError
+from stratalog.cleaner.log_to_clean import LogToClean, is_cleaned_here
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.manager.log_manager import LogManager
+from stratalog.server.background.confirmed_topics import ConfirmedTopics
+from stratalog.server.configuration.broker_config import BrokerConfig
+from stratalog.server.partitions.shard_set import ShardSet
+
+
+class LocalCleaning:
+    """Thread-safe. Implements `Reconfigurable`."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        scheduler: Scheduler,
+        ids: IdGenerator,
+        logs: LogManager,
+        shards: ShardSet,
+        confirmed: ConfirmedTopics,
+        config: BrokerConfig,
+    ) -> None:
+        """`scheduler` has a thread for each possible worker. Raises InvalidConfigError."""
+        self._logs = logs
+        self._shards = shards
+        self._confirmed = confirmed
+        self._cleaner = LogCleaner(clock, ids)
+        self.workers = CleanerPool(
+            clock,
+            scheduler,
+            logs.cleaner,
+            self._clean,
+            config.cleaner_settings,
+            may_begin=self._may_begin,
+            may_shrink=self._may_shrink,
+        )
+
+    def require_applicable(self, config: BrokerConfig) -> None:
+        config.cleaner_settings.require_step_from(self.workers.settings)
+
+    def apply(self, config: BrokerConfig) -> None:
+        if config.cleaner_settings != self.workers.settings:
+            self.workers.reconfigure(config.cleaner_settings)
+
+    def _may_begin(self) -> bool:
+        """Whether this server still owns the store and, if there is a log to clean, can read the catalog."""
+        if self._shards.is_fenced:
+            return False
+        topic_ids = {log.topic_id for log in self._logs.logs() if is_cleaned_here(log.config)}
+        return not topic_ids or self._confirmed.recent(topic_ids) is not None
+
+    def _may_shrink(self, log: UnifiedLog) -> bool:
+        return self._confirmed.had(log.topic_id)
+
+    def _clean(self, to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
+        """Raises what `LogCleaner.clean` raises."""
+        if not self._confirmed.had(to_clean.log.topic_id):
+            raise CleaningAbortedError("the catalog no longer confirms the topic's configuration")
+        return self._cleaner.clean(to_clean, limits)

@@ -1,0 +1,65 @@
+"""The periodic task that deletes old segments from local disks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from stratalog.base.errors import LogStoreError
+from stratalog.cleaner.cleaner_pool import CleanerPool
+from stratalog.manager.log_manager import LogManager
+from stratalog.server.background.confirmed_topics import ConfirmedTopics
+from stratalog.server.background.repeated_failures import RepeatedFailures
+from stratalog.server.partitions.partition_registry import PartitionRegistry
+
+logger = logging.getLogger(__name__)
+
+
+class LocalRetention:
+    """Thread-safe: its parts are, and `_lock` guards the count."""
+
+    def __init__(
+        self, registry: PartitionRegistry, logs: LogManager, cleaner: CleanerPool, confirmed: ConfirmedTopics
+    ) -> None:
+        """`cleaner` deletes the old segments of compacted logs."""
+        self._registry = registry
+        self._logs = logs
+        self._cleaner = cleaner
+        self._confirmed = confirmed
+        self._failures = RepeatedFailures(logger)
+        self._lock = threading.Lock()
+        self._deleted_segment_count = 0
+
+    @property
+    def deleted_segment_count(self) -> int:
+        """Local segments that were deleted since the start, those of compacted logs included."""
+        return self._deleted_segment_count + self._cleaner.deleted_segment_count
+
+    def run(self) -> None:
+        """Delete local segments: by local retention what the object store has of tiered topics, by retention
+        those of other topics.
+
+        A failing partition does not stop the others and is logged once while it fails; a partition on a
+        failed disk is left alone. A record of a topic that is not tiered is gone once it is deleted, so only
+        a configuration that the catalog has just confirmed deletes it: while the store does not answer, these
+        topics wait.
+        """
+        partitions = [one for one in self._registry.partitions() if one.offline() is None]
+        untiered = [one for one in partitions if not one.is_tiered]
+        confirmed = (self._confirmed.follow() if untiered else None) or frozenset()
+        deleted_count = 0
+        failures: list[str] = []
+        for partition in partitions:
+            try:
+                if partition.is_tiered:
+                    deleted_count += partition.log.delete_local_segments()
+                elif partition.topic_id_partition.topic_id in confirmed:
+                    deleted_count += self._logs.tasks.delete_old_segments(partition.log)
+            except (LogStoreError, OSError) as error:
+                failures.append(f"local retention of {partition.topic_partition} failed: {error}")
+        self._failures.tell(failures)
+        with self._lock:
+            self._deleted_segment_count += deleted_count
+        self._cleaner.delete_old_segments()
+        for partition in untiered:
+            partition.signal.notify()

@@ -1,0 +1,225 @@
+"""Hosts topics: opens, reconfigures, publishes and deletes the local logs of an entry of the catalog.
+
+Data in the object store stays a part of its topic: a topic with slices stays tiered, whatever its
+configuration says of `remote.storage.enable`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Mapping
+from itertools import chain, islice
+from uuid import UUID
+
+from stratalog.base.errors import (
+    DataDirectoryError,
+    InvalidConfigError,
+    LogStoreError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.cleaner.log_to_clean import is_cleaned_here
+from stratalog.log.log_config import LogConfig
+from stratalog.manager.log_manager import LogManager
+from stratalog.remote.metadata.catalog.catalog_state import CatalogState
+from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
+from stratalog.server.configuration.runtime_config import RuntimeConfig
+from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.partitions.offline_partition import OfflinePartition
+from stratalog.server.partitions.partition_opener import PartitionOpener, WantedPartition
+from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
+from stratalog.server.partitions.shard_set import ShardSet
+
+logger = logging.getLogger(__name__)
+
+
+class TopicHost:
+    """Not thread-safe: guarded by `TopicManager`'s lock, except `is_in_store`, `is_as` and
+    `config_overridden`, which only read. Methods may take disk and network for long.
+    """
+
+    def __init__(
+        self,
+        logs: LogManager,
+        shards: ShardSet,
+        registry: PartitionRegistry,
+        opener: PartitionOpener,
+        runtime: RuntimeConfig,
+    ) -> None:
+        self.registry = registry
+        self._logs = logs
+        self._shards = shards
+        self._opener = opener
+        self._runtime = runtime
+
+    def open_all(self, entries: Iterable[TopicEntry]) -> None:
+        """Open and publish all of them. A partition whose log cannot be opened stays offline, and so does a
+        topic whose configuration this version refuses. Raises DataDirectoryError if the disk refuses all.
+        """
+        understood: list[tuple[TopicEntry, LogConfig]] = []
+        for entry in entries:
+            try:
+                understood.append((entry, self._config_of(entry)))
+            except InvalidConfigError as refusal:
+                self._publish_offline(entry, refusal)
+        wanted = chain.from_iterable(_wanted(entry, config) for entry, config in understood)
+        opened = iter(self._opener.open_what_can_be([*wanted]))
+        for entry, config in understood:
+            self.registry.publish(_hosted(entry, config, tuple(islice(opened, entry.partition_count))))
+
+    def publish(self, entry: TopicEntry, *, is_new: bool = False) -> HostedTopic:
+        """Open the topic whole and publish it. `is_new`: its partitions have never had a log. Raises
+        InvalidConfigError, DataDirectoryError.
+        """
+        config = self._config_of(entry)
+        opened = self._opener.open(_wanted(entry, config, is_new=is_new))
+        topic = _hosted(entry, config, tuple(opened))
+        self.registry.publish(topic)
+        return topic
+
+    def follow(self, entry: TopicEntry) -> None:
+        """Publish a topic that another server created; offline if this version refuses its configuration.
+        Raises DataDirectoryError.
+        """
+        try:
+            self.publish(entry)
+        except InvalidConfigError as refusal:
+            self._publish_offline(entry, refusal)
+
+    def alter(self, topic: HostedTopic, entry: TopicEntry) -> None:
+        """Apply the entry's configuration to the topic's logs, and open the partitions that it adds. Raises
+        LogStoreError; some logs may have the new configuration then, and the published topic the old one.
+        """
+        if topic.config is None:
+            self.registry.withdraw(topic.name)
+            self.follow(entry)
+            return
+        config = self._config_of(entry)
+        for partition in topic.partitions:
+            self._reconfigure(partition, config)
+        wanted = _wanted(entry, config, is_new=True)
+        added = self._opener.open(wanted[len(topic.all_partitions) :])
+        self.registry.replace(_hosted(entry, config, (*topic.all_partitions, *added)))
+
+    def is_as(self, topic: HostedTopic, entry: TopicEntry) -> bool:
+        """Whether the published topic has the entry's configuration and partitions."""
+        return (
+            topic.config_overrides == entry.config
+            and (topic.config is None or self.is_in_force(topic.config, entry))
+            and len(topic.all_partitions) == entry.partition_count
+        )
+
+    def is_in_store(self, entry: TopicEntry) -> bool:
+        """Whether a partition of the topic has data in the object store."""
+        tips = (TopicIdPartition(entry.topic_id, number) for number in range(entry.partition_count))
+        return any(self._shards.of(tip).metadata.state().partition(tip).slices for tip in tips)
+
+    def config_overridden(self, overrides: Mapping[str, str]) -> LogConfig:
+        """The configuration of a topic that sets these keys. Raises InvalidConfigError."""
+        return LogConfig.from_overrides(overrides, self._runtime.topic_defaults)
+
+    def withdraw(self, topic: HostedTopic) -> tuple[str, ...]:
+        """Hide a topic that the catalog marks as deleted, wake its waiting calls, and delete its local logs.
+        Returns the directories that stay until the next start, because a disk refuses or the partition is
+        offline.
+        """
+        self.registry.withdraw(topic.name)
+        for partition in topic.partitions:
+            partition.withdraw()
+        left_over = [
+            partition.path
+            for partition in topic.offline_partitions
+            if not self._logs.forget_lost(partition.topic_partition)
+        ]
+        for partition in topic.partitions:
+            path = self._logs.path_of(partition.topic_partition)
+            try:
+                self._logs.delete_log(partition.topic_partition)
+            except LogStoreError as error:
+                logger.warning("%s of a deleted topic stays until the next start: %s", path, error)
+                left_over.append(path)
+        return tuple(left_over)
+
+    def delete_new_logs(self, entry: TopicEntry) -> None:
+        """Delete the logs of a topic that could not be created. A log that cannot be deleted stays until the
+        next start.
+        """
+        for number in range(entry.partition_count):
+            try:
+                self._delete_log_of(TopicPartition(entry.name, number), entry.topic_id)
+            except LogStoreError as error:
+                logger.warning(
+                    "the log of %s-%d, a topic that could not be created, stays until the next start: %s",
+                    entry.name,
+                    number,
+                    error,
+                )
+
+    def delete_leftover_logs(self, state: CatalogState) -> None:
+        """Delete local logs of topics that the catalog marks as deleted. Logs of topics that the catalog does
+        not know stay.
+        """
+        for topic_partition, topic_id in self._logs.found.with_topics():
+            entry = None if topic_id is None else state.entries.get(topic_id)
+            if entry is not None and entry.is_deleted:
+                try:
+                    self._logs.delete_leftover(topic_partition, entry.topic_id)
+                except DataDirectoryError as error:
+                    logger.warning("the local log of deleted %s is left over: %s", topic_partition, error)
+
+    def _reconfigure(self, partition: HostedPartition, config: LogConfig) -> None:
+        """The cleaner of local logs is paused while it gains or loses the log. Raises DataDirectoryError."""
+        if is_cleaned_here(partition.log.config) == is_cleaned_here(config):
+            partition.reconfigure(config)
+            return
+        with self._logs.cleaner.paused(partition.topic_partition):
+            partition.reconfigure(config)
+
+    def _config_of(self, entry: TopicEntry) -> LogConfig:
+        """The configuration that the topic's logs get. Raises InvalidConfigError."""
+        config = LogConfig.in_force(entry.config, self._runtime.topic_defaults)
+        if config.remote_storage_enable or not self.is_in_store(entry):
+            return config
+        return dataclasses.replace(config, remote_storage_enable=True)
+
+    def is_in_force(self, config: LogConfig, entry: TopicEntry) -> bool:
+        """Whether `config` is the entry's. A topic that was found to be tiered stays tiered."""
+        wanted = self._config_of(entry)
+        return config in (wanted, dataclasses.replace(wanted, remote_storage_enable=True))
+
+    def _publish_offline(self, entry: TopicEntry, refusal: InvalidConfigError) -> None:
+        logger.error("topic %s stays offline, its configuration is refused: %s", entry.name, refusal)
+        partitions = (
+            self._opener.leave(
+                TopicPartition(entry.name, number), TopicIdPartition(entry.topic_id, number), refusal
+            )
+            for number in range(entry.partition_count)
+        )
+        self.registry.publish(_hosted(entry, None, tuple(partitions)))
+
+    def _delete_log_of(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
+        """Delete the log of this topic; the log of an older topic of its name stays."""
+        try:
+            log = self._logs.log(topic_partition)
+        except UnknownTopicOrPartitionError:
+            return
+        if log.topic_id == topic_id:
+            self._logs.delete_log(topic_partition)
+
+
+def _wanted(entry: TopicEntry, config: LogConfig, *, is_new: bool = False) -> list[WantedPartition]:
+    """All partitions of the topic, in order. `is_new`: they have never had a log."""
+    return [
+        WantedPartition(
+            TopicPartition(entry.name, number), TopicIdPartition(entry.topic_id, number), config, is_new
+        )
+        for number in range(entry.partition_count)
+    ]
+
+
+def _hosted(
+    entry: TopicEntry, config: LogConfig | None, partitions: tuple[HostedPartition | OfflinePartition, ...]
+) -> HostedTopic:
+    assert len(partitions) == entry.partition_count
+    return HostedTopic(entry.name, entry.topic_id, entry.config, config, partitions)

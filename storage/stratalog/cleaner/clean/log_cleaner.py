@@ -1,0 +1,192 @@
+"""Cleans one log: below some offset only the last record of each key stays.
+
+Two passes. The first reads the dirty part and notes the last offset of each key in a map of bounded size; if
+the map is full, the clean ends there. The second copies the log from its start up to there, without the
+records for which the map has a later one, and replaces the segments by the copies, a group at a time: a clean
+never needs more disk space than one group.
+
+::
+
+    log start         first dirty      end of the map     first uncleanable
+        |   clean         |   dirty           |   the next clean  |
+        |                 |<--- pass 1 ------>|
+        |<-------------- pass 2 ------------->|
+
+If only the horizons of tombstones or markers have passed, there is no first pass, and the map is empty.
+
+Each group is exchanged by itself, so a clean that ends early leaves a correct log: it has lost only records
+with a later one in the map. Offsets and their order never change. A clean that ended early is repeated from
+the beginning.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+from stratalog.base.clock import Clock
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.stepwise_sort import sorted_stepwise
+from stratalog.cleaner.clean.aborted_index import AbortedIndex
+from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult, CleanStats
+from stratalog.cleaner.clean.group_cleaner import CleanPlan, GroupCleaner
+from stratalog.cleaner.clean.header_walk import transactions_open_behind
+from stratalog.cleaner.clean.map_builder import MapBuilder
+from stratalog.cleaner.clean.segment_groups import SegmentGroup, group_segments
+from stratalog.cleaner.cleaning_state import CleaningAbortedError
+from stratalog.cleaner.log_to_clean import LogToClean
+from stratalog.log.exchange.cleaned_segment import OnRead
+from stratalog.log.log_segments import LogSegments
+from stratalog.log.producers.producer_state_entry import ProducerStateEntry
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.keep_rules import new_horizon_ms
+from stratalog.record.native.offset_map import OffsetMap
+from stratalog.segment.log_segment import LogSegment
+
+_HASH_KEY_BYTES = 16
+_MIN_WINDOW_BYTES = 16 * 1024
+
+
+class LogCleaner:
+    """Thread-safe: each clean has its own state."""
+
+    def __init__(self, clock: Clock, ids: IdGenerator) -> None:
+        self._clock = clock
+        self._ids = ids
+
+    def clean(self, to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
+        """Clean the log in [first_dirty_offset, first_uncleanable_offset), or as much of it as the map has
+        room for, at least one record; and drop tombstones and markers after their horizons.
+
+        Raises what `limits.check_done` raises, CleaningAbortedError if segments were dropped meanwhile,
+        CorruptRecordError (fields path, position) for a damaged segment, OSError and DataDirectoryError. The
+        group that was being cleaned is unchanged then, those before it are clean.
+        """
+        stats, exchanged = CleanStats(), CleanStats()
+        log, first_offset = to_clean.log, to_clean.first_dirty_offset
+        if first_offset >= to_clean.first_uncleanable_offset and not to_clean.is_horizon_past:
+            return CleanResult(first_offset, stats)
+
+        def on_io(size_bytes: int) -> None:
+            limits.check_done()
+            limits.throttle(size_bytes)
+
+        config = log.config
+        producers = log.producers()
+        segments = log.local_segments
+        window_bytes = _window_bytes(limits, segments, to_clean.first_uncleanable_offset)
+        assert to_clean.first_uncleanable_offset <= min(log.last_stable_offset, segments.active.base_offset)
+        left: list[SegmentGroup] = []
+        # Retention drops the segments below, perhaps now.
+        looked_up = segments.since(max(log.log_start_offset, segments.start_offset))
+        aborted = AbortedIndex(looked_up, on_io)
+        try:
+            offset_map = self._filled_map(to_clean, segments, aborted, limits, stats, on_io, window_bytes)
+            end_offset = offset_map.latest_offset + 1
+            plan = self._plan(log, offset_map, producers, window_bytes)
+            deleted, wanted = _parts(segments, plan)
+            left = group_segments(wanted, config.segment_bytes, config.segment_index_bytes)
+            cleaner = GroupCleaner(
+                log.segment_exchange.resources,
+                log.directory,
+                plan,
+                aborted,
+                transactions_open_behind(deleted, on_io),
+                stats,
+                on_io,
+            )
+            while left:
+                limits.check_done()
+                self._exchange(log, cleaner, left[0], on_io)
+                del left[0]
+                exchanged = replace(stats)
+        except BaseException as failure:
+            limits.on_cut_off(exchanged)
+            if not isinstance(failure, FileNotFoundError) or _are_there(log, segments, left):
+                raise
+            raise CleaningAbortedError("segments of the log were dropped while it was cleaned") from failure
+        return CleanResult(end_offset, stats, cleaner.horizons.due_ms(log.config.delete_retention_ms))
+
+    def _filled_map(
+        self,
+        to_clean: LogToClean,
+        segments: LogSegments,
+        aborted: AbortedIndex,
+        limits: CleanLimits,
+        stats: CleanStats,
+        on_io: OnRead,
+        window_bytes: int,
+    ) -> OffsetMap:
+        """A map that knows the log up to the end of the clean."""
+        first_offset, stop_offset = to_clean.first_dirty_offset, to_clean.first_uncleanable_offset
+        offset_map = self._new_map(limits, stop_offset - first_offset)
+        if first_offset < stop_offset:
+            builder = MapBuilder(offset_map, aborted, first_offset, stop_offset, stats, on_io, window_bytes)
+            end_offset = builder.build(segments)
+            assert first_offset < end_offset <= stop_offset
+        else:
+            offset_map.skip_to(first_offset - 1)
+        stats.map_entry_count, stats.max_map_entry_count = len(offset_map), offset_map.max_entries
+        stats.is_map_full = offset_map.is_full
+        return offset_map
+
+    def _new_map(self, limits: CleanLimits, offset_count: int) -> OffsetMap:
+        """As large as allowed, but no larger than that many offsets can fill."""
+        enough = math.ceil(offset_count / limits.map_load_factor) + 1
+        slot_count = min(OffsetMap.slots_for(limits.map_bytes), enough)
+        return OffsetMap(self._ids.secret(_HASH_KEY_BYTES), slot_count, limits.map_load_factor)
+
+    def _plan(
+        self,
+        log: UnifiedLog,
+        offset_map: OffsetMap,
+        producers: Sequence[ProducerStateEntry],
+        window_bytes: int,
+    ) -> CleanPlan:
+        kept = {entry.batches[-1].last_offset for entry in producers if entry.batches}
+        kept.add(log.high_watermark - 1)
+        start_offset = log.log_start_offset
+        without_data = (
+            entry for entry in producers if not entry.batches or entry.batches[-1].last_offset < start_offset
+        )
+        epochs = ((entry.producer_id, entry.epoch) for entry in without_data)
+        return CleanPlan(
+            offset_map,
+            start_offset=start_offset,
+            now_ms=self._clock.now_ms(),
+            kept_empty=array("q", sorted_stepwise([*kept], key=int)),
+            kept_epochs=array("q", chain.from_iterable(epochs)),
+            config=log.config,
+            window_bytes=window_bytes,
+        )
+
+    def _exchange(self, log: UnifiedLog, cleaner: GroupCleaner, group: SegmentGroup, on_read: OnRead) -> None:
+        # Taken anew for each group: a consumer can read the records that a tombstone deletes until their
+        # group, this one or one before, is exchanged.
+        horizon_ms = new_horizon_ms(self._clock.now_ms(), log.config.delete_retention_ms)
+        cleaned = cleaner.clean(group, horizon_ms)
+        if not log.segment_exchange.replace(cleaned, group, on_read):
+            raise CleaningAbortedError("segments of the log were dropped while it was cleaned")
+
+
+def _window_bytes(limits: CleanLimits, segments: LogSegments, stop_offset: int) -> int:
+    """No more than the largest segment: a window's memory is allocated at once."""
+    cleaned = (segment.size_bytes for segment in segments.sealed if segment.base_offset < stop_offset)
+    return min(max(_MIN_WINDOW_BYTES, limits.io_buffer_bytes), max(cleaned, default=0))
+
+
+def _parts(segments: LogSegments, plan: CleanPlan) -> tuple[list[LogSegment], list[LogSegment]]:
+    """Segments with deleted records only, which retention will drop; and segments to copy."""
+    reached = [segment for segment in segments.sealed if segment.base_offset < plan.stop_offset]
+    deleted = [segment for segment in reached if segment.end_offset <= plan.start_offset]
+    return deleted, reached[len(deleted) :]
+
+
+def _are_there(log: UnifiedLog, segments: LogSegments, left: Sequence[SegmentGroup]) -> bool:
+    """The segments that the clean still needs are in the log."""
+    found = set(map(id, log.local_segments))
+    needed = [segment for group in left for segment in group] or segments
+    return all(id(segment) in found for segment in needed)

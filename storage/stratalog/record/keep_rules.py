@@ -1,0 +1,88 @@
+"""The rules of compaction: which records and markers stay, and for how long.
+
+The log cleaner, the compaction of objects and the kernels in plain Python call these functions. The compiled
+kernels contain the same rules a second time, in C, and a table of all cases in the tests holds both together.
+
+* Only the newest record of a key stays. A record without a key goes in a local log, as in Kafka, and stays in
+  an object, where no other record can replace it.
+* A tombstone that is the newest record of its key stays until its *delete horizon*, so that each consumer has
+  `delete.retention.ms` to read it. The horizon belongs to the batch: KIP-534 sets attribute bit 6 and puts
+  the horizon in place of the base timestamp.
+* A batch gets its horizon when a compaction has seen all older records of its keys, and keeps it from then
+  on. Earlier would be wrong: the tombstone could go before the records that it deletes.
+* A marker stays as long as data of its transaction is in the log, or while no other batch holds the epoch of
+  its producer. After that it gets a horizon, and goes when the horizon has passed.
+"""
+
+from __future__ import annotations
+
+import enum
+
+MAX_HORIZON_MS = 1 << 62
+"""The latest delete horizon. It means "never", and is far enough from the end of int64 that timestamp deltas
+can be taken from it."""
+
+
+class RecordFate(enum.Enum):
+    """What a compaction does with a record."""
+
+    STAYS = enum.auto()
+    OUTDATED = enum.auto()
+    """Goes: a newer record has its key."""
+    WITHOUT_KEY = enum.auto()
+    """Goes: a compacted local log holds keyed records only."""
+    TOMBSTONE_DUE = enum.auto()
+    """Goes: a tombstone after its horizon."""
+
+
+class MarkerFate(enum.Enum):
+    """What a compaction does with the marker that ends a transaction."""
+
+    STAYS = enum.auto()
+    """Data of its transaction is in the log, or only the marker holds its producer's epoch."""
+    STAYS_ONCE_MORE = enum.auto()
+    """This compaction dropped the last data of its transaction: the next one finds none."""
+    GETS_HORIZON = enum.auto()
+    STAYS_UNTIL_HORIZON = enum.auto()
+    GOES = enum.auto()
+
+
+def record_fate(*, has_key: bool, is_newest: bool, is_tombstone: bool, is_due: bool) -> RecordFate:
+    """The fate of a record. `has_key` is True for all records of objects. `is_newest`: no newer record with
+    the key is known. `is_due`: the horizon of its batch has passed, see the function `is_due`."""
+    if not has_key:
+        return RecordFate.WITHOUT_KEY
+    if not is_newest:
+        return RecordFate.OUTDATED
+    return RecordFate.TOMBSTONE_DUE if is_tombstone and is_due else RecordFate.STAYS
+
+
+def marker_fate(
+    *, is_data_kept: bool | None, holds_epoch: bool, horizon_ms: int | None, now_ms: int
+) -> MarkerFate:
+    """The fate of a marker. `is_data_kept`: whether data of its transaction stays; None if the log had none.
+    `holds_epoch`: no other batch holds the epoch of its producer. `horizon_ms`: of its batch."""
+    if holds_epoch or is_data_kept:
+        return MarkerFate.STAYS
+    if is_data_kept is not None:
+        return MarkerFate.STAYS_ONCE_MORE
+    if horizon_ms is None:
+        return MarkerFate.GETS_HORIZON
+    return MarkerFate.GOES if is_due(horizon_ms, now_ms) else MarkerFate.STAYS_UNTIL_HORIZON
+
+
+def is_due(horizon_ms: int | None, now_ms: int | None) -> bool:
+    """Whether a batch's delete horizon has passed, in ms since the epoch. False without a horizon, and
+    without a time to trust."""
+    return horizon_ms is not None and now_ms is not None and horizon_ms <= now_ms
+
+
+def gets_horizon(horizon_ms: int | None, *, has_tombstones: bool, sees_all_older: bool) -> bool:
+    """Whether a batch gets its delete horizon now. `horizon_ms`: what it has. `has_tombstones`: among the
+    records that stay. `sees_all_older`: this compaction sees each older record of the batch's keys."""
+    return horizon_ms is None and has_tombstones and sees_all_older
+
+
+def new_horizon_ms(now_ms: int, delete_retention_ms: int) -> int:
+    """The horizon that a batch gets now, in ms since the epoch."""
+    return min(now_ms + delete_retention_ms, MAX_HORIZON_MS)

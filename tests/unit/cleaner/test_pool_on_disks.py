@@ -1,0 +1,315 @@
+"""Workers on real logs: the results, what ends them, and failing disks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from errno import EIO, ENOSPC
+from queue import SimpleQueue
+
+import pytest
+
+from stratalog.base.filesystem import AppendFile
+from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
+from stratalog.cleaner.clean.log_cleaner import LogCleaner
+from stratalog.cleaner.cleaner_pool import CleanerPool
+from stratalog.cleaner.cleaner_settings import CleanerSettings
+from stratalog.cleaner.failure_kind import FailureKind
+from stratalog.cleaner.log_to_clean import LogToClean
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
+from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.cleaner.cleaner_machine import COMPACTED, CleanerMachine
+from tests.support.logs.log_ledger import read_local
+from tests.support.logs.log_machine import DATA_DIR
+
+KEY_COUNT = 7
+SEGMENT_COUNT = 16
+END_OFFSET = 5 * SEGMENT_COUNT
+BOTH = replace(COMPACTED, cleanup_policy=frozenset({"compact", "delete"}))
+
+
+class PoolMachine(CleanerMachine):
+    """With workers that clean. Used by one thread. `at_check` is called with the number of each look that a
+    clean takes at whether it shall go on; `map_bytes` bounds its map."""
+
+    def __init__(self, disk: FaultyFileSystem | None = None) -> None:
+        super().__init__(disk)
+        self.at_check: Callable[[int], None] = lambda _: None
+        self.map_bytes = 1 << 20
+        self.check_count = 0
+        self._clean = LogCleaner(self.clock, SequentialIds()).clean
+        self.cleaner = CleanerPool(
+            self.clock, self.machine.scheduler, self.manager, self.clean, CleanerSettings(thread_count=2)
+        )
+
+    def clean(self, chosen: LogToClean, limits: CleanLimits) -> CleanResult:
+        def check_done() -> None:
+            self.check_count += 1
+            self.at_check(self.check_count)
+            limits.check_done()
+
+        return self._clean(chosen, limits._replace(check_done=check_done, map_bytes=self.map_bytes))
+
+    def write(self, log: UnifiedLog, count: int) -> None:
+        """So many segments with some keys each."""
+        for _ in range(count):
+            first = log.log_end_offset
+            records = [
+                Record(0, self.clock.now_ms(), b"%d" % (offset % KEY_COUNT), b"%d" % offset)
+                for offset in range(first, first + 5)
+            ]
+            log.append_as_leader(encode_batch(records), 1)
+            log.roll()
+
+    def leftovers(self, log: UnifiedLog) -> list[str]:
+        names = self.machine.disk.list_directory(log.directory)
+        return [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]
+
+
+def values(log: UnifiedLog) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in read_local(log)}
+
+
+def expected_values(end_offset: int) -> dict[bytes | None, bytes | None]:
+    return {b"%d" % (offset % KEY_COUNT): b"%d" % offset for offset in range(end_offset)}
+
+
+def is_clean(log: UnifiedLog) -> bool:
+    return len(read_local(log)) == len(values(log))
+
+
+def test_workers_clean_beside_each_other_and_beside_appends() -> None:
+    machine = PoolMachine()
+    logs = [machine.open(number) for number in range(4)]
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(10):
+            for log in logs:
+                machine.write(log, 3)
+            cleaning = [pool.submit(machine.cleaner.clean_filthiest) for _ in range(4)]
+            writing = pool.submit(machine.write, logs[0], 2)
+            writing.result(60)
+            assert sum(each.result(60) for each in cleaning)
+            machine.cleaner.check()
+    while machine.cleaner.clean_filthiest():
+        pass
+    for log in logs:
+        assert values(log) == expected_values(log.log_end_offset)
+        assert not machine.leftovers(log)
+        log.check()
+    stats = machine.cleaner.stats()
+    assert stats.failures == ()
+    assert 0 < stats.reclaimed_bytes < stats.cleaned_bytes
+
+
+def test_a_map_that_holds_one_key_cleans_all_the_same() -> None:
+    machine = PoolMachine()
+    machine.map_bytes = 24 * 2
+    log = machine.open(0, replace(COMPACTED, min_cleanable_dirty_ratio=0.0))
+    machine.write(log, 4)
+    rounds = 0
+    while machine.cleaner.clean_filthiest():
+        rounds += 1
+        assert rounds <= 20
+    assert rounds > 5
+    assert machine.manager.failures() == ()
+    assert values(log) == expected_values(20)
+    assert is_clean(log)
+
+
+@pytest.mark.parametrize("kind", ["pause", "truncate", "delete", "policy", "directory", "stop"])
+def test_whatever_ends_a_clean_finds_a_log_that_is_right(kind: str) -> None:
+    """At each place where a clean looks whether it shall end."""
+    number, was_ended = 1, True
+    while was_ended:
+        was_ended = end_at(number, kind)
+        number += 1
+    assert number > 5
+
+
+def end_at(number: int, kind: str) -> bool:
+    """False where the clean ended by itself before."""
+    machine = PoolMachine()
+    log = machine.open(0, replace(COMPACTED, segment_bytes=1024))
+    machine.write(log, SEGMENT_COUNT)
+    log.append_as_leader(encode_batch([Record(0, machine.clock.now_ms(), b"truncated", b"")]), 1)
+    signals, told = SimpleQueue[str](), threading.Event()
+
+    def at_check(count: int) -> None:
+        if count == number:
+            signals.put("reached")
+            assert told.wait(30)
+
+    machine.at_check = at_check
+    with ThreadPoolExecutor(2) as pool:
+        cleaning = pool.submit(machine.cleaner.clean_filthiest)
+        cleaning.add_done_callback(lambda _: signals.put("ended"))
+        if signals.get(timeout=30) == "ended":
+            assert cleaning.result()
+            assert machine.cleaner.stats().clean_count == 1
+            return False
+        acting = None
+        if kind == "policy":
+            log.reconfigure(replace(COMPACTED, remote_storage_enable=True))
+        elif kind == "directory":
+            machine.manager.directory_failed(DATA_DIR)
+        else:
+            acting = pool.submit(ACTS[kind], machine, log)
+            machine.clock.until_waiting()
+        told.set()
+        assert cleaning.result(30)
+        if acting is not None:
+            acting.result(30)
+    assert machine.cleaner.stats().aborted_count == 1
+    assert machine.manager.failures() == ()
+    machine.cleaner.check()
+    if kind != "delete":
+        verify_ended(machine, log, kind)
+    return True
+
+
+def truncate(machine: PoolMachine, log: UnifiedLog) -> None:
+    with machine.manager.paused(log.topic_partition):
+        machine.manager.lower(log.topic_partition, END_OFFSET)
+        log.truncate_to(END_OFFSET)
+
+
+def pause(machine: PoolMachine, log: UnifiedLog) -> None:
+    with machine.manager.paused(log.topic_partition):
+        pass
+
+
+def delete(machine: PoolMachine, log: UnifiedLog) -> None:
+    with machine.manager.paused(log.topic_partition):
+        machine.log_manager.delete_log(log.topic_partition)
+        machine.manager.forget(log.topic_partition)
+
+
+ACTS: dict[str, Callable[[PoolMachine, UnifiedLog], None]] = {
+    "pause": pause,
+    "stop": lambda machine, _: machine.cleaner.stop(),
+    "truncate": truncate,
+    "delete": delete,
+}
+
+
+def verify_ended(machine: PoolMachine, log: UnifiedLog, kind: str) -> None:
+    """What was cleaned is right, and what was not is cleaned later, unless nothing may be any more."""
+    extra = {} if kind == "truncate" else {b"truncated": b""}
+    assert not machine.leftovers(log)
+    assert values(log) == expected_values(END_OFFSET) | extra
+    log.check()
+    if kind not in ("directory", "stop"):
+        log.reconfigure(COMPACTED)
+        assert machine.cleaner.clean_filthiest()
+        assert values(log) == expected_values(END_OFFSET) | extra
+        assert is_clean(log)
+
+
+def test_a_full_disk_is_no_damage() -> None:
+    """Whichever operation of a clean it refuses: the log stays as it was, and the clean is tried again."""
+    operation_count = refuse_at(None)
+    kinds = {refuse_at(number) for number in range(1, operation_count + 1)}
+    assert kinds == {0}
+
+
+def refuse_at(number: int | None) -> int:
+    """The operations of a clean; or 0 where one of them was refused and all was well."""
+    disk = FaultyFileSystem()
+    machine = PoolMachine(disk)
+    log = machine.open(0)
+    machine.write(log, 4)
+    machine.cleaner.start()
+    begun = disk.operation_count
+    if number is not None:
+        disk.fail_at(begun + number, number=ENOSPC)
+    machine.machine.scheduler.run_due()
+    if number is None:
+        return disk.operation_count - begun
+    if log.is_offline:
+        # A sync was refused, or a rename: nobody knows what is on the disk. What takes space never ends so.
+        assert not disk.trace[begun + number - 1].startswith("append ")
+        return 0
+    assert values(log) == expected_values(20)
+    failures = machine.manager.failures()
+    assert {failure.kind for failure in failures} <= {FailureKind.FULL_DISK}
+    machine.clock.advance(60_000)
+    assert machine.manager.failures() == ()
+    assert is_clean(log)
+    assert values(log) == expected_values(20)
+    assert not machine.leftovers(log)
+    log.check()
+    return 0
+
+
+def test_damage_names_the_segment_and_a_reset_tries_again_at_once() -> None:
+    machine = PoolMachine()
+    damaged, other = machine.open(0, BOTH), machine.open(1)
+    for log in (damaged, other):
+        machine.write(log, 4)
+    machine.cleaner.start()
+    path = f"{damaged.directory}/{5:020}.log"
+    file = machine.machine.disk.open_append(path)
+    whole = file.read_at(0, file.size())
+    flip(file, whole, at=len(whole) - 3)
+    machine.machine.scheduler.run_due()
+    (failure,) = machine.cleaner.stats().failures
+    assert (failure.partition, failure.kind) == (damaged.topic_partition, FailureKind.DAMAGE)
+    assert path in failure.reason
+    assert failure.dirty_bytes == sum(segment.size_bytes for segment in damaged.segments())
+    assert is_clean(other)
+    # Its retention goes on.
+    damaged.increment_log_start_offset(5)
+    machine.cleaner.delete_old_segments()
+    assert damaged.local_log_start_offset == 5
+    flip(file, whole, at=None)
+    assert machine.cleaner.reset(damaged.topic_partition)
+    machine.machine.scheduler.run_due()
+    assert machine.cleaner.stats().failures == ()
+    assert is_clean(damaged)
+
+
+def flip(file: AppendFile, whole: bytes, *, at: int | None) -> None:
+    """Write the file's bytes again, with one of them changed."""
+    data = bytearray(whole)
+    if at is not None:
+        data[at] ^= 1
+    file.truncate(0)
+    file.append([bytes(data)])
+
+
+def test_records_that_are_deleted_go_from_a_compacted_log() -> None:
+    """With and without a clean between; what is clean stays so."""
+    machine = PoolMachine()
+    log = machine.open(0)
+    machine.write(log, 4)
+    machine.cleaner.start()
+    machine.machine.scheduler.run_due()
+    assert is_clean(log)
+    machine.write(log, 1)
+    log.increment_log_start_offset(22)
+    machine.clock.advance(15_000)
+    assert log.segments()[0].base_offset == 20
+    assert [record.offset for record in read_local(log) if record.offset >= 22] == [22, 23, 24]
+    found = machine.manager.take_filthiest()
+    assert found is None or found.first_dirty_offset == 22
+    log.check()
+
+
+def test_a_disk_that_fails_is_an_error_of_the_disk() -> None:
+    disk = FaultyFileSystem()
+    machine = PoolMachine(disk)
+    log = machine.open(0)
+    machine.write(log, 4)
+    machine.at_check = lambda count: (
+        disk.fail_at(disk.operation_count + 1, number=EIO) if count == 2 else None
+    )
+    assert machine.cleaner.clean_filthiest()
+    (failure,) = machine.manager.failures()
+    assert failure.kind is FailureKind.DISK
+    assert "Input/output error" in failure.reason

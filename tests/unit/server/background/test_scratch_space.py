@@ -1,0 +1,97 @@
+"""Where scratch files go: a full disk refuses them, and not the upload that needs none."""
+
+from __future__ import annotations
+
+import errno
+import os
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError
+from stratalog.compaction.scratch import Scratch
+from stratalog.remote.objects.spool import Spool
+from stratalog.server.background.scratch_space import ScratchSpace
+from stratalog.testing.full_filesystem import FullFileSystem
+
+LEFT = ("1.data", "1.keys", "1.scratch")
+
+
+class ForbiddenDisk(FullFileSystem):
+    """Nobody may write below `/forbidden`."""
+
+    def make_directories(self, path: str) -> None:
+        if path.startswith("/forbidden/"):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
+        super().make_directories(path)
+
+
+def disk_with(*directories: str, full: str | None = None) -> FullFileSystem:
+    disk = ForbiddenDisk()
+    for directory in directories:
+        disk.make_directories(directory)
+    disk.fill(full)
+    return disk
+
+
+def place(disk: FullFileSystem, *directories: str) -> str:
+    return ScratchSpace(disk, lambda: directories).place("0000/upload")
+
+
+def test_the_first_directory_that_works_is_taken_and_emptied() -> None:
+    disk = disk_with("/a/scratch/0000/upload", "/b")
+    for name in LEFT:
+        disk.open_append(f"/a/scratch/0000/upload/{name}").close()
+    assert place(disk, "/a", "/b") == "/a/scratch/0000/upload"
+    assert disk.list_directory("/a/scratch/0000/upload") == []
+    assert not disk.exists("/b/scratch")
+
+
+def test_one_that_is_full_is_passed_over_as_long_as_another_has_room() -> None:
+    disk = disk_with("/disk/a", "/b", full="/disk")
+    assert place(disk, "/disk/a", "/b") == "/b/scratch/0000/upload"
+    assert disk.exists("/b/scratch/0000/upload")
+
+
+def test_where_all_are_full_a_place_is_named_and_made_when_something_has_to_go_there() -> None:
+    disk = disk_with("/disk/a", "/disk/b", full="/disk")
+    path = place(disk, "/forbidden", "/disk/a", "/disk/b")
+    assert path == "/disk/a/scratch/0000/upload"
+    assert not disk.exists("/disk/a/scratch")
+    in_memory = Spool(disk, f"{path}/1.data", 100)
+    in_memory.append(b"x" * 100)
+    assert in_memory.parts() == [b"x" * 100]
+    in_memory.close()
+    with Scratch(disk, path, UUID(int=1), 100) as small:
+        small.append(b"y" * 100)
+        assert bytes(small.read_at(0, 100)) == b"y" * 100
+    too_much = Spool(disk, f"{path}/1.data", 100)
+    with pytest.raises(OSError, match="No space left"):
+        too_much.append(b"x" * 101)
+    with Scratch(disk, path, UUID(int=1), 100) as large, pytest.raises(OSError, match="No space left"):
+        large.append(b"y" * 101)
+
+
+@pytest.mark.parametrize("kind", ["spool", "scratch"])
+def test_the_directory_is_made_with_the_first_file(kind: str) -> None:
+    disk = disk_with("/disk/a", full="/disk")
+    path = place(disk, "/disk/a")
+    disk.fill(None)
+    if kind == "spool":
+        spool = Spool(disk, f"{path}/1.data", 100)
+        spool.append(b"x" * 101)
+        assert disk.list_directory(path) == ["1.data"]
+        spool.close()
+    else:
+        with Scratch(disk, path, UUID(int=1), 100) as scratch:
+            scratch.append(b"y" * 101)
+            assert len(disk.list_directory(path)) == 1
+            assert bytes(scratch.read_at(0, 101)) == b"y" * 101
+    assert disk.list_directory(path) == []
+
+
+def test_where_none_may_be_written_to_the_error_says_which_and_why() -> None:
+    with pytest.raises(DataDirectoryError) as failure:
+        place(disk_with("/disk/a", full="/disk"), "/forbidden")
+    assert failure.value.fields["path"] == "/forbidden/scratch/0000/upload"
+    assert "Permission denied" in str(failure.value.fields["reason"])

@@ -1,0 +1,169 @@
+"""Executes one job up to its commit: reads the inputs, writes, verifies and stores the outputs.
+
+Partitions come in the order of their slices in objects, so that all streams only move forward. Phase 2 of a
+partition follows its phase 1. Of an input only its key streams (in scratch) and the position in its data
+stream are held.
+
+A failure leaves the inputs as they are. Outputs in the store are orphans then, which the collector removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.input_streams import InputStreams
+from stratalog.compaction.job_output import JobOutput, StoredObject
+from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
+from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.compaction.scratch import Scratch
+from stratalog.compaction.survivor_plan import SurvivorPlan
+from stratalog.compaction.tombstone_rule import TombstoneRule
+from stratalog.compaction.verifier import PlannedSlice
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
+from stratalog.remote.objects.object_writer import ObjectWriterSettings
+from stratalog.remote.objects.slice_entry import SliceEntry
+
+_MAX_BUFFERED_INPUT_BYTES = 8 << 20
+
+
+class JobClock(NamedTuple):
+    """The time of a job, and whether it is certain enough to drop tombstones."""
+
+    now_ms: int
+    may_drop_tombstones: bool
+
+
+class JobResult(NamedTuple):
+    """The objects that the job stored, and its counts."""
+
+    stored: tuple[StoredObject, ...]
+    records_in: int
+    records_out: int
+    tombstones_removed: int
+
+
+class CompactedShard(NamedTuple):
+    """The shard that a compactor works on."""
+
+    store: ObjectStore
+    store_id: UUID
+    metadata: MetadataLog
+    catalog: Catalog
+
+
+class JobExecution:
+    """One execution of one job. Not thread-safe: used once, by one thread."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        ids: IdGenerator,
+        shard: CompactedShard,
+        settings: CompactionSettings,
+        job: CompactionJob,
+        clock: JobClock,
+    ) -> None:
+        self.current: TopicIdPartition | None = None
+        """The partition that is being rewritten; if the execution fails, the one to blame."""
+        self._filesystem = filesystem
+        self._ids = ids
+        self._shard = shard
+        self._layout = shard.metadata.layout
+        self._settings = settings
+        self._job = job
+        self._clock = clock
+        # Half of the memory is for the outputs (two writers with two spools each), half for the inputs: the
+        # key streams, the data, and a slice that had to be hashed, of each.
+        self._spool_bytes = settings.job_memory_bytes // 8
+        self._share_bytes = settings.job_memory_bytes // (6 * len(job.inputs))
+
+    def execute(self) -> JobResult:
+        """Rewrite the inputs; commits nothing. Raises StoreError, CorruptRecordError,
+        UnsupportedOperationError and OSError."""
+        settings = self._settings
+        writer_settings = ObjectWriterSettings(
+            spool_directory=settings.spool_directory, memory_bytes=self._spool_bytes
+        )
+        with contextlib.ExitStack() as closing:
+            inputs = self._open_inputs(closing)
+            output = closing.enter_context(
+                JobOutput(
+                    self._filesystem,
+                    self._shard.store,
+                    self._layout,
+                    self._header,
+                    writer_settings,
+                    max_object_bytes=settings.max_job_bytes,
+                    chunk_bytes=settings.read_chunk_bytes,
+                )
+            )
+            rewritten = [self._rewrite(run, inputs, output) for run in self._job.runs]
+            self.current = None
+            output.finish()
+            return JobResult(
+                stored=tuple(output.stored),
+                records_in=sum(one.records_in for one in rewritten),
+                records_out=sum(one.kept.record_count for one in rewritten),
+                tombstones_removed=sum(one.tombstones_removed for one in rewritten),
+            )
+
+    def _rewrite(
+        self, run: PartitionRun, inputs: Mapping[str, InputStreams], output: JobOutput
+    ) -> RewrittenPartition:
+        self.current = run.topic_id_partition
+        is_compacted = run.topic.is_compacted
+        rule = TombstoneRule.of(run, self._clock.now_ms, may_drop=self._clock.may_drop_tombstones)
+        writer = output.writer(is_compacted=is_compacted)
+        with contextlib.ExitStack() as closing:
+            plan = None
+            if run.mode is RunMode.COMPACT:
+                plan = SurvivorPlan.of(run, inputs, self._make_scratch, self._settings)
+                closing.enter_context(plan)
+            rewriter = PartitionRewriter(run, plan, rule, writer)
+            rewritten = rewriter.rewrite(inputs, self._settings.read_chunk_bytes)
+        planned = PlannedSlice(rewritten.kept, run.base_offset, run.end_offset, run.mode is RunMode.COMPACT)
+        output.expect(run.topic_id_partition, planned, is_compacted=is_compacted)
+        return rewritten
+
+    def _open_inputs(self, closing: contextlib.ExitStack) -> dict[str, InputStreams]:
+        needed: dict[str, list[SliceEntry]] = {name: [] for name in self._job.input_names}
+        for run in self._job.runs:
+            for live in run.slices:
+                needed[live.object_name].append(live.entry)
+        inputs: dict[str, InputStreams] = {}
+        for live_object in self._job.inputs:
+            name = live_object.ref.name
+            inputs[name] = InputStreams(
+                self._shard.store,
+                self._layout.data_key(name),
+                live_object.ref,
+                needed[name],
+                self._make_scratch,
+                chunk_bytes=self._settings.read_chunk_bytes,
+                buffered_bytes=min(self._share_bytes, _MAX_BUFFERED_INPUT_BYTES),
+            )
+            closing.callback(inputs[name].close)
+        return inputs
+
+    def _make_scratch(self) -> Scratch:
+        return Scratch(self._filesystem, self._settings.spool_directory, self._ids.uuid(), self._share_bytes)
+
+    def _header(self) -> ObjectHeader:
+        return ObjectHeader(
+            store_id=self._shard.store_id,
+            shard=self._layout.shard or 0,
+            epoch=0,
+            kind=ObjectKind.REPLACEMENT,
+            name=self._shard.metadata.next_object_name(),
+            inputs=self._job.input_names,
+        )
